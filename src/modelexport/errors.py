@@ -1,0 +1,93 @@
+"""Every error that modelexport raises on purpose.
+
+    ModelExportError              exit 3   the tool failed
+    └── UserError                 exit 2   the user can fix it
+        ├── ModelNotFound                  no such folder, hub id or callable
+        ├── ModelUnloadable                found, but it cannot be turned into a module
+        ├── InputError                     an input's name, shape, type or file is wrong
+        ├── ExportFailed                   torch cannot export this model this way
+        ├── FileUnreadable                 missing, truncated, or not ONNX
+        ├── FileUnwritable                 no permission, no room, no such folder
+        ├── RecordMissing                  the file carries no hierarchy record
+        ├── RecordUnreadable               the record is damaged or of a newer schema
+        ├── RecordMismatch                 the record was made for another graph
+        ├── UnknownName                    a strategy, exporter, node or module nobody knows
+        └── ExtraMissing                   an optional dependency is not installed
+
+A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
+report findings with exit code 1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class ModelExportError(Exception):
+    """What failed, with the value seen, and what to do next."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class UserError(ModelExportError):
+    exit_code: ClassVar[int] = 2
+
+
+class ModelNotFound(UserError):
+    pass
+
+
+class ModelUnloadable(UserError):
+    pass
+
+
+class InputError(UserError):
+    pass
+
+
+class ExportFailed(UserError):
+    pass
+
+
+class FileUnreadable(UserError):
+    pass
+
+
+class FileUnwritable(UserError):
+    pass
+
+
+class RecordMissing(UserError):
+    pass
+
+
+class RecordUnreadable(UserError):
+    pass
+
+
+class RecordMismatch(UserError):
+    pass
+
+
+class ExtraMissing(UserError):
+    pass
+
+
+class UnknownName(UserError):
+    """A name that is not among the known ones; the nearest of them is proposed."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names[:12])}."
+        super().__init__(f"unknown {kind} {name!r}", hint)
