@@ -1,0 +1,1 @@
+"""Reading, checking and writing ONNX files, without their weights passing through memory."""

@@ -1,0 +1,142 @@
+"""Where each tensor's data goes when a model is written: into the model file or a data file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from modelexport.errors import FileUnwritable
+from modelexport.graph import external
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.weights import WeightData, clear_data, data_inside, has_data
+
+PROTOBUF_LIMIT = 2**31 - 1
+# A file that is written just below the limit could not be given metadata any more.
+_COMFORTABLE = PROTOBUF_LIMIT - 2**26
+_ALIGNMENT = 4096  # a page, so that runtimes can map a tensor
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Data that goes to this offset of the data file."""
+
+    offset: int
+    data: WeightData
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A model as it will be in its file.
+
+    inside: data for those initializers of `proto` that have none. outside: the data file, in its order.
+    """
+
+    proto: onnx.ModelProto
+    inside: Mapping[str, WeightData]
+    outside: tuple[Outside, ...] = ()
+
+
+def data_file(path: Path) -> Path:
+    return path.with_name(path.name + ".data")
+
+
+def lay_out(model: ModelFile, path: Path, external_data: bool | None, threshold: int) -> Layout:
+    """Decide what goes where; the model's own proto is left as it is.
+
+    Data that already is outside stays outside: untouched if the model is rewritten in its place, else copied.
+    """
+    crowded = external_data is None and _inside_size(model) > _COMFORTABLE
+    leaving = list(_movable(model, threshold)) if external_data or crowded else []
+    outside = [tensor for tensor in external.tensors(model.proto) if external.is_external(tensor)]
+    if not leaving and (not outside or (_in_place(model, path) and external_data is not False)):
+        return Layout(model.proto, model.weights)
+    if external_data is False:
+        return _all_inside(model)
+    if not _in_place(model, path):
+        _check_not_source(model, outside, data_file(path))
+    return _moved_out(model, set(leaving), data_file(path).name)
+
+
+def _inside_size(model: ModelFile) -> int:
+    detached = filter(model.is_detached, model.proto.graph.initializer)
+    return model.proto.ByteSize() + sum(model.weights[tensor.name].nbytes for tensor in detached)
+
+
+def _movable(model: ModelFile, threshold: int) -> Iterator[int]:
+    """Positions of the initializers that are large enough for the data file and not there yet."""
+    for position, tensor in enumerate(model.proto.graph.initializer):
+        plain = not external.is_external(tensor) and tensor.data_type != onnx.TensorProto.STRING
+        data = _initializer_data(model, tensor) if plain else None
+        if data is not None and data.nbytes >= threshold:
+            yield position
+
+
+def _initializer_data(model: ModelFile, tensor: onnx.TensorProto) -> WeightData | None:
+    return data_inside(tensor) if has_data(tensor) else model.weights.get(tensor.name)
+
+
+def _in_place(model: ModelFile, path: Path) -> bool:
+    here = model.directory is not None and model.directory.resolve() == path.parent.resolve()
+    return here and model.file_name == path.name
+
+
+def _check_not_source(model: ModelFile, outside: list[onnx.TensorProto], target: Path) -> None:
+    for tensor in outside:
+        if external.data_path(tensor, model.directory) == target.resolve():
+            raise FileUnwritable(
+                f"cannot write {target}: it holds the weights of the model that is being copied",
+                "Write the copy under another name or into another folder.",
+            )
+
+
+def _copy(model: ModelFile) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return proto
+
+
+def _all_inside(model: ModelFile) -> Layout:
+    proto = _copy(model)
+    inside = dict(model.weights)
+    for tensor in filter(external.is_external, proto.graph.initializer):
+        inside[tensor.name] = external.external_data(tensor, model.directory)
+        _set_inside(tensor)
+    # What is left belongs to bodies and attributes, where tensors are few.
+    for tensor in filter(external.is_external, external.tensors(proto)):
+        data = bytes(external.external_data(tensor, model.directory).raw())
+        _set_inside(tensor)
+        tensor.raw_data = data
+    return Layout(proto, inside)
+
+
+def _set_inside(tensor: onnx.TensorProto) -> None:
+    clear_data(tensor)
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _moved_out(model: ModelFile, leaving: set[int], location: str) -> Layout:
+    proto = _copy(model)
+    moved: list[tuple[onnx.TensorProto, WeightData]] = []
+    for position, tensor in enumerate(proto.graph.initializer):
+        if position in leaving:
+            data = _initializer_data(model, model.proto.graph.initializer[position])
+            moved += [] if data is None else [(tensor, data)]
+    moved += [
+        (tensor, external.external_data(tensor, model.directory))
+        for tensor in external.tensors(proto)
+        if external.is_external(tensor)
+    ]
+    return Layout(proto, model.weights, tuple(_place(moved, location)))
+
+
+def _place(moved: list[tuple[onnx.TensorProto, WeightData]], location: str) -> Iterator[Outside]:
+    end = 0
+    for tensor, data in moved:
+        offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+        external.set_external(tensor, location, offset, data.nbytes)
+        yield Outside(offset, data)
+        end = offset + data.nbytes
