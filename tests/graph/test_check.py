@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from modelexport.graph.check import check_graph, checkable
+from modelexport.graph.model_file import open_model, parse_model, save_model
+
+
+def matmul_model(
+    *, output: tuple[int, int] = (2, 50), listed: bool = False, ir_version: int = 10
+) -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.ones((40, 50), np.float32), "weight")
+    shape = numpy_helper.from_array(np.array([2, 50]), "shape")
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["h"]),
+        helper.make_node("Reshape", ["h", "shape"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 40])]
+    if listed:
+        inputs.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, [40, 50]))
+        inputs.append(helper.make_tensor_value_info("shape", TensorProto.INT64, [2]))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [weight, shape])
+    return helper.make_model(graph, ir_version=ir_version, opset_imports=[helper.make_opsetid("", 20)])
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_good_model_is_fine_without_its_weights(listed: bool) -> None:
+    model = parse_model(matmul_model(listed=listed).SerializeToString())
+    assert "weight" in model.weights
+    assert check_graph(model) is None
+    assert [value.name for value in checkable(model).graph.input].count("weight") == 1
+    assert [tensor.name for tensor in model.proto.graph.initializer] == ["weight", "shape"]
+
+
+def test_old_models_that_list_their_weights_as_inputs_are_fine() -> None:
+    assert check_graph(parse_model(matmul_model(listed=True, ir_version=3).SerializeToString())) is None
+
+
+def test_external_data_is_not_looked_for(tmp_path: Path) -> None:
+    save_model(
+        parse_model(matmul_model().SerializeToString()), tmp_path / "a.onnx", external_data=True, threshold=0
+    )
+    (tmp_path / "a.onnx.data").unlink()
+    assert check_graph(open_model(tmp_path / "a.onnx")) is None
+
+
+def test_external_data_of_an_attribute_is_not_looked_for() -> None:
+    model = matmul_model()
+    value = TensorProto(dims=[2], data_type=TensorProto.INT64, data_location=TensorProto.EXTERNAL)
+    value.external_data.add(key="location", value="nowhere")
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], value=value))
+    assert check_graph(parse_model(model.SerializeToString())) is None
+
+
+def broken_models() -> dict[str, onnx.ModelProto]:
+    shape = matmul_model(output=(2, 51))
+    unknown = matmul_model()
+    unknown.graph.node[0].op_type = "MatMull"
+    order = matmul_model()
+    order.graph.node.reverse()
+    attribute = matmul_model()
+    attribute.graph.node[0].attribute.append(helper.make_attribute("hierarchy_tag", "x"))
+    inner = matmul_model()
+    inner.graph.initializer[0].dims[0] = 39
+    kind = matmul_model()
+    kind.graph.initializer[0].data_type = TensorProto.INT32
+    short = matmul_model()
+    short.graph.initializer[0].raw_data = bytes(7996)
+    return {
+        "(50) vs (51)": shape,
+        "MatMull": unknown,
+        "topologically": order,
+        "hierarchy_tag": attribute,
+        "dimension": inner,
+        "type": kind,
+        "7996 bytes": short,
+    }
+
+
+@pytest.mark.parametrize("message", broken_models())
+def test_errors_are_found_without_the_weights(message: str) -> None:
+    model = parse_model(broken_models()[message].SerializeToString())
+    found = check_graph(model)
+    assert found is not None
+    assert message in found.lower() or message in found
+    assert found == found.strip()
