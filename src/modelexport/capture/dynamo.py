@@ -1,0 +1,174 @@
+"""Exporting with `torch.onnx.export(dynamo=True)`.
+
+The export is made without torch's optimizer, looked at, and then optimized by the same call that torch would have
+made: the file is the one that plain `torch.onnx.export` writes, and the graph before it is known as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
+
+from modelexport.capture.arguments import CallArguments
+from modelexport.capture.exported import Exported, ExportRequest
+from modelexport.capture.failure import export_failed, reason
+from modelexport.graph.index import index_model
+from modelexport.graph.model_file import ModelFile
+from modelexport.graph.weights import Lazy, WeightData
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.signals import ExporterScopes
+
+_SMALL = 1024
+_CALL_NUMBER = re.compile(r"@(\d+)$")
+
+
+def export_dynamo(
+    model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, hierarchy: Hierarchy
+) -> Exported:
+    program, notes = _export(model, arguments, request)
+    before = index_model(_to_file(program.model).proto)
+    scopes = ExporterScopes(_fx_calls(program, hierarchy))
+    program.optimize()
+    file = _to_file(program.model)
+    notes += _name_axes(file.proto, request.axes)
+    return Exported(file, "dynamo", before, scopes, tuple(notes))
+
+
+def _export(
+    model: torch.nn.Module, arguments: CallArguments, request: ExportRequest
+) -> tuple[torch.onnx.ONNXProgram, list[str]]:
+    """Export with dynamic axes; statically where torch refuses them and nobody insists."""
+    if not request.axes:
+        return _torch_export(model, arguments, request, dynamic=False), []
+    try:
+        return _torch_export(model, arguments, request, dynamic=True), []
+    except Exception as error:
+        if request.must_dynamic:
+            raise export_failed(model, "dynamo", error, "Without --dynamic the export is static.") from error
+        refusal = error
+    program = _torch_export(model, arguments, request, dynamic=False)
+    return program, [f"static export: torch refused dynamic axes ({reason(refusal, lines=1)})"]
+
+
+def _torch_export(
+    model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, *, dynamic: bool
+) -> torch.onnx.ONNXProgram:
+    shapes = _dynamic_shapes(arguments, request.axes) if dynamic else None
+    try:
+        program = torch.onnx.export(
+            model,
+            arguments.args,
+            kwargs=dict(arguments.kwargs),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            opset_version=request.opset,
+            dynamic_shapes=shapes,
+            output_names=list(request.output_names) or None,
+        )
+    except Exception as error:
+        if dynamic:
+            raise
+        raise export_failed(model, "dynamo", error, "Try --exporter torchscript.") from error
+    assert program is not None
+    return program
+
+
+def _dynamic_shapes(arguments: CallArguments, axes: Mapping[str, Mapping[int, str]]) -> Any:
+    auto = torch.export.Dim.AUTO
+
+    def shape_of(name: str, value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return dict.fromkeys(axes.get(name, {}), auto) or None
+        return pytree.tree_map(lambda _: None, value)
+
+    if arguments.args:
+        # Only `forward(*args)` is called by position, and its one parameter then holds all of them.
+        return (tuple(shape_of(f"args_{place}", value) for place, value in enumerate(arguments.args)),)
+    return {name: shape_of(name, value) for name, value in arguments.kwargs.items()}
+
+
+def _fx_calls(program: torch.onnx.ONNXProgram, hierarchy: Hierarchy) -> dict[str, ModuleCall]:
+    """The module call of each FX node. The stack's keys number the calls: `L__self___layer@2`."""
+    if program.exported_program is None:
+        return {}
+    calls: dict[str, ModuleCall] = {}
+    order: dict[str, dict[str, int]] = {}
+    for node in program.exported_program.graph.nodes:
+        for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
+            own = hierarchy.canonical.get(path)
+            if own is None:
+                calls.pop(node.name, None)
+                continue
+            place = order.setdefault(own, {}).setdefault(key, len(order[own]))
+            calls[node.name] = ModuleCall(own, place if hierarchy.modules[own].aliases else _number(key))
+    return {name: call for name, call in calls.items() if call in hierarchy.stacks}
+
+
+def _number(key: str) -> int:
+    found = _CALL_NUMBER.search(key)
+    return int(found[1]) if found else 0
+
+
+def _to_file(model: ir.Model) -> ModelFile:
+    """The model as protobuf, without copying its weights."""
+    with _weights_aside(model) as weights:
+        proto = ir.to_proto(model)
+    for tensor in proto.graph.initializer:
+        if tensor.name in weights:
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+    return ModelFile(proto, weights, None)
+
+
+@contextmanager
+def _weights_aside(model: ir.Model) -> Iterator[dict[str, WeightData]]:
+    """While this is open, large initializers serialize as references to nowhere instead of their data."""
+    large = {
+        name: (value, value.const_value)
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None and value.const_value.nbytes > _SMALL
+    }
+    weights: dict[str, WeightData] = {}
+    try:
+        for name, (value, tensor) in large.items():
+            weights[name] = Lazy(tensor.nbytes, tensor.tobytes)
+            value.const_value = ir.ExternalTensor("_", 0, 0, tensor.dtype, shape=tensor.shape, name=name)
+        yield weights
+    finally:
+        for value, tensor in large.values():
+            value.const_value = tensor
+
+
+def _name_axes(proto: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> list[str]:
+    """Give torch's symbols (`s72`) the names that were asked for; report axes that torch made fixed."""
+    names: dict[str, str] = {}
+    notes: list[str] = []
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for axis, wanted in axes.get(value.name, {}).items():
+            if dims[axis].HasField("dim_param"):
+                names.setdefault(dims[axis].dim_param, wanted)
+            elif axes:
+                notes.append(
+                    f"axis {axis} ({wanted}) of {value.name} is fixed at {dims[axis].dim_value} by torch"
+                )
+    _rename_symbols(proto, names)
+    return notes
+
+
+def _rename_symbols(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    if not names:
+        return
+    symbols = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b")
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.dim_param = symbols.sub(lambda found: names[found[1]], dim.dim_param)

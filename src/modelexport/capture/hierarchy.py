@@ -1,0 +1,132 @@
+"""Recording the module tree, and the calls of one real run."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from modelexport.capture.arguments import CallArguments, bind_arguments
+from modelexport.capture.state import undisturbed
+from modelexport.errors import InputError
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+class TracingHierarchyBuilder:
+    """Builds the hierarchy record of a model from one run of it."""
+
+    def trace_model_execution(self, model: nn.Module, inputs: object) -> Hierarchy:
+        """Run the model once and record its modules and their calls. The model is left as it was."""
+        return trace_run(model, bind_arguments(model, inputs))[0]
+
+
+def trace_run(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:
+    """The hierarchy of a model and what it returned for these arguments."""
+    with undisturbed(model), _recorded_calls(model) as calls:
+        try:
+            # A compiled submodule runs as written, so that the modules inside of it are seen.
+            with torch.compiler.set_stance("force_eager"):
+                outputs = model(*arguments.args, **arguments.kwargs)
+        except Exception as error:
+            raise InputError(
+                f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {error}",
+                "Check names, shapes and types of the inputs: " + describe(arguments),
+            ) from error
+    return Hierarchy.of(read_modules(model), calls), outputs
+
+
+def read_modules(model: nn.Module) -> Iterator[Module]:
+    """The module tree, without running anything."""
+    aliases: dict[int, list[str]] = {}
+    for path, part in model.named_modules(remove_duplicate=False):
+        aliases.setdefault(id(part), []).append(path)
+    for path, part in model.named_modules():
+        yield Module(
+            path=path,
+            class_name=type(part).__name__,
+            package=type(part).__module__,
+            parameters=tuple(
+                _tensor(name, tensor) for name, tensor in part._parameters.items() if tensor is not None
+            ),
+            buffers=tuple(
+                _tensor(name, tensor) for name, tensor in part._buffers.items() if tensor is not None
+            ),
+            arguments=_arguments(type(part)),
+            aliases=tuple(alias for alias in aliases[id(part)] if alias != path),
+            container=isinstance(part, _CONTAINERS) or type(part).forward is nn.Module.forward,
+        )
+
+
+def describe(arguments: CallArguments) -> str:
+    return ", ".join(
+        f"{name}: {'x'.join(map(str, tensor.shape)) or 'scalar'} {_dtype(tensor)}"
+        for name, tensor in arguments.tensors.items()
+    )
+
+
+@contextmanager
+def _recorded_calls(model: nn.Module) -> Iterator[list[CallSite]]:
+    """Calls of the model's modules in the order in which they begin.
+
+    The hooks are global ones: nothing is attached to the model, so nothing can be left on it.
+    """
+    recorder = _CallRecorder(model)
+    hooks = [
+        module_hooks.register_module_forward_pre_hook(recorder.enter),
+        module_hooks.register_module_forward_hook(recorder.leave, always_call=True),
+    ]
+    try:
+        yield recorder.calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _CallRecorder:
+    def __init__(self, model: nn.Module) -> None:
+        self.calls: list[CallSite] = []
+        self._paths = {part: path for path, part in model.named_modules()}
+        self._counts: dict[str, int] = {}
+        self._open: list[ModuleCall] = []
+        self._thread = threading.get_ident()
+
+    def enter(self, module: nn.Module, args: object) -> None:
+        path = self._path(module)
+        if path is None:
+            return
+        index = self._counts.get(path, 0)
+        self._counts[path] = index + 1
+        call = ModuleCall(path, index)
+        self.calls.append(CallSite(call, self._open[-1] if self._open else None))
+        self._open.append(call)
+
+    def leave(self, module: nn.Module, args: object, output: object) -> None:
+        if self._path(module) is not None:
+            self._open.pop()
+
+    def _path(self, module: nn.Module) -> str | None:
+        # Other threads may be running other models, or this one.
+        return self._paths.get(module) if threading.get_ident() == self._thread else None
+
+
+def _tensor(name: str, tensor: torch.Tensor) -> TensorInfo:
+    return TensorInfo(name, tuple(tensor.shape), _dtype(tensor), tensor.numel() * tensor.element_size())
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@lru_cache(maxsize=1024)
+def _arguments(kind: type[nn.Module]) -> tuple[str, ...]:
+    names = list(inspect.signature(kind.forward).parameters)
+    return tuple(names[1:])

@@ -1,0 +1,97 @@
+"""Exporting with `torch.onnx.export(dynamo=False)`, torch's older exporter.
+
+It calls models by position, which models with many optional arguments do not survive. So while it runs, the model's own
+`forward` is replaced by one that takes the tensors by position and calls the original by keyword. Unlike a wrapping
+module, this leaves every scope and every parameter name as it is.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch.utils import _pytree as pytree
+
+from modelexport.capture.arguments import CallArguments, output_tensors
+from modelexport.capture.exported import Exported, ExportRequest
+from modelexport.capture.failure import export_failed
+from modelexport.graph.index import Graph, index_model
+from modelexport.graph.model_file import ModelFile, open_model, parse_model
+
+# Protobuf's limit is 2 GB; the graph itself needs some of it.
+_IN_MEMORY = 1_900_000_000
+
+
+def export_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Exported:
+    file = _torch_export(model, arguments, request, {})
+    notes = _foreign_inputs(file.proto, arguments)
+    return Exported(file, "torchscript", notes=tuple(notes))
+
+
+def unfolded_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Graph:
+    """The graph before TorchScript's constant folding and its fusion of convolution and batch normalization."""
+    options = {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
+    return index_model(_torch_export(model, arguments, request, options).proto)
+
+
+def _torch_export(
+    model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, options: Mapping[str, Any]
+) -> ModelFile:
+    tensors = arguments.tensors
+    with _called_by_position(model, arguments), tempfile.TemporaryDirectory() as folder:
+        size = sum(
+            tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers())
+        )
+        target = io.BytesIO() if size < _IN_MEMORY else str(Path(folder) / "model.onnx")
+        try:
+            torch.onnx.export(
+                model,
+                tuple(tensors.values()),
+                target,  # type: ignore[arg-type]
+                dynamo=False,
+                input_names=list(tensors),
+                output_names=list(request.output_names) or None,
+                opset_version=request.opset,
+                dynamic_axes={name: dict(axes) for name, axes in request.axes.items() if name in tensors}
+                or None,
+                **options,
+            )
+        except Exception as error:
+            raise export_failed(model, "torchscript", error, "Try --exporter dynamo.") from error
+        return parse_model(target.getbuffer()) if isinstance(target, io.BytesIO) else open_model(Path(target))
+
+
+@contextmanager
+def _called_by_position(model: torch.nn.Module, arguments: CallArguments) -> Iterator[None]:
+    leaves, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    original = model.forward
+
+    def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        return tuple(output_tensors(original(*args, **kwargs)).values())
+
+    own = model.__dict__.get("forward")
+    model.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own  # type: ignore[method-assign]
+
+
+def _foreign_inputs(proto: onnx.ModelProto, arguments: CallArguments) -> list[str]:
+    expected = arguments.tensors
+    extra = [value.name for value in proto.graph.input if value.name not in expected]
+    return [f"the graph has an input that was not asked for: {name}" for name in extra]

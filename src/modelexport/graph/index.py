@@ -1,0 +1,236 @@
+"""A neutral, read-only view of an ONNX model: nodes of every graph in it, who produces and who consumes each value.
+
+Strategies, lineage and analysis read this and never protobuf. Building it touches each node once and no weight data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import onnx
+
+MAIN = ""
+# Keeps the parts of a node key apart: owner of the body, attribute that holds it, first output inside.
+KEY_SEPARATOR = "|"
+
+# They read the shape of their input and nothing of its content.
+_SHAPE_READERS = frozenset({"Shape", "Size"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One ONNX node. `inputs` and `outputs` are value ids: plain names in the main graph, prefixed by the graph in bodies.
+
+    key       the graph and the first output: what identifies a node, because output names outlive node names
+    graph     the id of the graph that holds it: `""`, or `<owner key>|<attribute>`, or `<domain>::<function>`
+    position  its place in the order in which the file lists nodes
+    constant  the content, for a node that only holds a small tensor
+    """
+
+    key: str
+    name: str
+    op_type: str
+    domain: str
+    graph: str
+    position: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: bytes
+    constant: bytes | None
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An initializer's header. `content` is its data, only where that is small enough to lie in the graph itself."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    content: bytes | None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All nodes of a model in file order, bodies right after the node that owns them.
+
+    owners  graph id of a body, mapped to the key of the node that holds it
+    yields  graph id of a body, mapped to the value ids that it returns
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, Tensor]
+    owners: Mapping[str, str]
+    yields: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Node]:
+        return {node.key: node for node in self.nodes}
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                if value:
+                    found.setdefault(value, []).append(node)
+        return {value: tuple(nodes) for value, nodes in found.items()}
+
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """Values (and so keys of nodes) that depend on the content of what the model is fed, not merely its shape."""
+        dependent = set(self.inputs) - set(self.initializers)
+        for node in self.nodes:
+            inside = self.owners.get(node.graph) in dependent
+            if node.op_type not in _SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
+                dependent.update(output for output in node.outputs if output)
+        return frozenset(dependent)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Ties a record to a graph: everything but node names, metadata and weight data goes into it."""
+        digest = hashlib.sha256()
+        for node in self.nodes:
+            digest.update(repr((node.key, node.op_type, node.domain, node.inputs, node.outputs)).encode())
+            digest.update(node.attributes)
+        headers = sorted((tensor.name, tensor.dtype, tensor.shape) for tensor in self.initializers.values())
+        digest.update(repr((headers, self.inputs, self.outputs)).encode())
+        return digest.hexdigest()
+
+    def successors(self, node: Node) -> Iterator[Node]:
+        """Nodes that read what this one makes; for a value that a body returns, the node that owns the body."""
+        for output in node.outputs:
+            yield from self.consumers.get(output, ())
+        owner = self.owners.get(node.graph)
+        if owner is not None and owner in self.by_key and set(node.outputs) & set(self.yields[node.graph]):
+            yield self.by_key[owner]
+
+    def predecessors(self, node: Node) -> Iterator[Node]:
+        for value in node.inputs:
+            if value in self.producers:
+                yield self.producers[value]
+
+
+def index_model(model: onnx.ModelProto) -> Graph:
+    builder = _Builder()
+    builder.add_graph(model.graph, MAIN, {})
+    for function in model.functions:
+        builder.add_function(function)
+    return Graph(
+        nodes=tuple(builder.nodes),
+        inputs=tuple(value.name for value in model.graph.input),
+        outputs=tuple(value.name for value in model.graph.output),
+        initializers=MappingProxyType(builder.initializers),
+        owners=MappingProxyType(builder.owners),
+        yields=MappingProxyType(builder.yields),
+    )
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.initializers: dict[str, Tensor] = {}
+        self.owners: dict[str, str] = {}
+        self.yields: dict[str, tuple[str, ...]] = {}
+
+    def add_graph(self, graph: onnx.GraphProto, graph_id: str, outer: Mapping[str, str]) -> None:
+        """`outer` maps names visible from enclosing graphs to value ids."""
+        own = [value.name for value in graph.input]
+        own += [tensor.name for tensor in graph.initializer]
+        own += [output for node in graph.node for output in node.output]
+        names = {**outer, **{name: _value_id(graph_id, name) for name in own if name}}
+        for tensor in graph.initializer:
+            self.initializers[names[tensor.name]] = _tensor(tensor, names[tensor.name])
+        self.yields[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
+        for node in graph.node:
+            self.add_node(node, graph_id, names)
+
+    def add_function(self, function: onnx.FunctionProto) -> None:
+        graph_id = f"{function.domain}::{function.name}"
+        own = [*function.input, *(output for node in function.node for output in node.output)]
+        names = {name: _value_id(graph_id, name) for name in own if name}
+        self.yields[graph_id] = tuple(names.get(name, name) for name in function.output)
+        for node in function.node:
+            self.add_node(node, graph_id, names)
+
+    def add_node(self, proto: onnx.NodeProto, graph_id: str, names: Mapping[str, str]) -> None:
+        key = node_key(proto, graph_id)
+        self.nodes.append(
+            Node(
+                key=key,
+                name=proto.name,
+                op_type=proto.op_type,
+                domain=proto.domain,
+                graph=graph_id,
+                position=len(self.nodes),
+                inputs=tuple(names.get(name, name) for name in proto.input),
+                outputs=tuple(names.get(name, name) for name in proto.output),
+                attributes=_attributes(proto),
+                constant=_constant(proto),
+                metadata={prop.key: prop.value for prop in proto.metadata_props},
+            )
+        )
+        for body_id, body in bodies(proto, key):
+            self.owners[body_id] = key
+            self.add_graph(body, body_id, names)
+
+
+def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
+    first = next((output for output in proto.output if output), proto.name)
+    return _value_id(graph_id, first)
+
+
+def bodies(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """The graphs inside a node's attributes, each with its id."""
+    for attribute in proto.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield f"{key}{KEY_SEPARATOR}{attribute.name}", attribute.g
+        for position, body in enumerate(attribute.graphs):
+            yield f"{key}{KEY_SEPARATOR}{attribute.name}[{position}]", body
+
+
+def _value_id(graph_id: str, name: str) -> str:
+    return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id else name
+
+
+def _attributes(proto: onnx.NodeProto) -> bytes:
+    """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
+    kept = [item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)]
+    return b"".join(sorted(item.SerializeToString(deterministic=True) for item in kept))
+
+
+def _tensor(proto: onnx.TensorProto, value_id: str) -> Tensor:
+    return Tensor(value_id, proto.data_type, tuple(proto.dims), _content(proto))
+
+
+def _content(proto: onnx.TensorProto) -> bytes | None:
+    """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
+    if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
+        return None
+    if proto.data_type == onnx.TensorProto.STRING:
+        data = b"\0".join(proto.string_data)
+    else:
+        data = onnx.numpy_helper.to_array(proto).tobytes()
+    return repr((proto.data_type, tuple(proto.dims))).encode() + data
+
+
+def _has_data(proto: onnx.TensorProto) -> bool:
+    fields = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+    return any(getattr(proto, name) for name in fields) or 0 in proto.dims
+
+
+def _constant(proto: onnx.NodeProto) -> bytes | None:
+    """The content of a Constant node that holds a tensor."""
+    if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
+        return None
+    return next((_content(item.t) for item in proto.attribute if item.name == "value"), None)

@@ -1,0 +1,210 @@
+"""Provenance as a readable JSON document: the sidecar file. Its schema is `schema/hierarchy.schema.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modelexport.errors import RecordUnreadable
+from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
+from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Origin, Provenance
+from modelexport.record.tags import Scope, TagPolicy, TorchNN
+
+Json = dict[str, Any]
+
+
+def to_document(provenance: Provenance) -> Json:
+    tags = provenance.tags.by_path
+    return {
+        "schema": SCHEMA_VERSION,
+        "origin": _origin_out(provenance.origin),
+        "policy": policy_out(provenance.policy),
+        "modules": [_module_out(module, tags.get(path, "")) for path, module in provenance.hierarchy.modules.items()],
+        "calls": [_call_out(site) for site in provenance.hierarchy.calls],
+        "nodes": [_node_out(entry, provenance) for entry in provenance.nodes.values()],
+        "initializers": [
+            {"name": name, **_attribution_out(attribution, provenance)}
+            for name, attribution in provenance.initializers.items()
+        ],
+        "absent": dict(provenance.absent),
+    }
+
+
+def from_document(document: object) -> Provenance:
+    """Read a document back; anything that is not one raises `RecordUnreadable`."""
+    if not isinstance(document, dict):
+        raise RecordUnreadable("the hierarchy record is not a JSON object")
+    check_version(document.get("schema"))
+    try:
+        return Provenance(
+            hierarchy=Hierarchy.of(map(_module_in, document["modules"]), map(_call_in, document["calls"])),
+            nodes={entry.key: entry for entry in map(_node_in, document["nodes"])},
+            initializers={item["name"]: _attribution_in(item) for item in document["initializers"]},
+            origin=_origin_in(document["origin"]),
+            policy=policy_in(document["policy"]),
+            absent=dict(document["absent"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}") from error
+
+
+def check_version(version: object) -> None:
+    if not isinstance(version, int):
+        raise RecordUnreadable(f"the hierarchy record has no schema version (saw {version!r})")
+    if version > SCHEMA_VERSION:
+        raise RecordUnreadable(
+            f"the hierarchy record has schema {version}, this version of modelexport reads up to {SCHEMA_VERSION}",
+            "Update modelexport to read this file.",
+        )
+
+
+def policy_out(policy: TagPolicy) -> Json:
+    return {
+        "scope": policy.scope.value,
+        "torch_nn": policy.torch_nn.value,
+        "torch_nn_exceptions": list(policy.torch_nn_exceptions),
+        "keep": list(policy.keep),
+        "drop": list(policy.drop),
+    }
+
+
+def policy_in(item: Json) -> TagPolicy:
+    return TagPolicy(
+        Scope(item["scope"]),
+        TorchNN(item["torch_nn"]),
+        tuple(item["torch_nn_exceptions"]),
+        tuple(item["keep"]),
+        tuple(item["drop"]),
+    )
+
+
+def _origin_out(origin: Origin) -> Json:
+    return {
+        "strategy": origin.strategy,
+        "exporter": origin.exporter,
+        "graph": origin.graph,
+        "model": origin.model,
+        "tools": dict(origin.tools),
+    }
+
+
+def _origin_in(item: Json) -> Origin:
+    return Origin(item["strategy"], item["exporter"], item["graph"], item["model"], dict(item["tools"]))
+
+
+def _module_out(module: Module, tag: str) -> Json:
+    return {
+        "path": module.path,
+        "class": module.class_name,
+        "package": module.package,
+        "tag": tag,
+        "parameters": [_tensor_out(tensor) for tensor in module.parameters],
+        "buffers": [_tensor_out(tensor) for tensor in module.buffers],
+        "arguments": list(module.arguments),
+        "aliases": list(module.aliases),
+        "container": module.container,
+    }
+
+
+def _module_in(item: Json) -> Module:
+    return Module(
+        item["path"],
+        item["class"],
+        item["package"],
+        tuple(map(_tensor_in, item["parameters"])),
+        tuple(map(_tensor_in, item["buffers"])),
+        tuple(item["arguments"]),
+        tuple(item["aliases"]),
+        item["container"],
+    )
+
+
+def _tensor_out(tensor: TensorInfo) -> Json:
+    return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype, "nbytes": tensor.nbytes}
+
+
+def _tensor_in(item: Json) -> TensorInfo:
+    return TensorInfo(item["name"], tuple(item["shape"]), item["dtype"], item["nbytes"])
+
+
+def _call_out(site: CallSite) -> Json:
+    parent = None if site.parent is None else _module_call_out(site.parent)
+    return {"call": _module_call_out(site.call), "parent": parent}
+
+
+def _call_in(item: Json) -> CallSite:
+    parent = item["parent"]
+    return CallSite(_module_call_in(item["call"]), None if parent is None else _module_call_in(parent))
+
+
+def _module_call_out(call: ModuleCall) -> list[object]:
+    return [call.path, call.index]
+
+
+def _module_call_in(item: list[Any]) -> ModuleCall:
+    path, index = item
+    return ModuleCall(str(path), int(index))
+
+
+def _node_out(entry: NodeEntry, provenance: Provenance) -> Json:
+    head = {"key": entry.key, "name": entry.name, "op_type": entry.op_type}
+    return head | _attribution_out(entry.attribution, provenance)
+
+
+def _node_in(item: Json) -> NodeEntry:
+    return NodeEntry(item["key"], item["name"], item["op_type"], _attribution_in(item))
+
+
+def _attribution_out(attribution: Attribution, provenance: Provenance) -> Json:
+    ancestor = attribution.ancestor
+    item: Json = {
+        "ancestor": None if ancestor is None else _module_call_out(ancestor),
+        "owners": [_module_call_out(owner) for owner in attribution.owners],
+        "tag": provenance.tag(attribution),
+        "confidence": attribution.confidence.label,
+        "evidence": [_evidence_out(evidence) for evidence in attribution.evidence],
+    }
+    if attribution.reason:
+        item["reason"] = attribution.reason
+    if attribution.lost:
+        item["lost"] = [_claim_out(claim) for claim in attribution.lost]
+    return item
+
+
+def _attribution_in(item: Json) -> Attribution:
+    ancestor = item["ancestor"]
+    return Attribution(
+        tuple(map(_module_call_in, item["owners"])),
+        None if ancestor is None else _module_call_in(ancestor),
+        Confidence.parse(item["confidence"]),
+        tuple(map(_evidence_in, item["evidence"])),
+        item.get("reason", ""),
+        tuple(map(_claim_in, item.get("lost", ()))),
+    )
+
+
+def _evidence_out(evidence: Evidence) -> list[str]:
+    return [evidence.kind.value, evidence.source, evidence.detail]
+
+
+def _evidence_in(item: list[Any]) -> Evidence:
+    kind, source, detail = item
+    return Evidence(EvidenceKind(kind), source, detail)
+
+
+def _claim_out(claim: Claim) -> Json:
+    return {
+        "owners": [_module_call_out(owner) for owner in claim.owners],
+        "confidence": claim.confidence.label,
+        "evidence": [_evidence_out(evidence) for evidence in claim.evidence],
+        "strategy": claim.strategy,
+    }
+
+
+def _claim_in(item: Json) -> Claim:
+    return Claim(
+        tuple(map(_module_call_in, item["owners"])),
+        Confidence.parse(item["confidence"]),
+        tuple(map(_evidence_in, item["evidence"])),
+        item["strategy"],
+    )

@@ -1,0 +1,178 @@
+"""The modules of a model and the calls that were made to them.
+
+A hierarchy is what remains of a PyTorch model once torch is gone. It is recorded once, by `capture`, and everything
+that later asks "which module?" is answered from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+ROOT = ""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ModuleCall:
+    """The n-th time that a module ran. The first call is written as the bare path."""
+
+    path: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}#{self.index}" if self.index else self.path
+
+    @classmethod
+    def parse(cls, text: str) -> ModuleCall:
+        path, mark, index = text.rpartition("#")
+        return cls(path, int(index)) if mark and index.isdecimal() else cls(text)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A parameter or buffer, by its name inside its module."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One `nn.Module` object.
+
+    path       its first name in `named_modules()`; `""` is the root
+    package    the Python module that defines the class
+    arguments  the names that its `forward` takes
+    aliases    further paths under which the same object can be reached
+    container  it only holds other modules (ModuleList, ModuleDict, Sequential)
+    """
+
+    path: str
+    class_name: str
+    package: str
+    parameters: tuple[TensorInfo, ...] = ()
+    buffers: tuple[TensorInfo, ...] = ()
+    arguments: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    container: bool = False
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return self.parameters + self.buffers
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A module call and the call from inside of which it was made (None for the root)."""
+
+    call: ModuleCall
+    parent: ModuleCall | None
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Modules by path, in definition order, and their calls in the order in which they began."""
+
+    modules: Mapping[str, Module]
+    calls: tuple[CallSite, ...] = ()
+
+    @classmethod
+    def of(cls, modules: Iterable[Module], calls: Iterable[CallSite] = ()) -> Hierarchy:
+        return cls(MappingProxyType({module.path: module for module in modules}), tuple(calls))
+
+    @cached_property
+    def canonical(self) -> Mapping[str, str]:
+        """Every path under which a module can be reached, mapped to its own path."""
+        paths = {path: path for path in self.modules}
+        for module in self.modules.values():
+            paths.update(dict.fromkeys(module.aliases, module.path))
+        return paths
+
+    @cached_property
+    def call_counts(self) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for site in self.calls:
+            counts[site.call.path] = counts.get(site.call.path, 0) + 1
+        return counts
+
+    @cached_property
+    def tensor_owners(self) -> Mapping[str, tuple[str, ...]]:
+        """Full parameter and buffer names (aliases included), mapped to the modules that hold them."""
+        owners: dict[str, list[str]] = {}
+        for module in self.modules.values():
+            for path in (module.path, *module.aliases):
+                for tensor in module.tensors:
+                    holders = owners.setdefault(join(path, tensor.name), [])
+                    if module.path not in holders:
+                        holders.append(module.path)
+        return {name: tuple(paths) for name, paths in owners.items()}
+
+    def calls_of(self, path: str) -> tuple[ModuleCall, ...]:
+        return tuple(ModuleCall(path, index) for index in range(self.call_counts.get(path, 0)))
+
+    @cached_property
+    def stacks(self) -> Mapping[ModuleCall, tuple[ModuleCall, ...]]:
+        """For each recorded call, the calls that were open while it ran, root first, itself last."""
+        found: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
+        for site in self.calls:
+            above = () if site.parent is None else found[site.parent]
+            found[site.call] = (*above, site.call)
+        return found
+
+    def stack(self, call: ModuleCall) -> tuple[ModuleCall, ...]:
+        """The calls that were open while `call` ran; by path where the call was never recorded."""
+        if call in self.stacks or call.path == ROOT:
+            return self.stacks.get(call, (call,))
+        return (*map(ModuleCall, lineage_of(parent_path(call.path))), call)
+
+    def common_ancestor(self, calls: Iterable[ModuleCall]) -> ModuleCall | None:
+        """The innermost call inside of which all of `calls` ran."""
+        distinct = set(calls)
+        if len(distinct) < 2:
+            return next(iter(distinct), None)
+        stacks = [self.stack(call) for call in distinct]
+        shared: ModuleCall | None = None
+        for level in zip(*stacks, strict=False):
+            if any(call != level[0] for call in level):
+                break
+            shared = level[0]
+        return shared
+
+    def children(self, path: str) -> tuple[str, ...]:
+        return self._children.get(path, ())
+
+    @cached_property
+    def _children(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, list[str]] = {}
+        for path in self.modules:
+            if path != ROOT:
+                found.setdefault(parent_path(path), []).append(path)
+        return {path: tuple(children) for path, children in found.items()}
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def parent_path(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def lineage_of(path: str) -> Iterator[str]:
+    """The path and all paths above it, root first."""
+    yield ROOT
+    if path:
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            yield ".".join(parts[:end])

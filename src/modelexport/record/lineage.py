@@ -1,0 +1,34 @@
+"""Lineage: which nodes of the graph before became this node of the graph after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Relation(StrEnum):
+    """How a node came from its sources."""
+
+    KEPT = "kept"
+    REWRITTEN = "rewritten"
+    FUSED = "fused"
+    SHARED = "shared"
+    FOLDED = "folded"
+    INTRODUCED = "introduced"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The keys of the source nodes, in their own graph's order, and the relation to them."""
+
+    sources: tuple[str, ...]
+    relation: Relation
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Links of every node after, by key, and of every initializer after that was computed before."""
+
+    nodes: Mapping[str, Link]
+    initializers: Mapping[str, Link]

@@ -1,0 +1,90 @@
+"""Claims for nodes that nothing names, from what lies around them.
+
+A constant, or arithmetic on shapes alone, exists for the nodes that read it. Any other node lies between what it reads
+and what reads it, and belongs to the innermost call that encloses both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from modelexport.graph.index import Graph, Node
+from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+
+def dataflow_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
+    """Claims for every node without one in `known` that is connected, by whatever way, to a node with one."""
+    field = _Field(graph, hierarchy, known)
+    open_nodes = [node for node in graph.nodes if node.key not in known]
+    above = field.sweep(open_nodes, graph.predecessors)
+    below = field.sweep(reversed(open_nodes), graph.successors)
+    claims: dict[str, Claim] = {}
+    for node in open_nodes:
+        claim = _decide(field, node, above.get(node.key), below.get(node.key), node.key in graph.computed, strategy)
+        if claim is not None:
+            claims[node.key] = claim
+    return claims
+
+
+def initializer_dataflow(
+    graph: Graph, hierarchy: Hierarchy, nodes: Mapping[str, Claim], known: Mapping[str, Claim], strategy: str
+) -> dict[str, Claim]:
+    """Initializers without a parameter's name belong to the nodes that read them."""
+    field = _Field(graph, hierarchy, nodes)
+    claims: dict[str, Claim] = {}
+    for name in graph.initializers:
+        readers = graph.consumers.get(name, ()) if name not in known else ()
+        owner = field.enclosing([nodes[reader.key] for reader in readers if reader.key in nodes])
+        if owner is not None:
+            claims[name] = _inferred(owner, "read by", strategy)
+    return claims
+
+
+class _Field:
+    """Enclosing calls of claims, found once per set of owners."""
+
+    def __init__(self, graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim]) -> None:
+        self.graph = graph
+        self.hierarchy = hierarchy
+        self.known = known
+
+    def enclosing(self, claims: Iterable[Claim]) -> ModuleCall | None:
+        return self.hierarchy.common_ancestor({call for claim in claims for call in claim.owners})
+
+    def sweep(self, nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> dict[str, ModuleCall]:
+        """For each unclaimed node, the call that encloses its nearest claimed neighbours on one side."""
+        near: dict[str, ModuleCall] = {}
+        for node in nodes:
+            found = [call for other in neighbours(node) if (call := self._call_of(other, near)) is not None]
+            call = self.hierarchy.common_ancestor(found)
+            if call is not None:
+                near[node.key] = call
+        return near
+
+    def _call_of(self, node: Node, near: Mapping[str, ModuleCall]) -> ModuleCall | None:
+        claim = self.known.get(node.key)
+        return near.get(node.key) if claim is None else self.enclosing([claim])
+
+    def holder(self, node: Node) -> ModuleCall | None:
+        """For a node in a body, the call of the node that holds the body."""
+        owner = self.graph.owners.get(node.graph)
+        claim = self.known.get(owner) if owner is not None else None
+        return None if claim is None else self.enclosing([claim])
+
+
+def _decide(
+    field: _Field, node: Node, above: ModuleCall | None, below: ModuleCall | None, is_data: bool, strategy: str
+) -> Claim | None:
+    if above is not None and below is not None and is_data:
+        enclosing = field.hierarchy.common_ancestor((above, below))
+        return None if enclosing is None else _inferred(enclosing, "between", strategy)
+    if below is not None:
+        return _inferred(below, "made for", strategy)
+    if above is not None:
+        return _inferred(above, "made from", strategy)
+    holder = field.holder(node)
+    return None if holder is None else _inferred(holder, "inside the body of", strategy)
+
+
+def _inferred(call: ModuleCall, how: str, strategy: str) -> Claim:
+    return Claim((call,), Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, how),), strategy)

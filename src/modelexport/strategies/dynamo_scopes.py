@@ -1,0 +1,71 @@
+"""Claims from the scopes that the dynamo exporter writes into node metadata."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.signals import ExporterScopes
+
+SCOPES_KEY = "pkg.torch.onnx.name_scopes"
+
+
+def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, strategy: str) -> dict[str, Claim]:
+    claims: dict[str, Claim] = {}
+    unnumbered: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        path, fx_name = _scope(node)
+        path = None if path is None else hierarchy.canonical.get(path)
+        # A path that is no module is a fake scope: the exporter did not know either.
+        if path is None:
+            continue
+        known = scopes.fx_calls.get(fx_name) if node.graph == MAIN else None
+        if known is None and hierarchy.call_counts.get(path, 0) > 1:
+            unnumbered.setdefault(path, []).append(node)
+            continue
+        claims[node.key] = _claim(known or ModuleCall(path), Confidence.EXACT, fx_name, strategy)
+    for path, nodes in unnumbered.items():
+        claims.update(_number_calls(nodes, hierarchy.calls_of(path), strategy))
+    return claims
+
+
+def _scope(node: Node) -> tuple[str | None, str]:
+    """The innermost module path and the FX node that a node's metadata names."""
+    text = node.metadata.get(SCOPES_KEY)
+    names = _parse(text) if text else ()
+    # The last name is the operator. Alone, it says that no module was open.
+    return (names[-2], names[-1]) if len(names) > 1 else (None, "")
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> tuple[str, ...]:
+    try:
+        names = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _claim(call: ModuleCall, confidence: Confidence, detail: str, strategy: str) -> Claim:
+    return Claim((call,), confidence, (Evidence(EvidenceKind.SCOPE, "dynamo", detail),), strategy)
+
+
+def _number_calls(nodes: Iterable[Node], calls: tuple[ModuleCall, ...], strategy: str) -> Mapping[str, Claim]:
+    """Tell the calls of one module apart in a file that does not number them.
+
+    The file lists nodes in the order in which they were issued, and each call of a module issues the same operators.
+    Where that does not cut the nodes into equal runs, all calls share them.
+    """
+    listed = list(nodes)
+    size, rest = divmod(len(listed), len(calls))
+    runs = [listed[start : start + size] for start in range(0, len(listed), size or 1)]
+    regular = not rest and all([node.op_type for node in run] == [node.op_type for node in runs[0]] for run in runs)
+    if regular:
+        pairs = [(node, call) for run, call in zip(runs, calls, strict=True) for node in run]
+        return {node.key: _claim(call, Confidence.STRONG, "calls told apart by order", strategy) for node, call in pairs}
+    evidence = Evidence(EvidenceKind.SCOPE, "dynamo", "calls not told apart")
+    return {node.key: Claim(calls, Confidence.STRONG, (evidence,), strategy) for node in listed}

@@ -1,0 +1,55 @@
+"""Claims from parameters: a node that reads a module's weight was, as a rule, issued by that module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from modelexport.graph.index import Graph, Node
+from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+
+
+def parameter_claims(graph: Graph, hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str) -> dict[str, Claim]:
+    """Claims for those of `nodes` that read, or pass on under its own name, the parameter of exactly one module."""
+    by_module: dict[str, list[Node]] = {}
+    for node in nodes:
+        holders = _holders(node, hierarchy)
+        if len(holders) == 1:
+            by_module.setdefault(next(iter(holders)), []).append(node)
+    claims: dict[str, Claim] = {}
+    for path, readers in by_module.items():
+        claims.update(_claims_of(path, readers, hierarchy, strategy))
+    return claims
+
+
+def initializer_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
+    """Initializers that carry a parameter's name belong to the module that holds it."""
+    claims: dict[str, Claim] = {}
+    for name in graph.initializers:
+        holders = hierarchy.tensor_owners.get(name, ())
+        if holders:
+            evidence = Evidence(EvidenceKind.PARAMETER, "name")
+            owners = tuple(ModuleCall(path) for path in holders)
+            claims[name] = Claim(owners, Confidence.EXACT, (evidence,), strategy)
+    return claims
+
+
+def _holders(node: Node, hierarchy: Hierarchy) -> set[str]:
+    values = (*node.inputs, *node.outputs)
+    return {path for value in values for path in hierarchy.tensor_owners.get(_plain(value), ())}
+
+
+def _plain(value: str) -> str:
+    """A value's own name, without the graph that it is defined in."""
+    return value.rpartition("|")[2]
+
+
+def _claims_of(path: str, readers: list[Node], hierarchy: Hierarchy, strategy: str) -> Mapping[str, Claim]:
+    calls = hierarchy.calls_of(path) or (ModuleCall(path),)
+    evidence = (Evidence(EvidenceKind.PARAMETER, "reads", path),)
+    # One reader for each call, in the order of the calls; otherwise nothing tells the calls apart.
+    paired = [(call,) for call in calls] if len(readers) == len(calls) else [calls] * len(readers)
+    return {
+        node.key: Claim(owners, Confidence.STRONG, evidence, strategy)
+        for node, owners in zip(readers, paired, strict=True)
+    }
