@@ -6,7 +6,7 @@ Strategies, lineage and analysis read this and never protobuf. Building it touch
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -188,6 +188,21 @@ class _Builder:
 def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
     first = next((output for output in proto.output if output), proto.name)
     return _value_id(graph_id, first)
+
+
+def walk_nodes(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
+    """Every node of every graph with its key, in the order of the index."""
+    yield from _walk(model.graph.node, MAIN)
+    for function in model.functions:
+        yield from _walk(function.node, f"{function.domain}::{function.name}")
+
+
+def _walk(nodes: Iterable[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:
+    for proto in nodes:
+        key = node_key(proto, graph_id)
+        yield key, proto
+        for body_id, body in bodies(proto, key):
+            yield from _walk(body.node, body_id)
 
 
 def bodies(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:

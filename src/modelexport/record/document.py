@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
@@ -208,3 +209,15 @@ def _claim_in(item: Json) -> Claim:
         tuple(map(_evidence_in, item["evidence"])),
         item["strategy"],
     )
+
+
+def write_document(provenance: Provenance) -> str:
+    """The document as text, one line for each entry: quick to write, and to read with grep and diff."""
+    document = to_document(provenance)
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in document.items()) + "\n}\n"
+
+
+def _lines(value: object) -> str:
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"

@@ -1,0 +1,76 @@
+"""Export PyTorch and Hugging Face models to ONNX so that every node can be traced to the module that produced it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelexport.api.export import export
+    from modelexport.api.options import ExportResult
+    from modelexport.api.reading import analyze, compare, load, validate
+    from modelexport.api.semantic_mapper import SemanticMapper
+    from modelexport.capture.hierarchy import TracingHierarchyBuilder
+    from modelexport.errors import ModelExportError, UserError
+    from modelexport.record.evidence import Attribution, Confidence, Evidence
+    from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
+    from modelexport.record.provenance import Provenance
+    from modelexport.record.tags import TagPolicy, Tags
+
+# Where each public name lives. They are imported on first use, so that `import modelexport` costs nothing and no name
+# that works without torch ever imports it.
+_HOMES = {
+    "Attribution": "record.evidence",
+    "Confidence": "record.evidence",
+    "Evidence": "record.evidence",
+    "ExportResult": "api.options",
+    "Hierarchy": "record.hierarchy",
+    "ModelExportError": "errors",
+    "Module": "record.hierarchy",
+    "ModuleCall": "record.hierarchy",
+    "Provenance": "record.provenance",
+    "SemanticMapper": "api.semantic_mapper",
+    "TagPolicy": "record.tags",
+    "Tags": "record.tags",
+    "TracingHierarchyBuilder": "capture.hierarchy",
+    "UserError": "errors",
+    "analyze": "api.reading",
+    "compare": "api.reading",
+    "export": "api.export",
+    "load": "api.reading",
+    "validate": "api.reading",
+}
+
+__all__ = [
+    "Attribution",
+    "Confidence",
+    "Evidence",
+    "ExportResult",
+    "Hierarchy",
+    "ModelExportError",
+    "Module",
+    "ModuleCall",
+    "Provenance",
+    "SemanticMapper",
+    "TagPolicy",
+    "Tags",
+    "TracingHierarchyBuilder",
+    "UserError",
+    "analyze",
+    "compare",
+    "export",
+    "load",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,67 @@
+"""From an exporter's graph to claims on the graph that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from modelexport.graph.index import Graph
+from modelexport.lineage.adopt import adopt
+from modelexport.lineage.carry import carry
+from modelexport.lineage.relink import relink
+from modelexport.record.evidence import Claim, Confidence
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.signals import ExporterScopes
+from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
+from modelexport.strategies.enhanced_semantic import NAME, GraphClaims, enhanced_semantic
+from modelexport.strategies.parameters import initializer_claims
+
+_TORCH_OPTIMIZER = "torch optimizer"
+_TORCHSCRIPT_FOLDING = "torchscript folding"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Claims on the written graph, and the modules that owned something before the exporter's optimizer ran."""
+
+    claims: GraphClaims
+    owned_before: set[str] | None
+
+
+def judge_optimized(graph: Graph, before: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> Judged:
+    """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it."""
+    origin = enhanced_semantic(before, hierarchy, scopes)
+    lineage = relink(before, graph)
+    nodes = carry(origin.nodes, lineage.nodes, _TORCH_OPTIMIZER)
+    nodes |= dataflow_claims(graph, hierarchy, nodes, NAME)
+    initializers = carry(origin.nodes, lineage.initializers, _TORCH_OPTIMIZER)
+    initializers |= initializer_claims(graph, hierarchy, NAME)
+    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, NAME)
+    return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
+
+
+def judge_folded(graph: Graph, hierarchy: Hierarchy, unfolded: Callable[[], Graph]) -> Judged:
+    """Judge a graph whose exporter folds before anything can be seen; look behind the folding only where it hid a module."""
+    claims = enhanced_semantic(graph, hierarchy, ExporterScopes())
+    orphans = orphaned(hierarchy, claims)
+    if not orphans:
+        return Judged(claims, None)
+    before = unfolded()
+    origin = enhanced_semantic(before, hierarchy, ExporterScopes())
+    lineage = relink(before, graph)
+    nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
+    initializers = dict(claims.initializers)
+    initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
+    return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
+
+
+def orphaned(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
+    """Modules with parameters that ran and own neither a node nor an initializer."""
+    owned = _owners(claims.nodes) | _owners(claims.initializers)
+    ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].parameters}
+    return ran - owned
+
+
+def _owners(claims: Mapping[str, Claim]) -> set[str]:
+    firm = [claim for claim in claims.values() if claim.confidence is not Confidence.NONE]
+    return {call.path for claim in firm for call in claim.owners}

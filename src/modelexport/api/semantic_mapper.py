@@ -1,0 +1,33 @@
+"""`SemanticMapper`: the default strategy on any ONNX model, given the hierarchy record of the model it came from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import onnx
+
+from modelexport.graph.index import Graph, index_model
+from modelexport.record.evidence import Attribution
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.provenance import Origin, Provenance
+from modelexport.record.signals import ExporterScopes
+from modelexport.resolve.provenance import build_provenance
+from modelexport.strategies.enhanced_semantic import NAME, enhanced_semantic
+
+
+class SemanticMapper:
+    """Maps the nodes of an ONNX model to modules. The PyTorch model is not needed."""
+
+    def __init__(self, onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> None:
+        self._graph: Graph = index_model(onnx_model)
+        self._hierarchy = hierarchy
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        claims = enhanced_semantic(self._graph, self._hierarchy, ExporterScopes())
+        origin = Origin(NAME, "unknown", self._graph.fingerprint)
+        return build_provenance(self._graph, self._hierarchy, claims.nodes, claims.initializers, origin)
+
+    def map_all_nodes(self) -> dict[str, Attribution]:
+        """The attribution of every node, by node name (by node key where a node has no name)."""
+        return {entry.name or key: entry.attribution for key, entry in self.provenance.nodes.items()}

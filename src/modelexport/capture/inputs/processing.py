@@ -1,0 +1,150 @@
+"""Real text and a real image, through the tokenizer and the processor that came with the model.
+
+The batch is the same sample twice: torch would fix a batch axis that it sees with size 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from modelexport.capture.inputs.request import InputRequest
+from modelexport.capture.inputs.vision import size_pair
+from modelexport.capture.loading.third_party import library, quiet, reason
+from modelexport.errors import ExtraMissing, InputError
+
+_COPIES = 2
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "*.model",
+    "*.tiktoken",
+)
+_PREPROCESSOR = "preprocessor_config.json"
+_BYTE = 255.0
+_UNKNOWN_SIZE = (224, 224)
+
+
+@dataclass(frozen=True)
+class Processed:
+    values: Mapping[str, torch.Tensor]
+    notes: tuple[str, ...] = ()
+
+
+def process(source: str | Path | None, request: InputRequest, size: tuple[int, int] | None) -> Processed:
+    """Everything that tokenizer and processor make of `--text` and `--image`."""
+    if request.text is None and request.image is None:
+        return Processed({})
+    image = None if request.image is None else _open_image(request.image)
+    with quiet():
+        if request.text is not None and image is not None:
+            together = _process_together(source, request.text, image)
+            if together is not None:
+                return Processed(together)
+        text = {} if request.text is None else _tokenize(source, request.text)
+        pixels = Processed({}) if image is None else _process_image(source, image, size)
+    return Processed({**text, **pixels.values}, pixels.notes)
+
+
+def preprocessor_size(source: str | Path | None) -> tuple[int, int] | None:
+    """The image size that the preprocessor of a local folder makes, if it says."""
+    settings = _preprocessor_settings(source)
+    return size_pair(settings.get("crop_size")) or size_pair(settings.get("size"))
+
+
+def _preprocessor_settings(source: str | Path | None) -> Mapping[str, Any]:
+    path = None if source is None else Path(source) / _PREPROCESSOR
+    if path is None or not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _tokenize(source: str | Path | None, text: str) -> Mapping[str, torch.Tensor]:
+    _require_tokenizer_files(source)
+    try:
+        tokenizer = library("transformers").AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return dict(tokenizer([text] * _COPIES, return_tensors="pt"))
+    except Exception as error:
+        raise InputError(
+            f"--text: the tokenizer of {str(source)!r} cannot be used: {reason(error)}",
+            "Give token ids instead: --inputs FILE.npz.",
+        ) from error
+
+
+def _require_tokenizer_files(source: str | Path | None) -> None:
+    """Without files transformers would quietly build a tokenizer that knows five tokens."""
+    folder = None if source is None else Path(source)
+    is_local = folder is not None and folder.is_dir()
+    if folder is None or (is_local and not any(any(folder.glob(name)) for name in _TOKENIZER_FILES)):
+        place = "this model" if source is None else repr(str(source))
+        raise InputError(
+            f"--text: there is no tokenizer with {place}",
+            "Save one beside the model with tokenizer.save_pretrained, or use --input input_ids=2x16.",
+        )
+
+
+def _open_image(path: Path) -> Any:
+    try:
+        from PIL import Image, UnidentifiedImageError  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise ExtraMissing("--image needs Pillow, which is not installed", "pip install pillow") from error
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except FileNotFoundError as error:
+        raise InputError(f"--image: there is no file {str(path)!r}") from error
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise InputError(f"--image: {str(path)!r} cannot be read as an image: {error}") from error
+
+
+def _process_together(source: str | Path | None, text: str, image: Any) -> Mapping[str, torch.Tensor] | None:
+    """One processor for both, which also puts image tokens into the text; None if there is no such thing."""
+    if source is None:
+        return None
+    try:
+        processor = library("transformers").AutoProcessor.from_pretrained(source, trust_remote_code=False)
+        token = getattr(processor, "image_token", None)
+        prompt = f"{token}{text}" if isinstance(token, str) and token not in text else text
+        made = processor(text=[prompt] * _COPIES, images=[image] * _COPIES, return_tensors="pt")
+    except Exception:  # noqa: BLE001 - text and image are then processed each on its own, with errors of their own
+        return None
+    return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+
+
+def _process_image(source: str | Path | None, image: Any, size: tuple[int, int] | None) -> Processed:
+    try:
+        processor = library("transformers").AutoImageProcessor.from_pretrained(
+            source, trust_remote_code=False
+        )
+        made = processor(images=[image] * _COPIES, return_tensors="pt")
+    except Exception as error:  # noqa: BLE001 - its reason becomes a note
+        return _process_plainly(source, image, size, error)
+    return Processed({name: value for name, value in made.items() if isinstance(value, torch.Tensor)})
+
+
+def _process_plainly(
+    source: str | Path | None, image: Any, size: tuple[int, int] | None, error: Exception
+) -> Processed:
+    """Resize and normalise by what preprocessor_config.json says, or to the range -1 to 1 without one."""
+    settings = _preprocessor_settings(source)
+    height, width = preprocessor_size(source) or size or _UNKNOWN_SIZE
+    pixels = np.asarray(image.resize((width, height)), dtype=np.float32) / _BYTE
+    mean, deviation = settings.get("image_mean", 0.5), settings.get("image_std", 0.5)
+    normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
+    one = torch.from_numpy(normal.transpose(2, 0, 1).copy())
+    note = (
+        f"the image was only resized to {height}x{width} and normalised; no image processor: {reason(error)}"
+    )
+    return Processed({"pixel_values": one.repeat(_COPIES, 1, 1, 1)}, (note,))

@@ -1,0 +1,113 @@
+"""Recipes for token-like inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from modelexport.capture.inputs.axes import DECODER_SEQUENCE, SEQUENCE
+from modelexport.capture.inputs.recipe import Recipe, Shape, floats, ones, zeros
+from modelexport.capture.inputs.scene import Sampler, Scene
+
+_VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
+_BOX_CORNERS = 4
+_FEWEST_CHOICES = 2
+
+
+def tokens_shape(scene: Scene) -> Shape:
+    return scene.tokens_shape or (scene.batch, scene.size(SEQUENCE))
+
+
+def has_text(scene: Scene) -> bool:
+    return scene.fields.number(*_VOCABULARY, within=("text",)) is not None
+
+
+def _tokens_if_known(scene: Scene) -> Shape | None:
+    return tokens_shape(scene) if has_text(scene) else None
+
+
+def token_filler(*within: str) -> Callable[[Scene, Shape, Sampler], torch.Tensor]:
+    """Ordinary tokens of the vocabulary found in the nested configuration that `within` names."""
+
+    def fill(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+        size = scene.fields.number(*_VOCABULARY, within=within) or _FEWEST_CHOICES
+        ordinary = torch.ones(size, dtype=torch.bool)
+        ordinary[[token for token in scene.fields.special_tokens() if 0 <= token < size]] = False
+        allowed = torch.nonzero(ordinary).flatten()
+        return sampler.choice(allowed if len(allowed) else torch.arange(size), shape)
+
+    return fill
+
+
+def _sentences(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+    """Encoder-decoder classifiers pool at the end token, so sample text has one, as real text does."""
+    tokens = token_filler("text")(scene, shape, sampler)
+    end = scene.fields.number("eos_token_id", within=("text",))
+    size = scene.fields.number(*_VOCABULARY, within=("text",)) or 0
+    if scene.fields.own("is_encoder_decoder") and end is not None and 0 <= end < size:
+        tokens[..., -1] = end
+    return tokens
+
+
+def _segments(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+    return sampler.integers(0, scene.fields.number("type_vocab_size") or 1, shape)
+
+
+def _has_segments(scene: Scene) -> bool:
+    return "input_ids" in scene.chosen and (scene.fields.number("type_vocab_size") or 0) > 1
+
+
+def _positions(_scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
+    return torch.arange(shape[-1]).expand(shape).clone()
+
+
+def _boxes(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+    """Left, top, right, bottom: the second corner never comes before the first."""
+    limit = scene.fields.number("max_2d_position_embeddings")
+    if limit is None:
+        return sampler.uniform(0.0, 1.0, shape).to(scene.floating)
+    corners = sampler.integers(0, limit, (*shape[:-1], 2, 2)).sort(dim=-2).values
+    return corners.flatten(-2)
+
+
+def _decodes(scene: Scene) -> bool:
+    """A model that cannot be continued (no past) shifts its decoder's input out of input_ids by itself."""
+    continues = bool(scene.fields.own("is_encoder_decoder")) and "past_key_values" in scene.accepted
+    return continues and scene.fields.number(*_VOCABULARY) is not None
+
+
+def _embeddings(scene: Scene) -> Shape | None:
+    width = scene.fields.number("hidden_size", within=("text",))
+    return None if width is None else (scene.batch, scene.size(SEQUENCE), width)
+
+
+def _decoder_tokens(scene: Scene) -> Shape:
+    return (scene.batch, scene.size(DECODER_SEQUENCE))
+
+
+def _task_tokens(scene: Scene) -> Shape | None:
+    length = scene.fields.number("task_seq_len")
+    return None if length is None else (scene.batch, length)
+
+
+def _with_tokens(scene: Scene) -> bool:
+    return "input_ids" in scene.chosen
+
+
+TEXT_RECIPES: Mapping[str, Recipe] = {
+    "input_ids": Recipe(_tokens_if_known, _sentences, has_text),
+    "attention_mask": Recipe(tokens_shape, ones, _with_tokens),
+    "token_type_ids": Recipe(tokens_shape, _segments, _has_segments),
+    "position_ids": Recipe(tokens_shape, _positions),
+    "inputs_embeds": Recipe(_embeddings, floats),
+    "bbox": Recipe(lambda scene: (*tokens_shape(scene), _BOX_CORNERS), _boxes, _with_tokens),
+    "decoder_input_ids": Recipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
+    "decoder_attention_mask": Recipe(
+        _decoder_tokens, ones, lambda scene: "decoder_input_ids" in scene.chosen
+    ),
+    "mm_token_type_ids": Recipe(tokens_shape, zeros, lambda scene: "image_grid_thw" in scene.chosen),
+    "qformer_input_ids": Recipe(tokens_shape, token_filler("qformer")),
+    "qformer_attention_mask": Recipe(tokens_shape, ones, lambda scene: "qformer_input_ids" in scene.chosen),
+    "task_inputs": Recipe(_task_tokens, token_filler("text")),
+}

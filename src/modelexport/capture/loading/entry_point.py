@@ -1,0 +1,121 @@
+"""`package.module:callable` and `path/to/file.py:callable`: any torch.nn.Module that Python can build."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from modelexport.capture.loading.loaded import LoadedModel, LoadOptions
+from modelexport.capture.loading.third_party import explained, reason, seeded
+from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
+
+_ENTRY_POINT = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+
+
+def is_entry_point(source: str) -> bool:
+    return _ENTRY_POINT.fullmatch(source) is not None
+
+
+def load_entry_point(source: str, options: LoadOptions) -> LoadedModel:
+    matched = _ENTRY_POINT.fullmatch(source)
+    assert matched is not None
+    place, name = matched["place"], matched["name"]
+    folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
+    with _importable(folder), seeded(options.seed):
+        made = _call(_attribute(_import(place), name, source), source)
+    module, inputs = _split(made, source)
+    dtype = options.torch_dtype()
+    return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Put a folder first on sys.path; it goes away again even when the callable changed the path itself."""
+    entry = str(folder)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def _import(place: str) -> ModuleType:
+    return _import_file(Path(place)) if place.endswith(".py") else _import_name(place)
+
+
+def _import_name(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        # A package that exists but lacks one of its own dependencies is a different mistake.
+        if name != missing and not name.startswith(f"{missing}."):
+            raise ModelUnloadable(
+                f"importing {name!r} failed: {reason(error)}", f"Install {missing!r} in this environment."
+            ) from error
+        raise ModelNotFound(
+            f"there is no Python module {missing!r} (looked in {str(Path.cwd())!r} and on sys.path)",
+            "Run from the folder that holds it, or give path/to/file.py:callable.",
+        ) from error
+    except Exception as error:
+        raise ModelUnloadable(f"importing {name!r} failed: {reason(error)}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ModelNotFound(f"there is no file {str(path)!r}", "Give path/to/file.py:callable.")
+    module = importlib.util.module_from_spec(spec)
+    with explained(f"running {str(path)!r} failed"):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(place: ModuleType, name: str, source: str) -> object:
+    found: object = place
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ModelNotFound(
+                f"{source!r}: {part!r} is not in it", UnknownName("name", part, dir(found)).hint
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _call(found: object, source: str) -> object:
+    if isinstance(found, torch.nn.Module):
+        return found
+    if not callable(found):
+        raise ModelUnloadable(
+            f"{source!r} is a {type(found).__name__}, which cannot be called",
+            "Name a function that returns the module, or a torch.nn.Module class.",
+        )
+    with explained(f"calling {source!r} failed", "The callable is called without arguments."):
+        return found()
+
+
+def _split(made: object, source: str) -> tuple[torch.nn.Module, Mapping[str, object] | None]:
+    if isinstance(made, torch.nn.Module):
+        return made, None
+    match made:
+        case (torch.nn.Module() as module, dict() as inputs) if all(isinstance(name, str) for name in inputs):
+            return module, inputs
+    raise ModelUnloadable(
+        f"{source!r} returned {_shape_of(made)}, not a module",
+        "Return a torch.nn.Module, or a tuple of the module and a dictionary of its keyword inputs.",
+    )
+
+
+def _shape_of(made: object) -> str:
+    if isinstance(made, tuple):
+        return f"a tuple of {', '.join(type(item).__name__ for item in made) or 'nothing'}"
+    return f"a {type(made).__name__}"

@@ -1,0 +1,66 @@
+"""One export from start to end: run the model once, export it, and say what was seen. The rest of the tool reads this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from modelexport.capture.arguments import CallArguments, bind_arguments, has_named_outputs, output_tensors
+from modelexport.capture.dynamo import export_dynamo
+from modelexport.capture.exported import Exported, ExportRequest
+from modelexport.capture.hierarchy import trace_run
+from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
+from modelexport.capture.torchscript import export_torchscript, unfolded_torchscript
+from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import Hierarchy
+
+_PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
+
+
+@dataclass(frozen=True)
+class TracedRun:
+    """One run of a model: what went in, what came out, and the calls in between."""
+
+    model: torch.nn.Module
+    arguments: CallArguments
+    hierarchy: Hierarchy
+    outputs: Mapping[str, torch.Tensor]
+    output_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
+    arguments = bind_arguments(model, inputs)
+    with EXPORT_LOCK, quiet():
+        hierarchy, outputs = trace_run(model, arguments)
+        notes: tuple[str, ...] = ()
+        if _is_opaque(outputs) and "use_cache" in hierarchy.modules[""].arguments:
+            # Neither exporter can return the cache object that generation uses.
+            arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
+            notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
+            hierarchy, outputs = trace_run(model, arguments)
+    tensors = output_tensors(outputs)
+    names = tuple(tensors) if has_named_outputs(outputs) else ()
+    return TracedRun(model, arguments, hierarchy, tensors, names, notes)
+
+
+def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
+    request = replace(request, output_names=run.output_names)
+    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model):
+        if exporter == "dynamo":
+            return export_dynamo(run.model, run.arguments, request, run.hierarchy)
+        return export_torchscript(run.model, run.arguments, request)
+
+
+def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
+    """The TorchScript graph before folding."""
+    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model):
+        return unfolded_torchscript(run.model, run.arguments, request)
+
+
+def _is_opaque(outputs: Any) -> bool:
+    return any(not isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(outputs))

@@ -1,0 +1,173 @@
+"""Writing provenance into an ONNX model: keys on nodes, one record for the whole model, names on request.
+
+Nothing but metadata is touched (and node names where asked): same nodes, edges, attributes, weights, outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import onnx
+
+from modelexport.graph.index import walk_nodes
+from modelexport.record.evidence import Attribution
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.packed import pack
+from modelexport.record.provenance import Provenance
+
+PREFIX = "pkg.modelexport."
+RECORD_KEY = f"{PREFIX}record"
+TAG_KEY = f"{PREFIX}tag"
+MODULE_KEY = f"{PREFIX}module"
+MODULES_KEY = f"{PREFIX}modules"
+CONFIDENCE_KEY = f"{PREFIX}confidence"
+EVIDENCE_KEY = f"{PREFIX}evidence"
+
+# ONNX has had metadata on nodes since this version of its format.
+_IR_WITH_NODE_METADATA = 10
+_EXPORTER_PREFIXES = ("pkg.torch.", "pkg.onnxscript.")
+# torch writes this one without a prefix.
+_EXPORTER_KEYS = ("namespace",)
+
+
+class Level(StrEnum):
+    """How much goes into the file: keys on every node and the record; the record alone; nothing."""
+
+    FULL = "full"
+    LEAN = "lean"
+    NONE = "none"
+
+
+class Names(StrEnum):
+    """Node names: as torch gave them, or `/encoder/layer.0/attention/self/query/MatMul`."""
+
+    TORCH = "torch"
+    HIERARCHICAL = "hierarchical"
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    level: Level = Level.FULL
+    names: Names = Names.TORCH
+    strip_exporter_metadata: bool = False
+
+
+def embed(model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions) -> None:
+    """Write provenance into the model, in place. Keys of an earlier embedding are replaced."""
+    if options.strip_exporter_metadata:
+        strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
+    strip_metadata(model, (PREFIX,), ())
+    if options.level is Level.FULL:
+        write_node_keys(model, provenance)
+    if options.level is not Level.NONE:
+        entry = model.metadata_props.add()
+        entry.key, entry.value = RECORD_KEY, pack(provenance)
+
+
+def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> None:
+    """Give every node the path of its module and its operator as a name, numbered where that is not unique."""
+    used: dict[str, int] = {}
+    for key, node in walk_nodes(model):
+        attribution = attributions.get(key)
+        scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
+        name = f"{scope}/{node.op_type}"
+        number = used.get(name, 0)
+        used[name] = number + 1
+        node.name = f"{name}_{number}" if number else name
+
+
+def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
+    for key, node in walk_nodes(model):
+        entry = provenance.nodes.get(key)
+        if entry is not None:
+            _set(node, node_keys(provenance, entry.attribution))
+    model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
+
+
+def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str]:
+    """What the metadata of a node with this attribution must say."""
+    keys = {CONFIDENCE_KEY: attribution.confidence.label}
+    tag = provenance.tag(attribution)
+    if tag:
+        keys[TAG_KEY] = tag
+    if attribution.module is not None:
+        keys[MODULE_KEY] = attribution.module
+    if len(attribution.owners) > 1:
+        keys[MODULES_KEY] = json.dumps(attribution.modules, ensure_ascii=False)
+    if attribution.evidence:
+        keys[EVIDENCE_KEY] = "; ".join(map(str, attribution.evidence))
+    return keys
+
+
+def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in node.metadata_props if entry.key.startswith(PREFIX)}
+
+
+def read_record(model: onnx.ModelProto) -> str | None:
+    """The packed record that the model carries."""
+    return next((entry.value for entry in model.metadata_props if entry.key == RECORD_KEY), None)
+
+
+def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    for holder in _holders(model):
+        kept = [entry for entry in holder.metadata_props if not (entry.key.startswith(prefixes) or entry.key in keys)]
+        if len(kept) != len(holder.metadata_props):
+            pairs = [(entry.key, entry.value) for entry in kept]
+            del holder.metadata_props[:]
+            _add(holder, pairs)
+
+
+def sidecar_path(path: Path) -> Path:
+    return path.with_suffix(".hierarchy.json")
+
+
+_Holder = (
+    onnx.ModelProto | onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueInfoProto | onnx.TensorProto
+)
+
+
+def _holders(model: onnx.ModelProto) -> Iterable[_Holder]:
+    """Everything in a model that can carry metadata."""
+    yield model
+    yield from _graph_holders(model.graph)
+    for function in model.functions:
+        yield function
+        yield from function.value_info
+    for _, node in walk_nodes(model):
+        yield node
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graph_holders(body)
+
+
+def _graph_holders(graph: onnx.GraphProto) -> Iterable[_Holder]:
+    yield graph
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+    yield from graph.initializer
+
+
+def _set(node: onnx.NodeProto, keys: Mapping[str, str]) -> None:
+    _add(node, keys.items())
+
+
+def _add(holder: _Holder, pairs: Iterable[tuple[str, str]]) -> None:
+    for key, value in pairs:
+        entry = holder.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def _scope(call: ModuleCall) -> str:
+    """`encoder.layer.0.attention` as `/encoder/layer.0/attention`: a number stays with the name before it."""
+    parts: list[str] = []
+    for name in str(call).split(".") if call.path else []:
+        if name.isdecimal() and parts:
+            parts[-1] += f".{name}"
+        else:
+            parts.append(name)
+    return "".join(f"/{part}" for part in parts)

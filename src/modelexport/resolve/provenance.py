@@ -1,0 +1,54 @@
+"""From claims on a graph to its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modelexport.graph.index import Graph
+from modelexport.record.evidence import Attribution, Claim
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.resolve.merge import resolve
+
+
+def build_provenance(
+    graph: Graph,
+    hierarchy: Hierarchy,
+    nodes: Mapping[str, Claim],
+    initializers: Mapping[str, Claim],
+    origin: Origin,
+) -> Provenance:
+    """One attribution for every node and initializer of the graph; `origin` is completed with its fingerprint."""
+    entries = {
+        node.key: NodeEntry(node.key, node.name, node.op_type, _answer(nodes.get(node.key), hierarchy))
+        for node in graph.nodes
+    }
+    owners = {name: _answer(initializers.get(name), hierarchy) for name in graph.initializers}
+    return Provenance(hierarchy, entries, owners, origin)
+
+
+def _answer(claim: Claim | None, hierarchy: Hierarchy) -> Attribution:
+    return resolve([] if claim is None else [claim], hierarchy, "not connected to any node with a known module")
+
+
+def absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str] | None) -> dict[str, str]:
+    """Executed modules that own nothing in the graph, and why.
+
+    owned_before: the modules that owned something before the exporter's optimizer ran, where that is known
+    """
+    reasons: dict[str, str] = {}
+    for path in hierarchy.call_counts:
+        if path not in owned:
+            reasons[path] = _reason(hierarchy, path, owned, owned_before)
+    return reasons
+
+
+def _reason(hierarchy: Hierarchy, path: str, owned: set[str], owned_before: set[str] | None) -> str:
+    if owned_before is not None and path in owned_before:
+        return "its operators were folded or removed by the exporter's optimizer"
+    prefix = f"{path}." if path else ""
+    if any(other.startswith(prefix) for other in owned if other != path):
+        return "the modules inside of it issue all of its operators"
+    if any(tensor.size for tensor in hierarchy.modules[path].parameters):
+        return "its operators were folded or removed by the exporter"
+    return "it issues no operator when the model is evaluated"
