@@ -29,8 +29,12 @@ def load_entry_point(source: str, options: LoadOptions) -> LoadedModel:
     assert matched is not None
     place, name = matched["place"], matched["name"]
     folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
-    with _importable(folder), seeded(options.seed):
-        made = _call(_attribute(_import(place), name, source), source)
+    with _importable(folder):
+        # Seeded apart: a module is imported once, and what that draws must not change what the callable draws.
+        with seeded(options.seed):
+            found = _attribute(_import(place), name, source)
+        with seeded(options.seed):
+            made = _call(found, source)
     module, inputs = _split(made, source)
     dtype = options.torch_dtype()
     return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
