@@ -14,15 +14,20 @@ def carry(claims: Mapping[str, Claim], links: Mapping[str, Link], tool: str) -> 
     for key, link in links.items():
         sources = [claims[source] for source in link.sources if source in claims]
         if sources:
-            carried[key] = _carried(sources, link.relation, tool)
+            carried[key] = _carried(sources, link, tool)
     return carried
 
 
-def _carried(sources: list[Claim], relation: Relation, tool: str) -> Claim:
-    if relation is Relation.KEPT:
+def _carried(sources: list[Claim], link: Link, tool: str) -> Claim:
+    if link.relation is Relation.KEPT:
         return sources[0]
     owners = dict.fromkeys(owner for claim in sources for owner in claim.owners)
-    evidence = dict.fromkeys(evidence for claim in sources for evidence in claim.evidence)
-    lineage = Evidence(EvidenceKind.LINEAGE, tool, relation.value)
+    lineage = Evidence(EvidenceKind.LINEAGE, tool, f"{link.relation} from {len(link.sources)}")
     confidence = min(claim.confidence for claim in sources)
-    return Claim(tuple(owners), confidence, (*evidence, lineage), sources[0].strategy)
+    return Claim(tuple(owners), confidence, (*_kinds(sources), lineage), sources[0].strategy)
+
+
+def _kinds(sources: list[Claim]) -> tuple[Evidence, ...]:
+    """The evidence of the first source, and of the others what it does not have already; a dozen details help nobody."""
+    kept = {(evidence.kind, evidence.source): evidence for claim in reversed(sources) for evidence in claim.evidence}
+    return tuple(sorted(kept.values()))

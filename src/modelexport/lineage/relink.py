@@ -84,8 +84,8 @@ class _Relinker:
                 gone = value in self.before.producers and value not in self.alive
                 if gone and self.classes[value] not in reached:
                     waiting.append(self.before.producers[value])
-        computing = [key for key in region if key in self.before.computed]
-        return computing or list(region)
+        doing = [key for key in region if key in self.before.computed and self.before.by_key[key].op_type != "Identity"]
+        return doing or list(region)
 
     # 3: by the values that kept nodes read
 
@@ -152,8 +152,15 @@ class _Relinker:
         return list(found.values()) if reached else None
 
     def _constants_changed(self, node: Node) -> bool:
-        known = self.before.initializers
-        return any(value in self.after.initializers and value not in known for value in node.inputs)
+        """Whether a kept node now reads another weight than it did."""
+        origin = self.kept.get(node.key)
+        return origin is not None and any(map(self._is_other_weight, origin.inputs, node.inputs))
+
+    def _is_other_weight(self, was: str, now: str) -> bool:
+        if was == now or was not in self.before.initializers or now not in self.after.initializers:
+            return False
+        content = self.after.initializers[now].content
+        return content is None or content != self.before.initializers[was].content
 
     def _reads_constant(self, node: Node) -> bool:
         return any(value and value not in self.before.computed for value in node.inputs)

@@ -18,13 +18,13 @@ def to_document(provenance: Provenance) -> Json:
     tags = provenance.tags.by_path
     return {
         "schema": SCHEMA_VERSION,
-        "origin": _origin_out(provenance.origin),
+        "origin": origin_out(provenance.origin),
         "policy": policy_out(provenance.policy),
-        "modules": [_module_out(module, tags.get(path, "")) for path, module in provenance.hierarchy.modules.items()],
+        "modules": [module_out(module, tags.get(path, "")) for path, module in provenance.hierarchy.modules.items()],
         "calls": [_call_out(site) for site in provenance.hierarchy.calls],
         "nodes": [_node_out(entry, provenance) for entry in provenance.nodes.values()],
         "initializers": [
-            {"name": name, **_attribution_out(attribution, provenance)}
+            {"name": name, "tag": provenance.tag(attribution), **attribution_out(attribution)}
             for name, attribution in provenance.initializers.items()
         ],
         "absent": dict(provenance.absent),
@@ -38,10 +38,10 @@ def from_document(document: object) -> Provenance:
     check_version(document.get("schema"))
     try:
         return Provenance(
-            hierarchy=Hierarchy.of(map(_module_in, document["modules"]), map(_call_in, document["calls"])),
+            hierarchy=Hierarchy.of(map(module_in, document["modules"]), map(_call_in, document["calls"])),
             nodes={entry.key: entry for entry in map(_node_in, document["nodes"])},
-            initializers={item["name"]: _attribution_in(item) for item in document["initializers"]},
-            origin=_origin_in(document["origin"]),
+            initializers={item["name"]: attribution_in(item) for item in document["initializers"]},
+            origin=origin_in(document["origin"]),
             policy=policy_in(document["policy"]),
             absent=dict(document["absent"]),
         )
@@ -79,7 +79,7 @@ def policy_in(item: Json) -> TagPolicy:
     )
 
 
-def _origin_out(origin: Origin) -> Json:
+def origin_out(origin: Origin) -> Json:
     return {
         "strategy": origin.strategy,
         "exporter": origin.exporter,
@@ -89,11 +89,11 @@ def _origin_out(origin: Origin) -> Json:
     }
 
 
-def _origin_in(item: Json) -> Origin:
+def origin_in(item: Json) -> Origin:
     return Origin(item["strategy"], item["exporter"], item["graph"], item["model"], dict(item["tools"]))
 
 
-def _module_out(module: Module, tag: str) -> Json:
+def module_out(module: Module, tag: str) -> Json:
     return {
         "path": module.path,
         "class": module.class_name,
@@ -107,7 +107,7 @@ def _module_out(module: Module, tag: str) -> Json:
     }
 
 
-def _module_in(item: Json) -> Module:
+def module_in(item: Json) -> Module:
     return Module(
         item["path"],
         item["class"],
@@ -148,20 +148,19 @@ def _module_call_in(item: list[Any]) -> ModuleCall:
 
 
 def _node_out(entry: NodeEntry, provenance: Provenance) -> Json:
-    head = {"key": entry.key, "name": entry.name, "op_type": entry.op_type}
-    return head | _attribution_out(entry.attribution, provenance)
+    head = {"key": entry.key, "name": entry.name, "op_type": entry.op_type, "tag": provenance.tag(entry.attribution)}
+    return head | attribution_out(entry.attribution)
 
 
 def _node_in(item: Json) -> NodeEntry:
-    return NodeEntry(item["key"], item["name"], item["op_type"], _attribution_in(item))
+    return NodeEntry(item["key"], item["name"], item["op_type"], attribution_in(item))
 
 
-def _attribution_out(attribution: Attribution, provenance: Provenance) -> Json:
+def attribution_out(attribution: Attribution) -> Json:
     ancestor = attribution.ancestor
     item: Json = {
         "ancestor": None if ancestor is None else _module_call_out(ancestor),
         "owners": [_module_call_out(owner) for owner in attribution.owners],
-        "tag": provenance.tag(attribution),
         "confidence": attribution.confidence.label,
         "evidence": [_evidence_out(evidence) for evidence in attribution.evidence],
     }
@@ -172,7 +171,7 @@ def _attribution_out(attribution: Attribution, provenance: Provenance) -> Json:
     return item
 
 
-def _attribution_in(item: Json) -> Attribution:
+def attribution_in(item: Json) -> Attribution:
     ancestor = item["ancestor"]
     return Attribution(
         tuple(map(_module_call_in, item["owners"])),

@@ -1,41 +1,201 @@
 """Provenance packed into one string, small enough to travel inside the ONNX file.
 
-It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. The document is
-the one of `document.py` with everything that repeats or can be derived taken out: names become indices into tables,
-rows become columns (which compress far better), tags are left to the policy. Then deflate, then base 85 because ONNX
-metadata must be text.
+It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. What repeats is
+written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
+(tags, enclosing calls, call numbers) is left out. Then LZMA, then base 85, because ONNX metadata must be text.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import zlib
+import lzma
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record.document import check_version, from_document, to_document
-from modelexport.record.provenance import SCHEMA_VERSION, Provenance
+from modelexport.record.document import (
+    attribution_in,
+    attribution_out,
+    check_version,
+    module_in,
+    module_out,
+    origin_in,
+    origin_out,
+    policy_in,
+    policy_out,
+)
+from modelexport.record.evidence import Attribution
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
+from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Provenance
 
-_PREFIX = f"modelexport-record-{SCHEMA_VERSION}:"
-# A record is a few bytes per node; a bomb is not.
-_LARGEST = 1 << 30
+_NAME = "modelexport-record"
+# A record takes some dozen bytes a node. Whatever unfolds to more than this is an attack.
+_LARGEST = 1 << 28
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 22}]
 
 
 def pack(provenance: Provenance) -> str:
-    text = json.dumps(to_document(provenance), separators=(",", ":"), ensure_ascii=False)
-    return _PREFIX + base64.b85encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    text = json.dumps(_fold(provenance), separators=(",", ":"), ensure_ascii=False).encode()
+    data = lzma.compress(text, lzma.FORMAT_RAW, filters=_FILTERS)
+    return f"{_NAME}-{SCHEMA_VERSION}:{base64.b85encode(data).decode('ascii')}"
 
 
 def unpack(packed: str) -> Provenance:
     name, _, payload = packed.partition(":")
-    if not name.startswith("modelexport-record-"):
+    kind, _, version = name.rpartition("-")
+    if kind != _NAME:
         raise RecordUnreadable(f"the embedded record is not one: it starts with {packed[:24]!r}")
-    version = name.rpartition("-")[2]
     check_version(int(version) if version.isdecimal() else None)
     try:
-        inflater = zlib.decompressobj()
-        text = inflater.decompress(base64.b85decode(payload), _LARGEST)
-        document = json.loads(text)
-    except (ValueError, zlib.error, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise RecordUnreadable(f"the embedded record is damaged: {error}") from error
-    return from_document(document)
+        return _unfold(json.loads(_inflate(base64.b85decode(payload))))
+    except (ValueError, lzma.LZMAError, LookupError, TypeError, AttributeError, EOFError) as error:
+        raise RecordUnreadable(
+            f"the embedded record is damaged: {error}", "Export the model again, or read its .hierarchy.json."
+        ) from error
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+    text = inflater.decompress(data, _LARGEST)
+    if not inflater.eof and not inflater.needs_input:
+        raise ValueError(f"it unfolds to more than {_LARGEST} bytes")
+    return text
+
+
+class _Table:
+    """Distinct values in the order of first use."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        key = json.dumps(value)
+        if key not in self._places:
+            self._places[key] = len(self.values)
+            self.values.append(value)
+        return self._places[key]
+
+
+def _fold(provenance: Provenance) -> dict[str, Any]:
+    numbers = {path: number for number, path in enumerate(provenance.hierarchy.modules)}
+    answers = _Table()
+    operators = _Table()
+    entries = provenance.nodes.values()
+    return {
+        "origin": origin_out(provenance.origin),
+        "policy": policy_out(provenance.policy),
+        "absent": _fold_absent(provenance.absent, numbers),
+        "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
+        "calls": _fold_calls(provenance.hierarchy, numbers),
+        "keys": [entry.key for entry in entries],
+        "names": [entry.name for entry in entries],
+        "operators": [operators.place(entry.op_type) for entry in entries],
+        "answers": [answers.place(_fold_answer(entry.attribution, numbers)) for entry in entries],
+        "initializers": list(provenance.initializers),
+        "owners": [answers.place(_fold_answer(item, numbers)) for item in provenance.initializers.values()],
+        "operator_table": operators.values,
+        "answer_table": answers.values,
+    }
+
+
+def _unfold(folded: Mapping[str, Any]) -> Provenance:
+    modules = _unfold_modules(folded["modules"])
+    paths = [module.path for module in modules]
+    hierarchy = Hierarchy.of(modules, _unfold_calls(folded["calls"], paths))
+    answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
+    operators = folded["operator_table"]
+    columns = zip(folded["keys"], folded["names"], folded["operators"], folded["answers"], strict=True)
+    owners = zip(folded["initializers"], folded["owners"], strict=True)
+    return Provenance(
+        hierarchy=hierarchy,
+        nodes={key: NodeEntry(key, name, operators[op], answers[answer]) for key, name, op, answer in columns},
+        initializers={name: answers[answer] for name, answer in owners},
+        origin=origin_in(folded["origin"]),
+        policy=policy_in(folded["policy"]),
+        absent=_unfold_absent(folded["absent"], paths),
+    )
+
+
+_ROW = ("class", "package", "parameters", "buffers", "arguments", "container")
+
+
+def _fold_modules(modules: Iterable[Module], numbers: Mapping[str, int]) -> dict[str, Any]:
+    """A module is its parent, its own name, and a row that all modules like it share."""
+    rows = _Table()
+    listed = list(modules)
+    documents = [module_out(module, "") for module in listed]
+    return {
+        "parents": [numbers.get(parent_path(module.path), -1) if module.path else -1 for module in listed],
+        "names": [_own_name(module.path, numbers) for module in listed],
+        "rows": [rows.place([document[name] for name in _ROW]) for document in documents],
+        "aliases": {str(place): module.aliases for place, module in enumerate(listed) if module.aliases},
+        "row_table": rows.values,
+    }
+
+
+def _own_name(path: str, numbers: Mapping[str, int]) -> str:
+    return path.rpartition(".")[2] if path and parent_path(path) in numbers else path
+
+
+def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
+    paths: list[str] = []
+    modules: list[Module] = []
+    columns = zip(folded["parents"], folded["names"], folded["rows"], strict=True)
+    for place, (parent, name, row) in enumerate(columns):
+        paths.append(join(paths[parent], name) if parent >= 0 else name)
+        fields = dict(zip(_ROW, folded["row_table"][row], strict=True))
+        modules.append(module_in({**fields, "path": paths[-1], "aliases": folded["aliases"].get(str(place), [])}))
+    return modules
+
+
+def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[int]]:
+    """Modules in the order of their calls, and for each the place of the call that it was made from."""
+    places = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    called = [numbers[site.call.path] for site in hierarchy.calls]
+    # Relative to the call itself, because that repeats from layer to layer.
+    parents = [
+        0 if site.parent is None else place - places[site.parent] for place, site in enumerate(hierarchy.calls)
+    ]
+    return [called, parents]
+
+
+def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list[CallSite]:
+    counts: dict[int, int] = {}
+    calls: list[ModuleCall] = []
+    sites: list[CallSite] = []
+    for place, (module, back) in enumerate(zip(*folded, strict=True)):
+        calls.append(ModuleCall(paths[module], counts.get(module, 0)))
+        counts[module] = counts.get(module, 0) + 1
+        sites.append(CallSite(calls[-1], calls[place - back] if back else None))
+    return sites
+
+
+def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[Any]:
+    item = attribution_out(attribution)
+    owners = [[numbers.get(path, path), index] for path, index in item["owners"]]
+    return [owners, item["confidence"], item["evidence"], item.get("reason", ""), item.get("lost", [])]
+
+
+def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hierarchy) -> Attribution:
+    owners = [[paths[module] if isinstance(module, int) else module, index] for module, index in folded[0]]
+    ancestor = hierarchy.common_ancestor(ModuleCall(path, index) for path, index in owners)
+    return attribution_in(
+        {
+            "ancestor": None if ancestor is None else [ancestor.path, ancestor.index],
+            "owners": owners,
+            "confidence": folded[1],
+            "evidence": folded[2],
+            "reason": folded[3],
+            "lost": folded[4],
+        }
+    )
+
+
+def _fold_absent(absent: Mapping[str, str], numbers: Mapping[str, int]) -> list[list[Any]]:
+    return [[numbers.get(path, path) for path in absent], list(absent.values())]
+
+
+def _unfold_absent(folded: Sequence[Sequence[Any]], paths: Sequence[str]) -> dict[str, str]:
+    return {paths[item] if isinstance(item, int) else item: reason for item, reason in zip(*folded, strict=True)}

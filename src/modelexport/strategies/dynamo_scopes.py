@@ -27,7 +27,7 @@ def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, st
         if known is None and hierarchy.call_counts.get(path, 0) > 1:
             unnumbered.setdefault(path, []).append(node)
             continue
-        claims[node.key] = _claim(known or ModuleCall(path), Confidence.EXACT, fx_name, strategy)
+        claims[node.key] = _claim(known or ModuleCall(path), Confidence.EXACT, "", strategy)
     for path, nodes in unnumbered.items():
         claims.update(_number_calls(nodes, hierarchy.calls_of(path), strategy))
     return claims

@@ -27,7 +27,7 @@ def torchscript_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dic
         for node in nodes:
             calls = meanings.calls(scope, node)
             if calls:
-                claims[node.key] = _claim(calls, scope, strategy)
+                claims[node.key] = _claim(calls, strategy)
     return claims
 
 
@@ -57,9 +57,10 @@ def _scopes_in(graph: Graph) -> dict[str, list[Node]]:
     return scopes
 
 
-def _claim(calls: tuple[ModuleCall, ...], scope: str, strategy: str) -> Claim:
-    confidence = Confidence.EXACT if len(calls) == 1 else Confidence.STRONG
-    return Claim(calls, confidence, (Evidence(EvidenceKind.SCOPE, "torchscript", scope or "/"),), strategy)
+def _claim(calls: tuple[ModuleCall, ...], strategy: str) -> Claim:
+    sure = len(calls) == 1
+    evidence = Evidence(EvidenceKind.SCOPE, "torchscript", "" if sure else "calls not told apart")
+    return Claim(calls, Confidence.EXACT if sure else Confidence.STRONG, (evidence,), strategy)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def _features_mask(scene: Scene) -> Shape | None:
 
 
 def _listens(scene: Scene) -> bool:
-    return not scene.chosen and _waveform_length(scene) is not None
+    encoded = [name for name in scene.chosen if not name.startswith("decoder_")]
+    return not encoded and _waveform_length(scene) is not None
 
 
 def _hears(scene: Scene) -> bool:

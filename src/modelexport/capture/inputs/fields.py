@@ -16,8 +16,8 @@ class Fields:
     def find(self, *names: str, within: Sequence[str] = ()) -> Any:
         """The first of `names` that is set anywhere.
 
-        Configurations whose name contains one of `within` ("vision", "decoder") are asked first: their part of
-        the model was built from them. Then come the outermost one and all the others.
+        Configurations whose name contains one of `within` ("vision", "decoder") are asked first: their part
+        of the model was built from them. Then come the outermost one and all the others.
         """
         levels = list(self._levels())
         ordered = sorted(levels, key=lambda level: not any(word in level[0] for word in within))

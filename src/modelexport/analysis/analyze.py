@@ -1,0 +1,137 @@
+"""Summing up a file by module: nodes, weights, operators, and how well each is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from modelexport.analysis.amounts import ModuleSums, sum_by_module
+from modelexport.analysis.facts import Analysis, Coverage, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
+from modelexport.graph.index import Graph
+from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
+from modelexport.record.hierarchy import Module
+from modelexport.record.provenance import NodeEntry, Provenance
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An opened file: its header, its graph, and its record fitted to that graph."""
+
+    path: Path
+    proto: onnx.ModelProto
+    graph: Graph
+    provenance: Provenance
+
+
+def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
+    """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
+    whole = subject.provenance
+    shown = _filtered(whole, filter_tag) if filter_tag else whole
+    sums = sum_by_module(shown, subject.graph)
+    modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
+    if filter_tag:
+        modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
+    return Analysis(
+        file=_file(subject),
+        nodes=tuple(_node(entry, shown) for entry in shown.nodes.values()),
+        modules=modules,
+        coverage=_coverage(shown),
+        unowned=tuple(_unowned(whole, subject.graph, filter_tag or "")),
+        filter_tag=filter_tag or "",
+    )
+
+
+def _filtered(provenance: Provenance, text: str) -> Provenance:
+    nodes = {
+        key: entry for key, entry in provenance.nodes.items() if text in provenance.tag(entry.attribution)
+    }
+    initializers = {
+        name: attribution
+        for name, attribution in provenance.initializers.items()
+        if text in provenance.tag(attribution)
+    }
+    return replace(provenance, nodes=nodes, initializers=initializers)
+
+
+def _file(subject: Subject) -> FileFacts:
+    origin = subject.provenance.origin
+    return FileFacts(
+        path=str(subject.path),
+        ir_version=subject.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in subject.proto.opset_import},
+        exporter=origin.exporter,
+        strategy=origin.strategy,
+        model=origin.model,
+        tools=dict(origin.tools),
+        fingerprint=subject.graph.fingerprint,
+        matches_record=origin.graph == subject.graph.fingerprint,
+    )
+
+
+def _node(entry: NodeEntry, provenance: Provenance) -> NodeFacts:
+    attribution = entry.attribution
+    return NodeFacts(
+        name=entry.name,
+        key=entry.key,
+        op_type=entry.op_type,
+        module=attribution.module,
+        modules=attribution.modules,
+        tag=provenance.tag(attribution),
+        confidence=attribution.confidence,
+        evidence=tuple(map(str, attribution.evidence)),
+        reason=attribution.reason,
+    )
+
+
+def _module(module: Module, provenance: Provenance, sums: ModuleSums) -> ModuleFacts:
+    return ModuleFacts(
+        path=module.path,
+        class_name=module.class_name,
+        tag=provenance.tags.by_path.get(module.path, ""),
+        calls=provenance.hierarchy.call_counts.get(module.path, 0),
+        own=sums.own(module.path),
+        total=sums.total(module.path),
+    )
+
+
+def _coverage(provenance: Provenance) -> Coverage:
+    return Coverage(
+        nodes=_tally(entry.attribution for entry in provenance.nodes.values()),
+        initializers=_tally(provenance.initializers.values()),
+    )
+
+
+def _tally(attributions: Iterable[Attribution]) -> Tally:
+    confidences: Counter[Confidence] = Counter()
+    kinds: Counter[EvidenceKind] = Counter()
+    for attribution in attributions:
+        confidences[attribution.confidence] += 1
+        kinds.update({evidence.kind for evidence in attribution.evidence})
+    return Tally(
+        confidences.total(),
+        {level: confidences[level] for level in sorted(Confidence, reverse=True)},
+        {kind: kinds[kind] for kind in EvidenceKind},
+    )
+
+
+def _unowned(provenance: Provenance, graph: Graph, text: str) -> Iterable[Unowned]:
+    sums = sum_by_module(provenance, graph)
+    for path, module in provenance.hierarchy.modules.items():
+        if not sums.owns(path) and text in provenance.tags.tag(path):
+            inside = sums.owns_inside(path)
+            yield Unowned(path, module.class_name, inside, _why(provenance, module, inside))
+
+
+def _why(provenance: Provenance, module: Module, inside: bool) -> str:
+    recorded: Mapping[str, str] = provenance.absent
+    if module.path in recorded:
+        return recorded[module.path]
+    if module.path not in provenance.hierarchy.call_counts:
+        return "it only holds other modules" if module.container else "it was not called"
+    if inside:
+        return "the modules inside of it issue all of its operators"
+    return "nothing of it is in the graph any more"
