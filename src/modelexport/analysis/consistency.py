@@ -1,7 +1,7 @@
 """Attributions that dataflow rules out.
 
 Calls nest: what one call makes can only be read by calls that had not ended before it began. So a node is
-credited to the wrong call if everything that reads it had ended before that call began (a node of layer 1 that
+credited to the wrong call if all that reads it had ended before that call began (a node of layer 1 that
 only layer 0 uses), or if everything that it reads was made after that call had ended. This holds for every
 correct attribution, whatever the model does; a shared node is consistent if one of its owners is.
 """

@@ -46,7 +46,7 @@ class NodeFacts:
 class Amounts:
     """What belongs to a module. What has several owners counts for each, and once for a module around them.
 
-    parameters  elements of weights: initializers with a parameter's name, or computed from one by the exporter
+    parameters  elements of weights: initializers with a parameter's name, or folded from one by the exporter
     bytes       size of all initializers, by their types and shapes
     """
 

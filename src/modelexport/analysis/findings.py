@@ -13,7 +13,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Finding:
-    """One thing that is wrong. `subject` is a node key, an initializer, a module path, or empty for the file."""
+    """One thing that is wrong. `subject` is a node, an initializer, a module, or empty for the file."""
 
     severity: Severity
     code: str

@@ -27,7 +27,7 @@ _NOT_RECORDED = "not in the record: the graph was changed after export"
 
 @dataclass(frozen=True)
 class StoredRecords:
-    """What is in a file (`embedded`) and beside it (`sidecar`); `problems` are records that cannot be read."""
+    """What is in a file (`embedded`) and beside it (`sidecar`); `problems`: records that cannot be read."""
 
     embedded: Provenance | None
     sidecar: Provenance | None
