@@ -256,9 +256,7 @@ def test_pickled_weights_only_when_asked(copy: Path, saved: Path) -> None:
     assert all(torch.equal(state[name], value) for name, value in module.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "shard", ["../x.safetensors", "/x.safetensors", "a/../../x.safetensors", "..\\x", "C:x"]
-)
+@pytest.mark.parametrize("shard", ["../x.safetensors", "/x.safetensors", "a/../../x.safetensors", "..\\x", "C:x"])
 def test_an_index_may_not_leave_its_folder(copy: Path, shard: str) -> None:
     (copy / "model.safetensors").rename(copy.parent / "x.safetensors")
     index = {"weight_map": {"pooler.dense.bias": shard}}
@@ -312,7 +310,7 @@ def test_code_for_an_architecture_that_transformers_has_is_not_needed(copy: Path
 
 @pytest.fixture
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_hub_answers", lambda: False)
+    monkeypatch.setattr(pretrained, "hub_answers", lambda: False)
 
 
 @pytest.mark.usefixtures("_offline")
@@ -327,7 +325,7 @@ def test_a_model_that_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> 
     def cached_file(*_: object, **__: object) -> None:
         raise OSError("org/name is not a valid model identifier\n\nIf this is a private repository, ...")
 
-    monkeypatch.setattr(pretrained, "_hub_answers", lambda: True)
+    monkeypatch.setattr(pretrained, "hub_answers", lambda: True)
     monkeypatch.setattr(transformers.utils, "cached_file", cached_file)
     text = refusal("org/name", ModelNotFound)
     assert "not a valid model identifier" in text
@@ -350,16 +348,14 @@ def test_the_hub_is_asked_once_and_briefly(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == [pytest.approx(5)]
 
 
-def test_a_hub_model_is_loaded_by_its_id(
-    monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path
-) -> None:
+def test_a_hub_model_is_loaded_by_its_id(monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path) -> None:
     """A cache as the hub client writes it stands in for the hub."""
     commit = "0" * 40
     repository = tmp_path / "models--tiny--bert"
     shutil.copytree(saved, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(pretrained, "_hub_answers", lambda: False)
+    monkeypatch.setattr(pretrained, "hub_answers", lambda: False)
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))

@@ -66,9 +66,7 @@ def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
     return axes
 
 
-def _agreeing(
-    name: str, value: torch.Tensor, named: Mapping[int, str], sizes: dict[str, int]
-) -> Mapping[int, str]:
+def _agreeing(name: str, value: torch.Tensor, named: Mapping[int, str], sizes: dict[str, int]) -> Mapping[int, str]:
     """An axis of another size than its namesakes is broadcast (size 1: static) or has a name of its own."""
     kept: dict[int, str] = {}
     for axis, label in named.items():

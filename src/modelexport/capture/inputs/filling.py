@@ -35,9 +35,7 @@ def fill_spec(scene: Scene, spec: InputSpec) -> torch.Tensor:
     except (RuntimeError, IndexError) as error:
         raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}: {error}") from error
     if made.shape != spec.shape:
-        raise InputError(
-            f"input {spec.name!r} cannot have the shape {spec.shape}, only one like {tuple(made.shape)}"
-        )
+        raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}, only one like {tuple(made.shape)}")
     return made if dtype is None else made.to(dtype)
 
 

@@ -66,23 +66,27 @@ def make_inputs(module: torch.nn.Module, source: str | Path | None, request: Inp
     return ModelInputs(moved, dynamic_axes(moved), (*given.notes, *notes))
 
 
-def _gather(
-    fields: Fields, signature: ForwardSignature, source: str | Path | None, request: InputRequest
-) -> _Given:
+def _gather(fields: Fields, signature: ForwardSignature, source: str | Path | None, request: InputRequest) -> _Given:
     arrays = {} if request.arrays_file is None else read_arrays_file(request.arrays_file)
     listed = () if request.specs_file is None else read_specs_file(request.specs_file)
     specs = _unique((*request.shapes, *listed), arrays)
     signature.check([*arrays, *specs])
     processed = process(source, request, size_pair(fields.find("image_size", within=("vision",))))
     kept = {name: value for name, value in processed.values.items() if name in signature.names}
-    if processed.values and not kept:
-        raise InputError(
-            f"--text or --image gives {', '.join(processed.values)}, and forward takes none of these",
-            f"It takes: {', '.join(signature.names)}.",
-        )
+    _refuse_useless(processed.values, signature)
     tensors = {name: value for name, value in {**kept, **arrays}.items() if name not in specs}
     widened, notes = (specs, ()) if request.static else _widen(specs, tensors)
     return _Given(tensors, widened, (*processed.notes, *notes))
+
+
+def _refuse_useless(processed: Mapping[str, torch.Tensor], signature: ForwardSignature) -> None:
+    """Models without text may take an attention_mask too, so it is the main result that must be of use."""
+    for name, option in (("input_ids", "--text"), ("pixel_values", "--image")):
+        if name in processed and name not in signature.names:
+            raise InputError(
+                f"{option} gives {name!r}, which forward does not take",
+                f"It takes: {', '.join(signature.names)}.",
+            )
 
 
 def _unique(specs: Iterable[InputSpec], arrays: Mapping[str, torch.Tensor]) -> Mapping[str, InputSpec]:
@@ -149,11 +153,10 @@ def _make_all(
     media = {name: _make(scene, name, given) for name in scene.chosen & media_inputs()}
     placeholders: list[Placeholders] = []
     notes: tuple[str, ...] = ()
-    if "input_ids" in scene.chosen - given.names:
+    if "input_ids" in scene.chosen and "input_ids" not in given.tensors:
         scene, placeholders, notes = _make_room(module, scene, media)
     made = {
-        name: media[name] if name in media else _make(scene, name, given)
-        for name in signature.in_order(scene.chosen)
+        name: media[name] if name in media else _make(scene, name, given) for name in signature.in_order(scene.chosen)
     }
     return place(made, placeholders), notes
 
@@ -167,14 +170,20 @@ def _make(scene: Scene, name: str, given: _Given) -> torch.Tensor:
 def _make_room(
     module: torch.nn.Module, scene: Scene, media: Mapping[str, torch.Tensor]
 ) -> tuple[Scene, list[Placeholders], tuple[str, ...]]:
-    """Lengthen the text by its placeholders; a medium that cannot be counted is left out, with a note."""
+    """Lengthen the text by its placeholders; a medium that cannot be counted is left out, with a note.
+
+    Text whose shape the user gave is not lengthened: where the placeholders do not fit, no medium is used.
+    """
     counted = count_placeholders(module, scene.fields, media, scene.batch)
+    room = None if scene.tokens_shape is None else scene.tokens_shape[-1] - 1
+    if room is not None and sum(each.count for each in counted if each is not None) > room:
+        counted = (None,) * len(counted)
     left_out: set[str] = set()
     for medium, placeholders in zip(MEDIA, counted, strict=True):
         if placeholders is None and token_of(medium, scene.fields) is not None:
             left_out.update(scene.chosen & set(medium.inputs))
     found = [each for each in counted if each is not None]
-    length = scene.size(SEQUENCE) + sum(each.count for each in found)
-    scene = replace(scene, chosen=scene.chosen - left_out, sizes={**scene.sizes, SEQUENCE: length})
+    longer = 0 if room is not None else sum(each.count for each in found)
+    sizes = {**scene.sizes, SEQUENCE: scene.size(SEQUENCE) + longer}
     notes = (f"left out, so the model runs on text alone: {', '.join(sorted(left_out))}",) if left_out else ()
-    return scene, found, notes
+    return replace(scene, chosen=scene.chosen - left_out, sizes=sizes), found, notes

@@ -16,7 +16,7 @@ import torch
 
 from modelexport.capture.inputs.request import InputRequest
 from modelexport.capture.inputs.vision import size_pair
-from modelexport.capture.loading.third_party import library, quiet, reason
+from modelexport.capture.loading.third_party import hub_answers, library, quiet, reason
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2
@@ -71,10 +71,19 @@ def _preprocessor_settings(source: str | Path | None) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def _load(kind: str, source: str | Path | None) -> Any:
+    """Never with the checkpoint's own code; without a network only from the cache, and without waiting."""
+    if source is None:
+        raise InputError(f"this model comes without files, so there is no {kind}")
+    offline = not Path(source).is_dir() and not hub_answers()
+    loader = getattr(library("transformers"), kind)
+    return loader.from_pretrained(source, trust_remote_code=False, local_files_only=offline)
+
+
 def _tokenize(source: str | Path | None, text: str) -> Mapping[str, torch.Tensor]:
     _require_tokenizer_files(source)
     try:
-        tokenizer = library("transformers").AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = _load("AutoTokenizer", source)
         return dict(tokenizer([text] * _COPIES, return_tensors="pt"))
     except Exception as error:
         raise InputError(
@@ -111,10 +120,8 @@ def _open_image(path: Path) -> Any:
 
 def _process_together(source: str | Path | None, text: str, image: Any) -> Mapping[str, torch.Tensor] | None:
     """One processor for both, which also puts image tokens into the text; None if there is no such thing."""
-    if source is None:
-        return None
     try:
-        processor = library("transformers").AutoProcessor.from_pretrained(source, trust_remote_code=False)
+        processor = _load("AutoProcessor", source)
         token = getattr(processor, "image_token", None)
         prompt = f"{token}{text}" if isinstance(token, str) and token not in text else text
         made = processor(text=[prompt] * _COPIES, images=[image] * _COPIES, return_tensors="pt")
@@ -125,9 +132,7 @@ def _process_together(source: str | Path | None, text: str, image: Any) -> Mappi
 
 def _process_image(source: str | Path | None, image: Any, size: tuple[int, int] | None) -> Processed:
     try:
-        processor = library("transformers").AutoImageProcessor.from_pretrained(
-            source, trust_remote_code=False
-        )
+        processor = _load("AutoImageProcessor", source)
         made = processor(images=[image] * _COPIES, return_tensors="pt")
     except Exception as error:  # noqa: BLE001 - its reason becomes a note
         return _process_plainly(source, image, size, error)
@@ -144,7 +149,5 @@ def _process_plainly(
     mean, deviation = settings.get("image_mean", 0.5), settings.get("image_std", 0.5)
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
     one = torch.from_numpy(normal.transpose(2, 0, 1).copy())
-    note = (
-        f"the image was only resized to {height}x{width} and normalised; no image processor: {reason(error)}"
-    )
+    note = f"the image was only resized to {height}x{width} and normalised; no image processor: {reason(error)}"
     return Processed({"pixel_values": one.repeat(_COPIES, 1, 1, 1)}, (note,))

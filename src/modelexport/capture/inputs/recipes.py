@@ -23,9 +23,7 @@ RECIPES: Mapping[str, Recipe] = {**VISION_RECIPES, **TEXT_RECIPES, **AUDIO_RECIP
 _INSTEAD_OF = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
 
 
-def choose_inputs(
-    scene: Scene, signature: ForwardSignature, main: Collection[str], left_out: Collection[str]
-) -> Scene:
+def choose_inputs(scene: Scene, signature: ForwardSignature, main: Collection[str], left_out: Collection[str]) -> Scene:
     """The scene with everything chosen that the model needs besides what is given."""
     needed = (signature.required | set(main)) - set(left_out)
     for name, recipe in RECIPES.items():

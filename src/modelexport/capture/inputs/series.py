@@ -71,8 +71,6 @@ SERIES_RECIPES: Mapping[str, Recipe] = {
     "past_observed_mask": Recipe(_past_values, _observed, _has_lags),
     "future_values": Recipe(_future_values, floats, _has_lags),
     "future_time_features": Recipe(_future_times, floats, _has_lags),
-    "static_categorical_features": Recipe(
-        _categories, _category_values, lambda scene: _categories(scene) is not None
-    ),
+    "static_categorical_features": Recipe(_categories, _category_values, lambda scene: _categories(scene) is not None),
     "static_real_features": Recipe(_reals, floats, lambda scene: _reals(scene) is not None),
 }

@@ -29,11 +29,7 @@ class ForwardSignature:
 
     def _proposal(self, name: str) -> str:
         near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.5)
-        return (
-            f"Did you mean {near[0]!r}?"
-            if near
-            else f"It takes: {', '.join(self.names) or 'nothing by name'}."
-        )
+        return f"Did you mean {near[0]!r}?" if near else f"It takes: {', '.join(self.names) or 'nothing by name'}."
 
     def in_order(self, chosen: Iterable[str]) -> list[str]:
         wanted = list(chosen)

@@ -24,6 +24,8 @@ _EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag
 _SPEC_KEYS = {"shape", "dtype", "range"}
 _FILE_EXAMPLE = 'Write {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}}.'
 _BOUNDS = 2
+# Torch has more, but most of those can be neither filled with numbers nor exported.
+_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 def parse_input_spec(text: str) -> InputSpec:
@@ -64,9 +66,7 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
 
 
 def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, kind) and not isinstance(item, bool) for item in value
-    )
+    return isinstance(value, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in value)
 
 
 def _is_range(value: object) -> bool:
@@ -87,17 +87,17 @@ def _checked(spec: InputSpec) -> InputSpec:
 
 
 def dtype_named(name: str, owner: str) -> torch.dtype:
-    dtype = getattr(torch, name, None) if name.isidentifier() else None
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    known = ["float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool"]
-    raise InputError(f"input {owner!r}: unknown dtype {name!r}", UnknownName("dtype", name, known).hint)
+    if name not in _DTYPES:
+        hint = UnknownName("dtype", name, _DTYPES).hint
+        raise InputError(f"input {owner!r}: unknown dtype {name!r}", hint)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def read_arrays_file(path: Path) -> Mapping[str, torch.Tensor]:
     """Arrays with their own dtypes; an archive with Python objects inside is refused, never unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: _tensor(archive[name], name) for name in archive.files}
     except OSError as error:
         raise InputError(f"cannot read the arrays {str(path)!r}: {error.strerror or error}") from error

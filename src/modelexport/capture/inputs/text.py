@@ -103,9 +103,7 @@ TEXT_RECIPES: Mapping[str, Recipe] = {
     "inputs_embeds": Recipe(_embeddings, floats),
     "bbox": Recipe(lambda scene: (*tokens_shape(scene), _BOX_CORNERS), _boxes, _with_tokens),
     "decoder_input_ids": Recipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
-    "decoder_attention_mask": Recipe(
-        _decoder_tokens, ones, lambda scene: "decoder_input_ids" in scene.chosen
-    ),
+    "decoder_attention_mask": Recipe(_decoder_tokens, ones, lambda scene: "decoder_input_ids" in scene.chosen),
     "mm_token_type_ids": Recipe(tokens_shape, zeros, lambda scene: "image_grid_thw" in scene.chosen),
     "qformer_input_ids": Recipe(tokens_shape, token_filler("qformer")),
     "qformer_attention_mask": Recipe(tokens_shape, ones, lambda scene: "qformer_input_ids" in scene.chosen),

@@ -48,9 +48,7 @@ def _is_native(raw: Mapping[str, object]) -> bool:
     """Many checkpoints still carry code for a model that transformers has had since."""
     transformers = library("transformers")
     named = _first(raw.get("architectures"))
-    return raw.get("model_type") in transformers.CONFIG_MAPPING and (
-        named is None or hasattr(transformers, named)
-    )
+    return raw.get("model_type") in transformers.CONFIG_MAPPING and (named is None or hasattr(transformers, named))
 
 
 def _named_class(name: str) -> Any:

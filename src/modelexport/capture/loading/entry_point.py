@@ -30,7 +30,7 @@ def load_entry_point(source: str, options: LoadOptions) -> LoadedModel:
     place, name = matched["place"], matched["name"]
     folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
     with _importable(folder):
-        # Seeded apart: a module is imported once, and what that draws must not change what the callable draws.
+        # Seeded apart: a module is imported once, so importing must not change what the callable draws.
         with seeded(options.seed):
             found = _attribute(_import(place), name, source)
         with seeded(options.seed):
@@ -88,9 +88,7 @@ def _attribute(place: ModuleType, name: str, source: str) -> object:
     found: object = place
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ModelNotFound(
-                f"{source!r}: {part!r} is not in it", UnknownName("name", part, dir(found)).hint
-            )
+            raise ModelNotFound(f"{source!r}: {part!r} is not in it", UnknownName("name", part, dir(found)).hint)
         found = getattr(found, part)
     return found
 

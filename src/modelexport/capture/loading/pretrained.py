@@ -12,10 +12,9 @@ import torch
 from modelexport.capture.loading.auto_class import model_class, refuse_remote_code
 from modelexport.capture.loading.checkpoint import CONFIG, open_checkpoint, read_config
 from modelexport.capture.loading.loaded import LoadedModel, LoadOptions
-from modelexport.capture.loading.third_party import explained, library, quiet, reason, seeded
+from modelexport.capture.loading.third_party import explained, hub_answers, library, quiet, reason, seeded
 from modelexport.errors import ModelNotFound, ModelUnloadable
 
-_PROBE_SECONDS = 5
 _SHOWN_KEYS = 3
 
 
@@ -51,23 +50,11 @@ def load_config_file(source: str, path: Path, options: LoadOptions) -> LoadedMod
 
 def load_hub(source: str, options: LoadOptions) -> LoadedModel:
     with quiet():
-        offline = not _hub_answers()
+        offline = not hub_answers()
         raw = read_config(_fetch_config(source, options, offline))
         blueprint = _draw(source, source, raw, options, offline)
         module, notes = _load_weights(blueprint, options, not options.allow_pickle, offline)
     return LoadedModel(module, source, notes=notes, processing=source)
-
-
-def _hub_answers() -> bool:
-    """One quick question first: transformers alone would retry for half a minute before it says offline."""
-    constants = library("huggingface_hub.constants")
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        library("huggingface_hub.utils").get_session().head(constants.ENDPOINT, timeout=_PROBE_SECONDS)
-    except Exception:  # noqa: BLE001 - whatever the HTTP library raises means the same: no answer
-        return False
-    return True
 
 
 def _fetch_config(source: str, options: LoadOptions, offline: bool) -> Path:
@@ -148,9 +135,7 @@ def _load_weights(
     return module, (*blueprint.notes, *_missing_note(report["missing_keys"], options.seed))
 
 
-def _refuse_foreign_weights(
-    blueprint: _Blueprint, module: torch.nn.Module, report: Mapping[str, Any]
-) -> None:
+def _refuse_foreign_weights(blueprint: _Blueprint, module: torch.nn.Module, report: Mapping[str, Any]) -> None:
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:
         name, found, expected = mismatched[0]

@@ -14,6 +14,7 @@ import torch
 from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable
 
 _LONGEST_REASON = 600
+_PROBE_SECONDS = 5
 
 
 @contextmanager
@@ -77,3 +78,15 @@ def library(name: str) -> Any:
         raise ExtraMissing(
             f"{name} cannot be imported: {reason(error)}", "pip install 'modelexport[export]'"
         ) from error
+
+
+def hub_answers() -> bool:
+    """One quick question first: transformers alone would retry for half a minute before it says offline."""
+    constants = library("huggingface_hub.constants")
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        library("huggingface_hub.utils").get_session().head(constants.ENDPOINT, timeout=_PROBE_SECONDS)
+    except Exception:  # noqa: BLE001 - whatever the HTTP library raises means the same: no answer
+        return False
+    return True
