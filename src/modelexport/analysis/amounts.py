@@ -90,11 +90,7 @@ def _parameter_names(hierarchy: Hierarchy) -> set[str]:
 
 def _is_folded_weight(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:
     """Whether a tensor without a name in the model stands for a parameter: transposed, scaled or merged."""
-    if (
-        tensor.name in hierarchy.tensor_owners
-        or tensor.dtype in _NEVER_WEIGHTS
-        or math.prod(tensor.shape) < 2
-    ):
+    if tensor.name in hierarchy.tensor_owners or tensor.dtype in _NEVER_WEIGHTS or math.prod(tensor.shape) < 2:
         return False
     owners = (hierarchy.modules.get(owner.path) for owner in attribution.owners)
     return any(module is not None and module.parameters for module in owners)

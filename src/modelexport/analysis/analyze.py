@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import onnx
 from modelexport.analysis.amounts import ModuleSums, sum_by_module
 from modelexport.analysis.facts import Analysis, Coverage, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
 from modelexport.graph.index import Graph
-from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
 from modelexport.record.hierarchy import Module
 from modelexport.record.provenance import NodeEntry, Provenance
 
@@ -46,9 +44,7 @@ def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
 
 
 def _filtered(provenance: Provenance, text: str) -> Provenance:
-    nodes = {
-        key: entry for key, entry in provenance.nodes.items() if text in provenance.tag(entry.attribution)
-    }
+    nodes = {key: entry for key, entry in provenance.nodes.items() if text in provenance.tag(entry.attribution)}
     initializers = {
         name: attribution
         for name, attribution in provenance.initializers.items()
@@ -100,21 +96,8 @@ def _module(module: Module, provenance: Provenance, sums: ModuleSums) -> ModuleF
 
 def _coverage(provenance: Provenance) -> Coverage:
     return Coverage(
-        nodes=_tally(entry.attribution for entry in provenance.nodes.values()),
-        initializers=_tally(provenance.initializers.values()),
-    )
-
-
-def _tally(attributions: Iterable[Attribution]) -> Tally:
-    confidences: Counter[Confidence] = Counter()
-    kinds: Counter[EvidenceKind] = Counter()
-    for attribution in attributions:
-        confidences[attribution.confidence] += 1
-        kinds.update({evidence.kind for evidence in attribution.evidence})
-    return Tally(
-        confidences.total(),
-        {level: confidences[level] for level in sorted(Confidence, reverse=True)},
-        {kind: kinds[kind] for kind in EvidenceKind},
+        nodes=Tally.of(entry.attribution for entry in provenance.nodes.values()),
+        initializers=Tally.of(provenance.initializers.values()),
     )
 
 
@@ -127,9 +110,8 @@ def _unowned(provenance: Provenance, graph: Graph, text: str) -> Iterable[Unowne
 
 
 def _why(provenance: Provenance, module: Module, inside: bool) -> str:
-    recorded: Mapping[str, str] = provenance.absent
-    if module.path in recorded:
-        return recorded[module.path]
+    if module.path in provenance.absent:
+        return provenance.absent[module.path]
     if module.path not in provenance.hierarchy.call_counts:
         return "it only holds other modules" if module.container else "it was not called"
     if inside:

@@ -27,9 +27,7 @@ def contradictions(provenance: Provenance, graph: Graph) -> Iterator[Finding]:
             yield _finding(node, owners, readers[0], "all that use it had ended before")
             continue
         # Constants and shapes may be computed anywhere, for anyone: only data has a time.
-        makers = [
-            _owners(provenance, maker) for maker in graph.predecessors(node) if maker.key in graph.computed
-        ]
+        makers = [_owners(provenance, maker) for maker in graph.predecessors(node) if maker.key in graph.computed]
         if owners and makers and all(order.ended_before(owners, maker) for maker in makers):
             yield _finding(node, owners, makers[0], "all that it reads was made later")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from modelexport.record.evidence import Confidence, EvidenceKind
+from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,19 @@ class Tally:
     total: int
     by_confidence: Mapping[Confidence, int]
     by_evidence: Mapping[EvidenceKind, int]
+
+    @classmethod
+    def of(cls, attributions: Iterable[Attribution]) -> Tally:
+        confidences: Counter[Confidence] = Counter()
+        kinds: Counter[EvidenceKind] = Counter()
+        for attribution in attributions:
+            confidences[attribution.confidence] += 1
+            kinds.update({evidence.kind for evidence in attribution.evidence})
+        return cls(
+            confidences.total(),
+            {level: confidences[level] for level in sorted(Confidence, reverse=True)},
+            {kind: kinds[kind] for kind in EvidenceKind},
+        )
 
     def share(self, count: int) -> float:
         return count / self.total if self.total else 0.0

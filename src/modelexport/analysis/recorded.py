@@ -68,13 +68,9 @@ def read_sidecar(path: Path) -> Provenance:
         document = json.loads(path.read_bytes())
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(
-            f"cannot read {path}: {reason}", "Check the path and its permissions."
-        ) from error
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
     except (ValueError, RecursionError) as error:
-        raise RecordUnreadable(
-            f"{path} is not JSON: {error}", "Export the model again to get a new one."
-        ) from error
+        raise RecordUnreadable(f"{path} is not JSON: {error}", "Export the model again to get a new one.") from error
     return from_document(document)
 
 

@@ -73,13 +73,9 @@ def _same_records(evidence: Evidence) -> Iterator[Finding]:
     if embedded is None or sidecar is None or embedded == sidecar:
         return
     if embedded.origin.graph != sidecar.origin.graph:
-        yield error(
-            "sidecar-foreign", "", "the record beside the file was made for another graph than the one inside"
-        )
+        yield error("sidecar-foreign", "", "the record beside the file was made for another graph than the one inside")
     else:
-        yield error(
-            "sidecar-differs", "", "the record beside the file and the one inside say different things"
-        )
+        yield error("sidecar-differs", "", "the record beside the file and the one inside say different things")
 
 
 def _attributed(evidence: Evidence) -> Iterator[Finding]:
@@ -112,9 +108,7 @@ class _KnownCalls:
                 yield error("module-unknown", subject, f"the model has no module {call.path!r}")
             elif not self._is_recorded(call):
                 count = self._counts.get(call.path, 0)
-                yield error(
-                    "call-unknown", subject, f"{call} is a later call, but {call.path!r} was called {count}×"
-                )
+                yield error("call-unknown", subject, f"{call} is a later call, but {call.path!r} was called {count}×")
 
     def _is_recorded(self, call: ModuleCall) -> bool:
         # A module may run without being called (`sub.forward(x)`), which counts as its first call.

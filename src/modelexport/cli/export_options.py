@@ -1,0 +1,91 @@
+"""The options of `export`. Their long names are the keywords of `modelexport.export`.
+
+Values from a fixed set are taken as they are: the api knows the set and proposes the nearest name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_FILE = click.Path(path_type=Path)
+
+_LOADING = (
+    click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
+    click.option("--dtype", metavar="NAME", help="Load weights as float32, float16 or bfloat16."),
+    click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Where the model runs."),
+    click.option("--seed", type=int, default=0, show_default=True, help="For random weights and made-up inputs."),
+    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
+    click.option("--allow-pickle", is_flag=True, help="Load weights that are not safetensors."),
+)
+_INPUTS = (
+    click.option("--text", help="Text to make inputs from, with the model's tokenizer."),
+    click.option("--image", type=_FILE, metavar="FILE", help="Image to make inputs from, with its processor."),
+    click.option(
+        "--input", multiple=True, metavar="NAME=SHAPE[:DTYPE]", help="Shape and type of an input; repeatable."
+    ),
+    click.option("--input-specs", type=_FILE, metavar="FILE", help="A JSON file with shapes and types of inputs."),
+    click.option("--inputs", type=_FILE, metavar="FILE", help="An .npz file with the inputs themselves."),
+    click.option("--static", is_flag=True, help="Fix every axis."),
+    click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
+)
+_EXPORTING = (
+    click.option(
+        "--exporter", default="dynamo", show_default=True, metavar="dynamo|torchscript", help="torch's exporter."
+    ),
+    click.option("--opset", type=int, help="The opset to export to; torch's default if not given."),
+    click.option(
+        "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
+    ),
+    click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
+    click.option("--atol", type=float, default=1e-4, show_default=True, help="Absolute tolerance of that comparison."),
+    click.option("--rtol", type=float, default=1e-4, show_default=True, help="Relative tolerance of that comparison."),
+)
+_TAGGING = (
+    click.option(
+        "--strategy", default="enhanced_semantic", show_default=True, metavar="NAME", help="How nodes are attributed."
+    ),
+    click.option(
+        "--tag-policy", default="default", show_default=True, metavar="default|hf", help="Whose classes appear in tags."
+    ),
+    click.option(
+        "--torch-nn",
+        default="exceptions",
+        show_default=True,
+        metavar="all|exceptions|none",
+        help="How much of torch.nn appears in tags.",
+    ),
+    click.option(
+        "--torch-nn-exception",
+        multiple=True,
+        metavar="CLASS",
+        help="torch.nn classes that do; repeatable, replaces the list.",
+    ),
+    click.option("--keep", multiple=True, metavar="GLOB", help="Modules that appear, by path or class; repeatable."),
+    click.option("--drop", multiple=True, metavar="GLOB", help="Modules that do not, by path or class; repeatable."),
+    click.option(
+        "--embed",
+        default="full",
+        show_default=True,
+        metavar="full|lean|none",
+        help="Keys on nodes and the record, the record, or nothing.",
+    ),
+    click.option(
+        "--names",
+        default="torch",
+        show_default=True,
+        metavar="torch|hierarchical",
+        help="Node names: torch's, or paths of modules.",
+    ),
+    click.option("--strip-exporter-metadata", is_flag=True, help="Remove what torch wrote on nodes."),
+)
+
+
+def export_options(function: _Function) -> _Function:
+    for option in reversed((*_LOADING, *_INPUTS, *_EXPORTING, *_TAGGING)):
+        function = option(function)
+    return function

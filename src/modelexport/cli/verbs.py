@@ -1,0 +1,56 @@
+"""The verbs and where each of them is."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+# The help texts are here so that listing the verbs imports none of them.
+_VERBS = {
+    "export": "Export a model to ONNX and record which module produced each node.",
+    "analyze": "Show what a file consists of, module by module.",
+    "validate": "Check a file, its record and its tags.",
+    "compare": "Show how two files differ, module by module.",
+}
+
+
+class LazyVerbs(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click calls it so
+        if cmd_name not in _VERBS:
+            return None
+        command = getattr(import_module(f"modelexport.cli.{cmd_name}"), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            from modelexport.errors import UnknownName
+
+            raise UnknownName("command", args[0], _VERBS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click calls it so
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"modelexport {_version()}")
+        ctx.exit()
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("modelexport")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

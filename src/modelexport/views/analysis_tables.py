@@ -1,0 +1,146 @@
+"""An analysis for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from modelexport.analysis.facts import Analysis, FileFacts, Tally, Unowned
+from modelexport.record.evidence import Confidence
+from modelexport.views.amounts import bytes_text, count_text, operators_text, share_text
+from modelexport.views.console import plain, table
+from modelexport.views.module_rows import FEW, Row, module_rows
+
+_STYLES = {
+    Confidence.EXACT: "green",
+    Confidence.STRONG: "green",
+    Confidence.INFERRED: "yellow",
+    Confidence.FALLBACK: "red",
+    Confidence.NONE: "red",
+}
+
+
+def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[RenderableType]:
+    yield from _head(analysis)
+    yield Text()
+    yield _modules(analysis, detailed)
+    yield Text()
+    yield from _coverage(analysis)
+    yield from _unowned(analysis, detailed)
+    if detailed:
+        yield Text()
+        yield _nodes(analysis)
+
+
+def _head(analysis: Analysis) -> Iterator[RenderableType]:
+    file = analysis.file
+    yield plain(file.path, "bold")
+    yield from (plain(line, "dim") for line in _facts(file))
+    if not file.matches_record:
+        yield Text(
+            "The graph was changed after export: nodes that the record does not know have no module.",
+            "yellow",
+        )
+    if analysis.filter_tag:
+        yield plain(f"Only what has a tag with {analysis.filter_tag!r} in it.", "yellow")
+
+
+def _facts(file: FileFacts) -> Iterator[str]:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in file.opsets.items())
+    tools = ", ".join(f"{name} {version}" for name, version in file.tools.items())
+    made = f"exported by {file.exporter}, attributed by {file.strategy}"
+    yield f"{made} · IR {file.ir_version} · opset {opsets}"
+    if tools:
+        yield f"with {tools}"
+
+
+def _modules(analysis: Analysis, detailed: bool) -> Table:
+    shown = table(
+        "Modules",
+        "module",
+        "class",
+        "nodes",
+        "params",
+        "size",
+        "own operators",
+        right=("nodes", "params", "size"),
+    )
+    for row in module_rows(analysis.modules, most=0 if detailed else FEW):
+        total = row.module.total
+        shown.add_row(
+            _module_name(row),
+            plain(row.module.class_name, "cyan"),
+            str(total.nodes),
+            count_text(total.parameters) if total.parameters else "",
+            bytes_text(total.bytes) if total.bytes else "",
+            plain(operators_text(row.module.own.op_types), "dim"),
+        )
+    return shown
+
+
+def _module_name(row: Row) -> Text:
+    name = Text(row.guide, "dim").append_text(plain(row.label or "(model)"))
+    if row.count > 1:
+        name.append(f" ×{row.count}", "bold")
+    elif row.module.calls > 1:
+        name.append(f" called {row.module.calls}×", "dim")
+    return name.append(f" … {row.hidden} inside", "dim") if row.hidden else name
+
+
+def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
+    nodes, initializers = analysis.coverage.nodes, analysis.coverage.initializers
+    shown = table("Coverage", "confidence", "nodes", "", "initializers", " ", right=("nodes", "", "initializers", " "))
+    for level in sorted(Confidence, reverse=True):
+        cells = (
+            *_amount(nodes, nodes.by_confidence[level]),
+            *_amount(initializers, initializers.by_confidence[level]),
+        )
+        shown.add_row(Text(level.label, _STYLES[level]), *cells)
+    yield shown
+    yield Text()
+    evidence = table("Evidence", "kind", "nodes", "", right=("nodes", ""))
+    for kind, count in nodes.by_evidence.items():
+        if count:
+            evidence.add_row(kind.value, *_amount(nodes, count))
+    yield evidence
+
+
+def _amount(tally: Tally, count: int) -> tuple[str, str]:
+    return str(count), share_text(tally.share(count))
+
+
+def _unowned(analysis: Analysis, detailed: bool) -> Iterator[RenderableType]:
+    """Modules that leave no trace; those that merely hold modules which do are no news."""
+    alike: dict[tuple[str, ...], list[Unowned]] = {}
+    for module in analysis.unowned:
+        if detailed or not module.inside:
+            key = (module.class_name, module.reason, module.path if detailed else "")
+            alike.setdefault(key, []).append(module)
+    if not alike:
+        return
+    yield Text()
+    shown = table("Modules that own nothing", "module", "class", "why")
+    for (class_name, reason, _), modules in alike.items():
+        name = plain(modules[0].path or "(model)")
+        if len(modules) > 1:
+            name.append(f" and {len(modules) - 1} more", "dim")
+        shown.add_row(name, plain(class_name, "cyan"), plain(reason, "dim"))
+    yield shown
+
+
+def _nodes(analysis: Analysis) -> Table:
+    shown = table("Nodes", "node", "operator", "module", "tag", "confidence", "evidence")
+    for node in analysis.nodes:
+        owners = " + ".join(owner or "(model)" for owner in node.modules)
+        shown.add_row(
+            plain(node.name or node.key),
+            plain(node.op_type, "cyan"),
+            plain(owners),
+            plain(node.tag),
+            Text(node.confidence.label, _STYLES[node.confidence]),
+            plain("; ".join(node.evidence) or node.reason, "dim"),
+        )
+    return shown

@@ -1,0 +1,161 @@
+"""Results as JSON, for programs.
+
+The keys are a promise: `analysis_json` keeps to `record/schema/analysis.schema.json`, and a change that breaks
+a reader raises the number in `schema`. Characters beyond ASCII are escaped, so that no terminal or pipe can trip
+over one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from modelexport.analysis.compare import Comparison, ModuleDifference, Pair
+from modelexport.analysis.facts import Amounts, Analysis, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
+from modelexport.analysis.findings import Finding, Validation
+
+ANALYSIS_SCHEMA = 1
+_SHARE_DIGITS = 6
+
+Json = dict[str, Any]
+
+
+def analysis_json(analysis: Analysis) -> str:
+    return _text(
+        {
+            "schema": ANALYSIS_SCHEMA,
+            "file": _file(analysis.file),
+            "filter_tag": analysis.filter_tag or None,
+            "nodes": [_node(node) for node in analysis.nodes],
+            "modules": [_module(module) for module in analysis.modules],
+            "coverage": {
+                "nodes": _tally(analysis.coverage.nodes),
+                "initializers": _tally(analysis.coverage.initializers),
+            },
+            "unowned": [_unowned(module) for module in analysis.unowned],
+        }
+    )
+
+
+def validation_json(validation: Validation) -> str:
+    return _text(
+        {
+            "schema": 1,
+            "path": validation.path,
+            "ok": validation.ok,
+            "checks": list(validation.checks),
+            "findings": [_finding(finding) for finding in validation.findings],
+            "repaired": validation.repaired,
+            "written": validation.written or None,
+        }
+    )
+
+
+def comparison_json(comparison: Comparison) -> str:
+    return _text(
+        {
+            "schema": 1,
+            "identical": comparison.identical,
+            "a": _file(comparison.a),
+            "b": _file(comparison.b),
+            "differences": [_difference(difference) for difference in comparison.differences],
+            "only_a": [_module(module) for module in comparison.only_a],
+            "only_b": [_module(module) for module in comparison.only_b],
+            "inputs": list(comparison.inputs),
+            "outputs": list(comparison.outputs),
+        }
+    )
+
+
+def _text(document: Json) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _file(file: FileFacts) -> Json:
+    return {
+        "path": file.path,
+        "ir_version": file.ir_version,
+        "opsets": dict(file.opsets),
+        "exporter": file.exporter,
+        "strategy": file.strategy,
+        "model": file.model,
+        "tools": dict(file.tools),
+        "fingerprint": file.fingerprint,
+        "matches_record": file.matches_record,
+    }
+
+
+def _node(node: NodeFacts) -> Json:
+    item: Json = {
+        "name": node.name,
+        "key": node.key,
+        "op_type": node.op_type,
+        "module": node.module,
+        "modules": list(node.modules),
+        "tag": node.tag,
+        "confidence": node.confidence.label,
+        "evidence": list(node.evidence),
+    }
+    return item | {"reason": node.reason} if node.reason else item
+
+
+def _module(module: ModuleFacts) -> Json:
+    return {
+        "path": module.path,
+        "class": module.class_name,
+        "tag": module.tag,
+        "calls": module.calls,
+        **_amounts(module.own, ""),
+        **_amounts(module.total, "_total"),
+    }
+
+
+def _amounts(amounts: Amounts, suffix: str) -> Json:
+    return {
+        f"nodes{suffix}": amounts.nodes,
+        f"parameters{suffix}": amounts.parameters,
+        f"bytes{suffix}": amounts.bytes,
+        f"op_types{suffix}": dict(amounts.op_types),
+    }
+
+
+def _tally(tally: Tally) -> Json:
+    return {
+        "total": tally.total,
+        "by_confidence": {level.label: _share(tally, count) for level, count in tally.by_confidence.items()},
+        "by_evidence": {kind.value: _share(tally, count) for kind, count in tally.by_evidence.items()},
+    }
+
+
+def _share(tally: Tally, count: int) -> Json:
+    return {"count": count, "share": round(tally.share(count), _SHARE_DIGITS)}
+
+
+def _unowned(module: Unowned) -> Json:
+    return {"path": module.path, "class": module.class_name, "inside": module.inside, "reason": module.reason}
+
+
+def _finding(finding: Finding) -> Json:
+    return {
+        "severity": finding.severity.value,
+        "code": finding.code,
+        "subject": finding.subject,
+        "message": finding.message,
+    }
+
+
+def _difference(difference: ModuleDifference) -> Json:
+    return {
+        "path": difference.path,
+        "class": [difference.class_a, difference.class_b],
+        "tag": [difference.tag_a, difference.tag_b],
+        "nodes": _pair(difference.nodes),
+        "operators": {name: _pair(pair) for name, pair in difference.operators.items()},
+        "changed": list(difference.changed),
+        "parameters": _pair(difference.parameters),
+        "bytes": _pair(difference.bytes),
+    }
+
+
+def _pair(pair: Pair) -> list[int]:
+    return [pair.a, pair.b]
