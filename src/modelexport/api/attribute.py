@@ -41,7 +41,7 @@ def judge_optimized(graph: Graph, before: Graph, hierarchy: Hierarchy, scopes: E
 
 
 def judge_folded(graph: Graph, hierarchy: Hierarchy, unfolded: Callable[[], Graph]) -> Judged:
-    """Judge a graph whose exporter folds before anything can be seen; look behind the folding only where it hid a module."""
+    """Judge a graph whose exporter folds before it can be seen; look behind the folding where that hid a module."""
     claims = enhanced_semantic(graph, hierarchy, ExporterScopes())
     orphans = orphaned(hierarchy, claims)
     if not orphans:

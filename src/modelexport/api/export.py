@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from modelexport.api.options import EXPORTERS, STRATEGIES, ExportOptions, Export
 from modelexport.errors import ExtraMissing, UnknownName, UserError
 from modelexport.graph.atomic import ensure_writable, staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
-from modelexport.graph.index import Graph, index_model
+from modelexport.graph.index import Graph, dynamic_axes_of, index_model
 from modelexport.graph.model_file import ModelFile, stage_model
 from modelexport.record.check import OutputCheck
 from modelexport.record.document import write_document
@@ -48,7 +49,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     allow_pickle: bool = False,
     text: str | None = None,
     image: str | Path | None = None,
-    input: Sequence[str] = (),  # noqa: A002 - named like the option
+    input: Sequence[str] = (),
     input_specs: str | Path | None = None,
     static: bool = False,
     dynamic: bool = False,
@@ -102,7 +103,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     ensure_writable(path)
     _need_torch()
-    from modelexport.api.source import Prepared, SourceOptions, prepare
+    from modelexport.capture.source import Prepared, SourceOptions, prepare
 
     source = SourceOptions(
         task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, tuple(input), input_specs
@@ -149,7 +150,7 @@ class _Export:
         with self.clock.step("write"):
             files = self._write(exported.model, provenance)
         with self.clock.step("check"):
-            check, remarks = self._check(run)
+            check, remarks = self._check(run, exported.model, request)
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *remarks)
         return ExportResult(self.path, files, provenance, check, notes, self.clock.seconds)
 
@@ -174,7 +175,11 @@ class _Export:
         graph = index_model(exported.model.proto)
         judged = self._judge(graph, run, exported, request)
         origin = Origin(
-            self.options.strategy, exported.exporter, graph.fingerprint, self.prepared.source, _tool_versions()
+            self.options.strategy,
+            exported.exporter,
+            graph.fingerprint,
+            self.prepared.source,
+            _tool_versions(),
         )
         found = build_provenance(graph, run.hierarchy, judged.claims.nodes, judged.claims.initializers, origin)
         owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
@@ -199,17 +204,21 @@ class _Export:
             stage.write(sidecar, write_document(provenance))
         return (*files, sidecar)
 
-    def _check(self, run: TracedRun) -> tuple[OutputCheck | None, tuple[str, ...]]:
+    def _check(
+        self, run: TracedRun, model: ModelFile, request: ExportRequest
+    ) -> tuple[OutputCheck | None, tuple[str, ...]]:
         if not self.options.check:
             return None, ()
-        from modelexport.capture.checking import check_outputs, runtime_installed
+        from modelexport.capture.checking import Tolerance, check_other_sizes, check_outputs, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
-        check = check_outputs(
-            self.path, run.arguments.tensors, run.outputs, self.options.atol, self.options.rtol
-        )
-        return check, ()
+        tolerance = Tolerance(self.options.atol, self.options.rtol)
+        check = check_outputs(self.path, run, tolerance)
+        dynamic = dynamic_axes_of(model.proto, request.axes)
+        if not check.ok or not dynamic:
+            return check, ()
+        return check, check_other_sizes(self.path, run, dynamic, tolerance)
 
 
 def _known(kind: str, name: str, names: Sequence[str]) -> str:
@@ -223,10 +232,12 @@ def _need_torch() -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise ExtraMissing(
-            "exporting needs torch, which is not installed", "Install it with: pip install 'modelexport[export]'"
+            "exporting needs torch, which is not installed",
+            "Install it with: pip install 'modelexport[export]'",
         ) from error
 
 
+@cache
 def _tool_versions() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in _TOOLS:

@@ -30,6 +30,15 @@ class CallArguments:
             named.update(_flatten(name, value))
         return named
 
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
+        """The same arguments with other tensors, by the names that `tensors` has them under."""
+
+        def filled(name: str, value: Any) -> Any:
+            return pytree.tree_map_with_path(lambda path, leaf: tensors.get(leaf_name(name, path), leaf), value)
+
+        args = tuple(filled(f"args_{place}", value) for place, value in enumerate(self.args))
+        return CallArguments({name: filled(name, value) for name, value in self.kwargs.items()}, args)
+
 
 def bind_arguments(module: torch.nn.Module, inputs: object) -> CallArguments:
     """Turn a tensor, a sequence or a dictionary of inputs into arguments of the module's `forward`."""
@@ -55,10 +64,7 @@ def _by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArguments
             f"It takes {signature}; pass a dictionary of keyword inputs.",
         ) from error
     kinds = {name: signature.parameters[name].kind for name in bound.arguments}
-    if (
-        inspect.Parameter.VAR_POSITIONAL in kinds.values()
-        or inspect.Parameter.POSITIONAL_ONLY in kinds.values()
-    ):
+    if inspect.Parameter.VAR_POSITIONAL in kinds.values() or inspect.Parameter.POSITIONAL_ONLY in kinds.values():
         return CallArguments({}, args)
     return CallArguments(dict(bound.arguments))
 
@@ -77,11 +83,12 @@ def _check_names(module: torch.nn.Module, arguments: CallArguments) -> None:
 
 def _flatten(name: str, value: object) -> dict[str, torch.Tensor]:
     leaves, _ = pytree.tree_flatten_with_path(value)
-    return {name + _suffix(path): leaf for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
+    return {leaf_name(name, path): leaf for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
-def _suffix(path: pytree.KeyPath) -> str:
-    return "".join(f"_{getattr(key, 'idx', getattr(key, 'key', getattr(key, 'name', '')))}" for key in path)
+def leaf_name(name: str, path: pytree.KeyPath) -> str:
+    """The name that the ONNX graph gives to a tensor inside of an argument."""
+    return name + "".join(f"_{getattr(key, 'idx', getattr(key, 'key', getattr(key, 'name', '')))}" for key in path)
 
 
 def output_tensors(outputs: object) -> dict[str, torch.Tensor]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from modelexport.capture.arguments import output_tensors
 from modelexport.capture.failure import reason
+from modelexport.capture.hierarchy import run_model
+from modelexport.capture.session import TracedRun
+from modelexport.capture.state import quiet
 from modelexport.record.check import OutputCheck
 
 _Arrays = Mapping[str, np.ndarray]
@@ -19,20 +24,53 @@ def runtime_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def check_outputs(
-    path: Path, inputs: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], atol: float, rtol: float
+@dataclass(frozen=True)
+class Tolerance:
+    atol: float
+    rtol: float
+
+
+def check_outputs(path: Path, run: TracedRun, tolerance: Tolerance) -> OutputCheck:
+    """Compare the outputs of the file, in order, with those that the model returned."""
+    return _check(path, run.arguments.tensors, run.outputs, tolerance)
+
+
+def check_other_sizes(
+    path: Path, run: TracedRun, axes: Mapping[str, Mapping[int, str]], tolerance: Tolerance
+) -> tuple[str, ...]:
+    """Whether dynamic axes really are: the file against the model once more, with every such axis one longer."""
+    grown = {name: _grown(tensor, axes.get(name, {})) for name, tensor in run.arguments.tensors.items()}
+    try:
+        with quiet():
+            outputs = run_model(run.model, run.arguments.with_tensors(grown))
+    except Exception:  # noqa: BLE001 - a model may have every right to refuse another size
+        return ()
+    check = _check(path, grown, output_tensors(outputs), tolerance)
+    names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
+    return () if check.ok else (f"the file is right for the sizes it was traced with only ({names}): {check.message}",)
+
+
+def _check(
+    path: Path, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], tolerance: Tolerance
 ) -> OutputCheck:
-    """Compare the outputs of the file, in order, with those of the model."""
     try:
         actual = _run(path, {name: _array(tensor) for name, tensor in inputs.items()})
-    except Exception as error:
-        # onnxruntime has no common base class for its errors; whatever it says is the finding.
-        return OutputCheck(False, float("inf"), float("inf"), f"ONNX Runtime cannot run the file: {reason(error, 3)}")
-    if len(actual) != len(expected):
-        return OutputCheck(
-            False, float("inf"), float("inf"), f"the file returns {len(actual)} outputs, PyTorch {len(expected)}"
-        )
-    return _compare(actual, {name: _array(tensor) for name, tensor in expected.items()}, atol, rtol)
+    except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
+        return _failed(f"ONNX Runtime cannot run the file: {reason(error, 3)}")
+    if len(actual) != len(outputs):
+        return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
+    return _compare(actual, {name: _array(tensor) for name, tensor in outputs.items()}, tolerance)
+
+
+def _failed(message: str) -> OutputCheck:
+    return OutputCheck(False, float("inf"), float("inf"), message)
+
+
+def _grown(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
+    for axis in axes:
+        size = tensor.shape[axis]
+        tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
+    return tensor
 
 
 def _run(path: Path, arrays: _Arrays) -> list[np.ndarray]:
@@ -53,16 +91,17 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     return array
 
 
-def _compare(actual: list[np.ndarray], expected: _Arrays, atol: float, rtol: float) -> OutputCheck:
+def _compare(actual: list[np.ndarray], expected: _Arrays, tolerance: Tolerance) -> OutputCheck:
     worst_abs = worst_rel = 0.0
     wrong: list[str] = []
     for (name, want), got in zip(expected.items(), actual, strict=True):
         if got.shape != want.shape:
-            return OutputCheck(False, float("inf"), float("inf"), f"{name} has shape {got.shape}, PyTorch {want.shape}")
+            return _failed(f"{name} has shape {got.shape}, PyTorch {want.shape}")
         absolute, relative = _differences(got, want)
         worst_abs, worst_rel = max(worst_abs, absolute), max(worst_rel, relative)
-        if not np.allclose(got, want, atol=atol, rtol=rtol, equal_nan=True):
-            wrong.append(f"{name} differs from PyTorch by up to {absolute:.2g} (allowed: {atol:g} + {rtol:g} × value)")
+        if not np.allclose(got, want, atol=tolerance.atol, rtol=tolerance.rtol, equal_nan=True):
+            allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} × value"
+            wrong.append(f"{name} differs from PyTorch by up to {absolute:.2g} (allowed: {allowed})")
     return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-from modelexport.capture.arguments import CallArguments
+from modelexport.capture.arguments import CallArguments, leaf_name
 from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.failure import export_failed, reason
 from modelexport.graph.index import index_model
@@ -85,9 +85,9 @@ def _dynamic_shapes(arguments: CallArguments, axes: Mapping[str, Mapping[int, st
     auto = torch.export.Dim.AUTO
 
     def shape_of(name: str, value: object) -> object:
-        if isinstance(value, torch.Tensor):
-            return dict.fromkeys(axes.get(name, {}), auto) or None
-        return pytree.tree_map(lambda _: None, value)
+        return pytree.tree_map_with_path(
+            lambda path, _: dict.fromkeys(axes.get(leaf_name(name, path), {}), auto) or None, value
+        )
 
     if arguments.args:
         # Only `forward(*args)` is called by position, and its one parameter then holds all of them.
@@ -140,7 +140,9 @@ def _weights_aside(model: ir.Model) -> Iterator[dict[str, WeightData]]:
     try:
         for name, (value, tensor) in large.items():
             weights[name] = Lazy(tensor.nbytes, tensor.tobytes)
-            value.const_value = ir.ExternalTensor("_", 0, 0, tensor.dtype, shape=tensor.shape, name=name)
+            value.const_value = ir.ExternalTensor(
+                "_", 0, 0, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+            )
         yield weights
     finally:
         for value, tensor in large.values():
@@ -157,9 +159,7 @@ def _name_axes(proto: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) ->
             if dims[axis].HasField("dim_param"):
                 names.setdefault(dims[axis].dim_param, wanted)
             elif axes:
-                notes.append(
-                    f"axis {axis} ({wanted}) of {value.name} is fixed at {dims[axis].dim_value} by torch"
-                )
+                notes.append(f"axis {axis} ({wanted}) of {value.name} is fixed at {dims[axis].dim_value} by torch")
     _rename_symbols(proto, names)
     return notes
 

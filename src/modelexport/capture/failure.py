@@ -9,9 +9,7 @@ from modelexport.errors import ExportFailed
 _LINES_KEPT = 6
 
 
-def export_failed(
-    model: torch.nn.Module, exporter: str, error: BaseException, next_step: str
-) -> ExportFailed:
+def export_failed(model: torch.nn.Module, exporter: str, error: BaseException, next_step: str) -> ExportFailed:
     return ExportFailed(
         f"torch cannot export {type(model).__name__} with the {exporter} exporter: {reason(error)}", next_step
     )

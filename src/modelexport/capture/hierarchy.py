@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -31,17 +32,21 @@ class TracingHierarchyBuilder:
 
 def trace_run(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:
     """The hierarchy of a model and what it returned for these arguments."""
-    with undisturbed(model), _recorded_calls(model) as calls:
+    with _recorded_calls(model) as calls:
+        outputs = run_model(model, arguments)
+    return Hierarchy.of(read_modules(model), calls), outputs
+
+
+def run_model(model: nn.Module, arguments: CallArguments) -> Any:
+    """Run a model once, leaving it as it was."""
+    with undisturbed(model), _uncompiled():
         try:
-            # A compiled submodule runs as written, so that the modules inside of it are seen.
-            with torch.compiler.set_stance("force_eager"):
-                outputs = model(*arguments.args, **arguments.kwargs)
+            return model(*arguments.args, **arguments.kwargs)
         except Exception as error:
             raise InputError(
                 f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {error}",
                 "Check names, shapes and types of the inputs: " + describe(arguments),
             ) from error
-    return Hierarchy.of(read_modules(model), calls), outputs
 
 
 def read_modules(model: nn.Module) -> Iterator[Module]:
@@ -54,13 +59,9 @@ def read_modules(model: nn.Module) -> Iterator[Module]:
             path=path,
             class_name=type(part).__name__,
             package=type(part).__module__,
-            parameters=tuple(
-                _tensor(name, tensor) for name, tensor in part._parameters.items() if tensor is not None
-            ),
-            buffers=tuple(
-                _tensor(name, tensor) for name, tensor in part._buffers.items() if tensor is not None
-            ),
-            arguments=_arguments(type(part)),
+            parameters=tuple(_tensor(name, tensor) for name, tensor in part._parameters.items() if tensor is not None),
+            buffers=tuple(_tensor(name, tensor) for name, tensor in part._buffers.items() if tensor is not None),
+            arguments=_arguments(type(part).forward),
             aliases=tuple(alias for alias in aliases[id(part)] if alias != path),
             container=isinstance(part, _CONTAINERS) or type(part).forward is nn.Module.forward,
         )
@@ -71,6 +72,17 @@ def describe(arguments: CallArguments) -> str:
         f"{name}: {'x'.join(map(str, tensor.shape)) or 'scalar'} {_dtype(tensor)}"
         for name, tensor in arguments.tensors.items()
     )
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Compiled submodules run as written, so that the modules inside of them are seen."""
+    # Importing the compiler takes half a second; where nobody did, nothing is compiled.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager
@@ -99,7 +111,7 @@ class _CallRecorder:
         self._open: list[ModuleCall] = []
         self._thread = threading.get_ident()
 
-    def enter(self, module: nn.Module, args: object) -> None:
+    def enter(self, module: nn.Module, _args: object) -> None:
         path = self._path(module)
         if path is None:
             return
@@ -109,7 +121,7 @@ class _CallRecorder:
         self.calls.append(CallSite(call, self._open[-1] if self._open else None))
         self._open.append(call)
 
-    def leave(self, module: nn.Module, args: object, output: object) -> None:
+    def leave(self, module: nn.Module, _args: object, _output: object) -> None:
         if self._path(module) is not None:
             self._open.pop()
 
@@ -127,6 +139,6 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _arguments(kind: type[nn.Module]) -> tuple[str, ...]:
-    names = list(inspect.signature(kind.forward).parameters)
+def _arguments(forward: Callable[..., object]) -> tuple[str, ...]:
+    names = list(inspect.signature(forward).parameters)
     return tuple(names[1:])

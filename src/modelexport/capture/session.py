@@ -1,4 +1,4 @@
-"""One export from start to end: run the model once, export it, and say what was seen. The rest of the tool reads this."""
+"""One export from start to end: run the model once, export it, and say what was seen."""
 
 from __future__ import annotations
 
@@ -52,14 +52,24 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
     request = replace(request, output_names=run.output_names)
     with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model):
         if exporter == "dynamo":
-            return export_dynamo(run.model, run.arguments, request, run.hierarchy)
-        return export_torchscript(run.model, run.arguments, request)
+            exported = export_dynamo(run.model, run.arguments, request, run.hierarchy)
+        else:
+            exported = export_torchscript(run.model, run.arguments, request)
+    return replace(exported, notes=(*exported.notes, *_input_notes(exported, run.arguments)))
 
 
 def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
     with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model):
         return unfolded_torchscript(run.model, run.arguments, request)
+
+
+def _input_notes(exported: Exported, arguments: CallArguments) -> list[str]:
+    """Inputs that the graph has and nobody asked for, and the other way round."""
+    given = arguments.tensors
+    found = {value.name for value in exported.model.proto.graph.input}
+    extra = [f"the graph has an input that was not asked for: {name}" for name in sorted(found - set(given))]
+    return extra + [f"the graph does not read the input {name}" for name in given if name not in found]
 
 
 def _is_opaque(outputs: Any) -> bool:

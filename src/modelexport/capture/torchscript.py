@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 from torch.utils import _pytree as pytree
 
@@ -29,9 +28,7 @@ _IN_MEMORY = 1_900_000_000
 
 
 def export_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Exported:
-    file = _torch_export(model, arguments, request, {})
-    notes = _foreign_inputs(file.proto, arguments)
-    return Exported(file, "torchscript", notes=tuple(notes))
+    return Exported(_torch_export(model, arguments, request, {}), "torchscript")
 
 
 def unfolded_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Graph:
@@ -44,10 +41,8 @@ def _torch_export(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, options: Mapping[str, Any]
 ) -> ModelFile:
     tensors = arguments.tensors
-    with _called_by_position(model, arguments), tempfile.TemporaryDirectory() as folder:
-        size = sum(
-            tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers())
-        )
+    with called_by_position(model, arguments), tempfile.TemporaryDirectory() as folder:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
         target = io.BytesIO() if size < _IN_MEMORY else str(Path(folder) / "model.onnx")
         try:
             torch.onnx.export(
@@ -58,8 +53,7 @@ def _torch_export(
                 input_names=list(tensors),
                 output_names=list(request.output_names) or None,
                 opset_version=request.opset,
-                dynamic_axes={name: dict(axes) for name, axes in request.axes.items() if name in tensors}
-                or None,
+                dynamic_axes={name: dict(axes) for name, axes in request.axes.items() if name in tensors} or None,
                 **options,
             )
         except Exception as error:
@@ -68,7 +62,7 @@ def _torch_export(
 
 
 @contextmanager
-def _called_by_position(model: torch.nn.Module, arguments: CallArguments) -> Iterator[None]:
+def called_by_position(model: torch.nn.Module, arguments: CallArguments) -> Iterator[None]:
     leaves, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     original = model.forward
@@ -81,17 +75,11 @@ def _called_by_position(model: torch.nn.Module, arguments: CallArguments) -> Ite
         return tuple(output_tensors(original(*args, **kwargs)).values())
 
     own = model.__dict__.get("forward")
-    model.forward = forward  # type: ignore[method-assign]
+    model.forward = forward
     try:
         yield
     finally:
         if own is None:
             del model.forward
         else:
-            model.forward = own  # type: ignore[method-assign]
-
-
-def _foreign_inputs(proto: onnx.ModelProto, arguments: CallArguments) -> list[str]:
-    expected = arguments.tensors
-    extra = [value.name for value in proto.graph.input if value.name not in expected]
-    return [f"the graph has an input that was not asked for: {name}" for name in extra]
+            model.forward = own

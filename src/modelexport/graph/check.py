@@ -29,9 +29,7 @@ def checkable(model: ModelFile) -> onnx.ModelProto:
     """A model that the checker accepts if it would accept this one with all of its data."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    _turn_into_inputs(
-        proto.graph, [tensor for tensor in proto.graph.initializer if _is_elsewhere(model, tensor)]
-    )
+    _turn_into_inputs(proto.graph, [tensor for tensor in proto.graph.initializer if _is_elsewhere(model, tensor)])
     for tensor in filter(external.is_external, external.tensors(proto)):
         _fill_with_zeros(tensor)  # in a body or an attribute, where there is no input to turn it into
     return proto
@@ -65,7 +63,5 @@ def _wrong_size(model: ModelFile) -> str | None:
     for tensor in model.proto.graph.initializer:
         needed, data = storage_size(tensor), model.weights.get(tensor.name)
         if data is not None and _is_elsewhere(model, tensor) and data.nbytes < needed:
-            return (
-                f"initializer {tensor.name!r} has {data.nbytes} bytes of data; shape and type take {needed}"
-            )
+            return f"initializer {tensor.name!r} has {data.nbytes} bytes of data; shape and type take {needed}"
     return None

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
 
 import onnx
@@ -81,10 +82,11 @@ def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]
 
 
 def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
+    keys_of = cache(partial(node_keys, provenance))
     for key, node in walk_nodes(model):
         entry = provenance.nodes.get(key)
         if entry is not None:
-            _set(node, node_keys(provenance, entry.attribution))
+            _add(node, keys_of(entry.attribution).items())
     model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
 
 
@@ -114,6 +116,8 @@ def read_record(model: onnx.ModelProto) -> str | None:
 
 def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
     for holder in _holders(model):
+        if not holder.metadata_props:
+            continue
         kept = [entry for entry in holder.metadata_props if not (entry.key.startswith(prefixes) or entry.key in keys)]
         if len(kept) != len(holder.metadata_props):
             pairs = [(entry.key, entry.value) for entry in kept]
@@ -150,10 +154,6 @@ def _graph_holders(graph: onnx.GraphProto) -> Iterable[_Holder]:
     yield from graph.output
     yield from graph.value_info
     yield from graph.initializer
-
-
-def _set(node: onnx.NodeProto, keys: Mapping[str, str]) -> None:
-    _add(node, keys.items())
 
 
 def _add(holder: _Holder, pairs: Iterable[tuple[str, str]]) -> None:

@@ -76,14 +76,10 @@ def external_data(tensor: onnx.TensorProto, directory: Path | None) -> Lazy:
         offset = int(entries.get("offset", "0"))
         nbytes = int(entries.get("length") or storage_size(tensor))
     except ValueError as error:
-        raise FileUnreadable(
-            f"{subject} has external data at a place that is not a number: {entries}"
-        ) from error
+        raise FileUnreadable(f"{subject} has external data at a place that is not a number: {entries}") from error
     if offset < 0 or nbytes < 0 or not entries.get("location"):
         raise FileUnreadable(f"{subject} does not say where its external data is: {entries}")
-    return Lazy(
-        nbytes, partial(_read, subject, directory, entries["location"], slice(offset, offset + nbytes))
-    )
+    return Lazy(nbytes, partial(_read, subject, directory, entries["location"], slice(offset, offset + nbytes)))
 
 
 def set_external(tensor: onnx.TensorProto, location: str, offset: int, nbytes: int) -> None:
@@ -104,9 +100,7 @@ def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:
 def _inside(subject: str, directory: Path | None, location: str) -> Path:
     """A model comes from anywhere, so it must not be able to name a file outside of its own folder."""
     if directory is None:
-        raise FileUnreadable(
-            f"{subject} has its data in {location!r}, but the model was not read from a folder"
-        )
+        raise FileUnreadable(f"{subject} has its data in {location!r}, but the model was not read from a folder")
     steps = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor != ""
     path = (directory / location).resolve()

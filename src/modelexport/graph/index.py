@@ -23,7 +23,7 @@ _SHAPE_READERS = frozenset({"Shape", "Size"})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One ONNX node. `inputs` and `outputs` are value ids: plain names in the main graph, prefixed by the graph in bodies.
+    """One ONNX node. Its inputs and outputs are value ids: plain names in the main graph, prefixed by the graph in bodies.
 
     key       the graph and the first output: what identifies a node, because output names outlive node names
     graph     the id of the graph that holds it: `""`, or `<owner key>|<attribute>`, or `<domain>::<function>`
@@ -220,7 +220,9 @@ def _value_id(graph_id: str, name: str) -> str:
 
 def _attributes(proto: onnx.NodeProto) -> bytes:
     """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
-    kept = [item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)]
+    kept = [
+        item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    ]
     return b"".join(sorted(item.SerializeToString(deterministic=True) for item in kept))
 
 
@@ -240,7 +242,15 @@ def _content(proto: onnx.TensorProto) -> bytes | None:
 
 
 def _has_data(proto: onnx.TensorProto) -> bool:
-    fields = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+    fields = (
+        "raw_data",
+        "float_data",
+        "int32_data",
+        "int64_data",
+        "double_data",
+        "uint64_data",
+        "string_data",
+    )
     return any(getattr(proto, name) for name in fields) or 0 in proto.dims
 
 
@@ -249,3 +259,14 @@ def _constant(proto: onnx.NodeProto) -> bytes | None:
     if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
         return None
     return next((_content(item.t) for item in proto.attribute if item.name == "value"), None)
+
+
+def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    """Those of the axes that the model's inputs really leave open."""
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    found = {
+        name: {axis: label for axis, label in wanted.items() if dims[name][axis].HasField("dim_param")}
+        for name, wanted in axes.items()
+        if name in dims
+    }
+    return {name: kept for name, kept in found.items() if kept}

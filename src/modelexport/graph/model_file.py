@@ -86,9 +86,7 @@ def _mapped(path: Path) -> memoryview:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(
-            f"cannot read {path}: {reason}", "Check the path and its permissions."
-        ) from error
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
 
 
 def _model_file(data: memoryview, subject: str, directory: Path | None, file_name: str) -> ModelFile:
@@ -107,17 +105,13 @@ def _model_file(data: memoryview, subject: str, directory: Path | None, file_nam
 def _not_onnx(data: memoryview, subject: str) -> FileUnreadable:
     start = bytes(data[: len(_LFS_POINTER)])
     if start == _LFS_POINTER:
-        return FileUnreadable(
-            f"{subject} is a git-lfs pointer, not the model itself", "Fetch it with `git lfs pull`."
-        )
+        return FileUnreadable(f"{subject} is a git-lfs pointer, not the model itself", "Fetch it with `git lfs pull`.")
     if start.startswith(_FIRST_TAG):
         return FileUnreadable(f"{subject} is truncated or damaged", "Export or download the model again.")
     return FileUnreadable(f"{subject} is not an ONNX model", "Give the .onnx file that an exporter wrote.")
 
 
-def _take_apart(
-    model: memoryview, kept: frozenset[str] = frozenset()
-) -> tuple[onnx.ModelProto, dict[str, WeightData]]:
+def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, dict[str, WeightData]]:
     """The model without its large initializers' data, and that data; those named in `kept` stay whole."""
     weights: dict[str, WeightData] = {}
 

@@ -42,9 +42,7 @@ _TYPES_OF_WIDTH = {
 _WIDTH_BY_NAME = {name: width for width, names in _TYPES_OF_WIDTH.items() for name in names.split()}
 # Joined by name, because an older onnx knows fewer types.
 _WIDTH_OF_TYPE = {
-    number: _WIDTH_BY_NAME[name]
-    for name, number in onnx.TensorProto.DataType.items()
-    if name in _WIDTH_BY_NAME
+    number: _WIDTH_BY_NAME[name] for name, number in onnx.TensorProto.DataType.items() if name in _WIDTH_BY_NAME
 }
 
 
@@ -182,9 +180,7 @@ def _converted(tensor: onnx.TensorProto) -> bytes:
     try:
         array = onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError) as error:
-        raise FileUnreadable(
-            f"the values of tensor {tensor.name!r} do not fit its shape and type: {error}"
-        ) from error
+        raise FileUnreadable(f"the values of tensor {tensor.name!r} do not fit its shape and type: {error}") from error
     return onnx.numpy_helper.from_array(array).raw_data
 
 

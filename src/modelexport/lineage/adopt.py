@@ -26,7 +26,9 @@ def adopt(
         sources = [before[source] for source in link.sources if source in before]
         added = [call for claim in sources for call in claim.owners if call.path in orphans]
         if added:
-            changed[key] = _with_owners(claims.get(key), added, sources, Evidence(EvidenceKind.LINEAGE, tool, link.relation))
+            changed[key] = _with_owners(
+                claims.get(key), added, sources, Evidence(EvidenceKind.LINEAGE, tool, link.relation)
+            )
     return changed
 
 

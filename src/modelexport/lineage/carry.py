@@ -28,6 +28,6 @@ def _carried(sources: list[Claim], link: Link, tool: str) -> Claim:
 
 
 def _kinds(sources: list[Claim]) -> tuple[Evidence, ...]:
-    """The evidence of the first source, and of the others what it does not have already; a dozen details help nobody."""
+    """One piece of evidence of each kind: a dozen details help nobody."""
     kept = {(evidence.kind, evidence.source): evidence for claim in reversed(sources) for evidence in claim.evidence}
     return tuple(sorted(kept.values()))

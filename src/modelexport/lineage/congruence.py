@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from modelexport.graph.index import Graph, Node
 
 # Equal inputs do not make these equal.
-_UNREPEATABLE = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"})
+_UNREPEATABLE = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
 
 
 def value_classes(graph: Graph) -> Mapping[str, int]:

@@ -67,7 +67,11 @@ class _Relinker:
             self._add(node, region, relation)
 
     def _is_kept(self, origin: Node, node: Node) -> bool:
-        same = (origin.op_type, origin.domain, origin.attributes) == (node.op_type, node.domain, node.attributes)
+        same = (origin.op_type, origin.domain, origin.attributes) == (
+            node.op_type,
+            node.domain,
+            node.attributes,
+        )
         return same and len(origin.inputs) == len(node.inputs)
 
     def _region(self, node: Node) -> list[str]:
@@ -186,7 +190,9 @@ class _Relinker:
             node = waiting.pop()
             if node.key not in found:
                 found[node.key] = None
-                waiting.extend(near for near in self.before.predecessors(node) if near.key not in self.before.computed)
+                # A literal is data, not work: several modules may share one.
+                near = [node for node in self.before.predecessors(node) if node.inputs]
+                waiting.extend(node for node in near if node.key not in self.before.computed)
 
     # shared look-ups
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
@@ -16,17 +17,22 @@ Json = dict[str, Any]
 
 def to_document(provenance: Provenance) -> Json:
     tags = provenance.tags.by_path
+
+    @cache
+    def answer(attribution: Attribution) -> Json:
+        return {"tag": provenance.tag(attribution), **attribution_out(attribution)}
+
     return {
         "schema": SCHEMA_VERSION,
         "origin": origin_out(provenance.origin),
         "policy": policy_out(provenance.policy),
         "modules": [module_out(module, tags.get(path, "")) for path, module in provenance.hierarchy.modules.items()],
         "calls": [_call_out(site) for site in provenance.hierarchy.calls],
-        "nodes": [_node_out(entry, provenance) for entry in provenance.nodes.values()],
-        "initializers": [
-            {"name": name, "tag": provenance.tag(attribution), **attribution_out(attribution)}
-            for name, attribution in provenance.initializers.items()
+        "nodes": [
+            {"key": entry.key, "name": entry.name, "op_type": entry.op_type, **answer(entry.attribution)}
+            for entry in provenance.nodes.values()
         ],
+        "initializers": [{"name": name, **answer(item)} for name, item in provenance.initializers.items()],
         "absent": dict(provenance.absent),
     }
 
@@ -145,11 +151,6 @@ def _module_call_out(call: ModuleCall) -> list[object]:
 def _module_call_in(item: list[Any]) -> ModuleCall:
     path, index = item
     return ModuleCall(str(path), int(index))
-
-
-def _node_out(entry: NodeEntry, provenance: Provenance) -> Json:
-    head = {"key": entry.key, "name": entry.name, "op_type": entry.op_type, "tag": provenance.tag(entry.attribution)}
-    return head | attribution_out(entry.attribution)
 
 
 def _node_in(item: Json) -> NodeEntry:

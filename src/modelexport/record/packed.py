@@ -2,15 +2,17 @@
 
 It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. What repeats is
 written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
-(tags, enclosing calls, call numbers) is left out. Then LZMA, then base 85, because ONNX metadata must be text.
+(tags, enclosing calls, call numbers) is left out. Then bzip2 (half of what deflate
+leaves), then base 85, because ONNX metadata must be text.
 """
 
 from __future__ import annotations
 
 import base64
+import bz2
 import json
-import lzma
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
@@ -32,13 +34,11 @@ from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Provenance
 _NAME = "modelexport-record"
 # A record takes some dozen bytes a node. Whatever unfolds to more than this is an attack.
 _LARGEST = 1 << 28
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 22}]
 
 
 def pack(provenance: Provenance) -> str:
     text = json.dumps(_fold(provenance), separators=(",", ":"), ensure_ascii=False).encode()
-    data = lzma.compress(text, lzma.FORMAT_RAW, filters=_FILTERS)
-    return f"{_NAME}-{SCHEMA_VERSION}:{base64.b85encode(data).decode('ascii')}"
+    return f"{_NAME}-{SCHEMA_VERSION}:{base64.b85encode(bz2.compress(text)).decode('ascii')}"
 
 
 def unpack(packed: str) -> Provenance:
@@ -49,17 +49,17 @@ def unpack(packed: str) -> Provenance:
     check_version(int(version) if version.isdecimal() else None)
     try:
         return _unfold(json.loads(_inflate(base64.b85decode(payload))))
-    except (ValueError, lzma.LZMAError, LookupError, TypeError, AttributeError, EOFError) as error:
+    except (ValueError, OSError, LookupError, TypeError, AttributeError, EOFError) as error:
         raise RecordUnreadable(
             f"the embedded record is damaged: {error}", "Export the model again, or read its .hierarchy.json."
         ) from error
 
 
 def _inflate(data: bytes) -> bytes:
-    inflater = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+    inflater = bz2.BZ2Decompressor()
     text = inflater.decompress(data, _LARGEST)
-    if not inflater.eof and not inflater.needs_input:
-        raise ValueError(f"it unfolds to more than {_LARGEST} bytes")
+    if not inflater.eof:
+        raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {_LARGEST} bytes")
     return text
 
 
@@ -83,6 +83,11 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
     answers = _Table()
     operators = _Table()
     entries = provenance.nodes.values()
+
+    @cache
+    def answer(attribution: Attribution) -> int:
+        return answers.place(_fold_answer(attribution, numbers))
+
     return {
         "origin": origin_out(provenance.origin),
         "policy": policy_out(provenance.policy),
@@ -92,9 +97,9 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
         "keys": [entry.key for entry in entries],
         "names": [entry.name for entry in entries],
         "operators": [operators.place(entry.op_type) for entry in entries],
-        "answers": [answers.place(_fold_answer(entry.attribution, numbers)) for entry in entries],
+        "answers": [answer(entry.attribution) for entry in entries],
         "initializers": list(provenance.initializers),
-        "owners": [answers.place(_fold_answer(item, numbers)) for item in provenance.initializers.values()],
+        "owners": [answer(item) for item in provenance.initializers.values()],
         "operator_table": operators.values,
         "answer_table": answers.values,
     }
@@ -155,9 +160,7 @@ def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[i
     places = {site.call: place for place, site in enumerate(hierarchy.calls)}
     called = [numbers[site.call.path] for site in hierarchy.calls]
     # Relative to the call itself, because that repeats from layer to layer.
-    parents = [
-        0 if site.parent is None else place - places[site.parent] for place, site in enumerate(hierarchy.calls)
-    ]
+    parents = [0 if site.parent is None else place - places[site.parent] for place, site in enumerate(hierarchy.calls)]
     return [called, parents]
 
 

@@ -68,4 +68,4 @@ class Provenance:
 
     @cached_property
     def _by_name(self) -> Mapping[str, NodeEntry]:
-        return {entry.name: entry for entry in reversed(self.nodes.values()) if entry.name}
+        return {entry.name: entry for entry in reversed(list(self.nodes.values())) if entry.name}

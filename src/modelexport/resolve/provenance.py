@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from modelexport.graph.index import Graph
 from modelexport.record.evidence import Attribution, Claim
@@ -18,17 +19,18 @@ def build_provenance(
     initializers: Mapping[str, Claim],
     origin: Origin,
 ) -> Provenance:
-    """One attribution for every node and initializer of the graph; `origin` is completed with its fingerprint."""
+    """One attribution for every node and initializer of the graph."""
+
+    @cache
+    def answer(claim: Claim | None) -> Attribution:
+        # Most nodes of a module share one claim, and then one attribution.
+        return resolve([] if claim is None else [claim], hierarchy, "not connected to any node with a known module")
+
     entries = {
-        node.key: NodeEntry(node.key, node.name, node.op_type, _answer(nodes.get(node.key), hierarchy))
-        for node in graph.nodes
+        node.key: NodeEntry(node.key, node.name, node.op_type, answer(nodes.get(node.key))) for node in graph.nodes
     }
-    owners = {name: _answer(initializers.get(name), hierarchy) for name in graph.initializers}
+    owners = {name: answer(initializers.get(name)) for name in graph.initializers}
     return Provenance(hierarchy, entries, owners, origin)
-
-
-def _answer(claim: Claim | None, hierarchy: Hierarchy) -> Attribution:
-    return resolve([] if claim is None else [claim], hierarchy, "not connected to any node with a known module")
 
 
 def absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str] | None) -> dict[str, str]:
@@ -51,4 +53,6 @@ def _reason(hierarchy: Hierarchy, path: str, owned: set[str], owned_before: set[
         return "the modules inside of it issue all of its operators"
     if any(tensor.size for tensor in hierarchy.modules[path].parameters):
         return "its operators were folded or removed by the exporter"
+    if owned_before is None:
+        return "no operator of it is in the graph: it issues none when evaluated, or the exporter shared or removed it"
     return "it issues no operator when the model is evaluated"

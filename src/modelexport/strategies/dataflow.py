@@ -12,6 +12,7 @@ from modelexport.graph.index import Graph, Node
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 
+
 def dataflow_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
     """Claims for every node without one in `known` that is connected, by whatever way, to a node with one."""
     field = _Field(graph, hierarchy, known)
@@ -73,7 +74,12 @@ class _Field:
 
 
 def _decide(
-    field: _Field, node: Node, above: ModuleCall | None, below: ModuleCall | None, is_data: bool, strategy: str
+    field: _Field,
+    node: Node,
+    above: ModuleCall | None,
+    below: ModuleCall | None,
+    is_data: bool,
+    strategy: str,
 ) -> Claim | None:
     if above is not None and below is not None and is_data:
         enclosing = field.hierarchy.common_ancestor((above, below))

@@ -66,6 +66,8 @@ def _number_calls(nodes: Iterable[Node], calls: tuple[ModuleCall, ...], strategy
     regular = not rest and all([node.op_type for node in run] == [node.op_type for node in runs[0]] for run in runs)
     if regular:
         pairs = [(node, call) for run, call in zip(runs, calls, strict=True) for node in run]
-        return {node.key: _claim(call, Confidence.STRONG, "calls told apart by order", strategy) for node, call in pairs}
+        return {
+            node.key: _claim(call, Confidence.STRONG, "calls told apart by order", strategy) for node, call in pairs
+        }
     evidence = Evidence(EvidenceKind.SCOPE, "dynamo", "calls not told apart")
     return {node.key: Claim(calls, Confidence.STRONG, (evidence,), strategy) for node in listed}

@@ -33,7 +33,7 @@ def enhanced_semantic(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes
     named = torchscript_claims(graph, hierarchy, NAME) | dynamo_claims(graph, hierarchy, scopes, NAME)
     nodes = named | mend_lost_scopes(graph, hierarchy, named, NAME)
     unnamed = [node for node in graph.nodes if node.key not in nodes]
-    nodes |= parameter_claims(graph, hierarchy, unnamed, NAME)
+    nodes |= parameter_claims(hierarchy, unnamed, NAME)
     nodes |= dataflow_claims(graph, hierarchy, nodes, NAME)
     initializers = initializer_claims(graph, hierarchy, NAME)
     initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, NAME)

@@ -17,7 +17,9 @@ from modelexport.strategies.dataflow import dataflow_claims
 from modelexport.strategies.parameters import parameter_claims
 
 
-def mend_lost_scopes(graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
+def mend_lost_scopes(
+    graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], strategy: str
+) -> dict[str, Claim]:
     """Replacements for claims that contradict what was seen running; empty for a sound export."""
     unseen = _calls_without_scope(hierarchy, claims)
     if not unseen:
@@ -25,7 +27,7 @@ def mend_lost_scopes(graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Cl
     suspects = [node for node in graph.nodes if _reads_from(node, hierarchy, unseen) and node.key in claims]
     found = {
         key: claim
-        for key, claim in parameter_claims(graph, hierarchy, suspects, strategy).items()
+        for key, claim in parameter_claims(hierarchy, suspects, strategy).items()
         if _runs_inside(claim, claims[key], hierarchy)
     }
     return found | _between(graph, hierarchy, claims, found, strategy)

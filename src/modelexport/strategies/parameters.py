@@ -9,7 +9,7 @@ from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKin
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 
 
-def parameter_claims(graph: Graph, hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str) -> dict[str, Claim]:
+def parameter_claims(hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str) -> dict[str, Claim]:
     """Claims for those of `nodes` that read, or pass on under its own name, the parameter of exactly one module."""
     by_module: dict[str, list[Node]] = {}
     for node in nodes:
@@ -35,7 +35,9 @@ def initializer_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dic
 
 
 def _holders(node: Node, hierarchy: Hierarchy) -> set[str]:
-    values = (*node.inputs, *node.outputs)
+    # A copy of a de-duplicated weight reads one parameter and bears the name of another: the name counts.
+    named = [value for value in node.outputs if _plain(value) in hierarchy.tensor_owners]
+    values = named or node.inputs
     return {path for value in values for path in hierarchy.tensor_owners.get(_plain(value), ())}
 
 
