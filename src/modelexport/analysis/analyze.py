@@ -29,7 +29,8 @@ def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
     """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
     whole = subject.provenance
     shown = _filtered(whole, filter_tag) if filter_tag else whole
-    sums = sum_by_module(shown, subject.graph)
+    owned = sum_by_module(whole, subject.graph)
+    sums = owned if shown is whole else sum_by_module(shown, subject.graph)
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
@@ -38,7 +39,7 @@ def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
         nodes=tuple(_node(entry, shown) for entry in shown.nodes.values()),
         modules=modules,
         coverage=_coverage(shown),
-        unowned=tuple(_unowned(whole, subject.graph, filter_tag or "")),
+        unowned=tuple(_unowned(whole, owned, filter_tag or "")),
         filter_tag=filter_tag or "",
     )
 
@@ -101,8 +102,7 @@ def _coverage(provenance: Provenance) -> Coverage:
     )
 
 
-def _unowned(provenance: Provenance, graph: Graph, text: str) -> Iterable[Unowned]:
-    sums = sum_by_module(provenance, graph)
+def _unowned(provenance: Provenance, sums: ModuleSums, text: str) -> Iterable[Unowned]:
     for path, module in provenance.hierarchy.modules.items():
         if not sums.owns(path) and text in provenance.tags.tag(path):
             inside = sums.owns_inside(path)

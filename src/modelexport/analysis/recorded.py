@@ -46,6 +46,18 @@ class StoredRecords:
         )
 
 
+def read_best(model: ModelFile, path: Path) -> Provenance:
+    """The record to answer from; what is beside the file is not even opened if the file has its own."""
+    packed = read_record(model.proto)
+    if packed is not None:
+        try:
+            return unpack(packed)
+        except RecordUnreadable:
+            if not sidecar_path(path).is_file():
+                raise
+    return read_records(model, path).best(path)
+
+
 def read_records(model: ModelFile, path: Path) -> StoredRecords:
     problems: list[RecordUnreadable] = []
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelexport.analysis.analyze import Subject, analyze_file
-from modelexport.analysis.compare import Comparison, Examined, compare_files
 from modelexport.analysis.facts import Analysis
-from modelexport.analysis.findings import Validation, error
-from modelexport.analysis.recorded import belongs, fit, known_nodes, read_records, read_sidecar
-from modelexport.analysis.repair import repair_keys
-from modelexport.analysis.validate import Evidence, run_checks
+from modelexport.analysis.recorded import fit, read_best, read_sidecar
 from modelexport.errors import FileUnreadable
-from modelexport.graph.check import check_graph
 from modelexport.graph.index import index_model
-from modelexport.graph.model_file import ModelFile, open_model, save_model
+from modelexport.graph.model_file import open_model, save_model
 from modelexport.record.provenance import Provenance
+
+if TYPE_CHECKING:
+    from modelexport.analysis.compare import Comparison
+    from modelexport.analysis.findings import Validation
+    from modelexport.analysis.inspection import Inspection
 
 _SIDECAR = ".json"
 
@@ -33,6 +35,8 @@ def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """How two files differ, module by module."""
+    from modelexport.analysis.compare import Examined, compare_files
+
     subjects = [_open(Path(path)) for path in (a, b)]
     left, right = (Examined(analyze_file(subject), subject.graph) for subject in subjects)
     return compare_files(left, right)
@@ -49,41 +53,34 @@ def validate(
     check_consistency  also look for attributions that dataflow rules out
     repair             first rewrite the keys on the nodes from the record, in place or into `output`
     """
+    from modelexport.analysis.inspection import inspect
+    from modelexport.analysis.validate import run_checks
+
     path = Path(path)
-    model = open_model(_model_path(path))
-    stored = read_records(model, path)
-    record = stored.best(path)
-    graph = index_model(model.proto)
-    if not belongs(record, graph):
-        return _foreign(path, model, record)
-    fitted = fit(record, graph, path)
-    repaired, written = 0, ""
-    if repair:
-        target = path if output is None else Path(output)
-        repaired = repair_keys(model, record, fitted)
-        if repaired or output is not None:
-            save_model(model, target)
-            written = str(target)
-    evidence = Evidence(model, graph, stored, record, fitted)
-    checks, findings = run_checks(evidence, check_consistency=check_consistency)
-    return Validation(str(path), checks, findings, repaired, written)
+    inspection = inspect(open_model(_model_path(path)), path)
+    if not repair:
+        return run_checks(inspection, check_consistency=check_consistency)
+    repaired, written = _repair(inspection, None if output is None else Path(output))
+    found = run_checks(inspection, check_consistency=check_consistency)
+    return replace(found, repaired=repaired, written=written)
 
 
-def _foreign(path: Path, model: ModelFile, record: Provenance) -> Validation:
-    """A record of another graph is the one finding about tags that makes sense."""
-    graph = index_model(model.proto)
-    known = f"it knows {known_nodes(record, graph)} of {len(graph.nodes)} nodes"
-    findings = [error("record-foreign", "", f"the record was made for another graph: {known}")]
-    problem = check_graph(model)
-    if problem is not None:
-        findings.append(error("invalid-model", "", problem))
-    return Validation(str(path), ("onnx checker", "record made for this graph"), tuple(findings))
+def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
+    """How many nodes were given other keys, and the file that they went to; a file that is right is left alone."""
+    from modelexport.analysis.repair import repair_keys
+
+    repaired = repair_keys(inspection.model, inspection.record, inspection.fitted)
+    if not repaired and output is None:
+        return 0, ""
+    target = inspection.path if output is None else output
+    save_model(inspection.model, target)
+    return repaired, str(target)
 
 
 def _open(path: Path) -> Subject:
     model = open_model(_model_path(path))
     graph = index_model(model.proto)
-    record = read_records(model, path).best(path)
+    record = read_best(model, path)
     return Subject(path, model.proto, graph, fit(record, graph, path))
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from modelexport.api.reading import analyze as analyze_model
 from modelexport.cli.options import Speech, format_option, model_argument, output_option, speech_options
 
 
@@ -25,6 +24,8 @@ def analyze(model: Path, form: str, filter_tag: str | None, output: Path | None,
     json      everything, as described by the published schema
     csv       one row for each node
     """
+    from modelexport.api.reading import analyze as analyze_model
+
     analysis = analyze_model(model, filter_tag)
     if form == "json":
         from modelexport.views.as_json import analysis_json

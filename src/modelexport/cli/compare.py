@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from modelexport.api.reading import compare as compare_models
 from modelexport.cli.options import Speech, format_option, model_argument, output_option, speech_options
 
 
@@ -21,6 +20,8 @@ def compare(a: Path, b: Path, form: str, output: Path | None, speech: Speech) ->
 
     Modules are aligned by their path; all calls of a module count together. Exits with 1 if anything differs.
     """
+    from modelexport.api.reading import compare as compare_models
+
     comparison = compare_models(a, b)
     if form == "json":
         from modelexport.views.as_json import comparison_json

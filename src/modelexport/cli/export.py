@@ -7,13 +7,15 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelexport.api.options import ExportResult
 from modelexport.cli.export_options import export_options
 from modelexport.cli.options import Speech, format_option, speech_options
+
+if TYPE_CHECKING:
+    from modelexport.api.options import ExportResult
 
 
 @click.command()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from modelexport.api.reading import validate as validate_model
 from modelexport.cli.options import Speech, format_option, model_argument, output_option, speech_options
 from modelexport.errors import UserError
 
@@ -32,6 +31,8 @@ def validate(
     """
     if output is not None and not repair:
         raise UserError("--output says where the repaired model goes", "Add --repair.")
+    from modelexport.api.reading import validate as validate_model
+
     validation = validate_model(model, check_consistency, repair, output)
     if form == "json":
         from modelexport.views.as_json import validation_json
