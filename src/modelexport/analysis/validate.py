@@ -142,14 +142,13 @@ def _dataflow(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _as_tagged(inspection: Inspection) -> Provenance:
-    """The record with what the nodes themselves say, where that is something else: both are asked about."""
+    """The record with what nodes say of themselves where that is something else, which makes them suspects."""
     nodes = dict(inspection.fitted.nodes)
     for key, node in walk_nodes(inspection.model.proto):
-        keys, entry = read_node_keys(node), nodes.get(key)
-        module = keys.get(MODULE_KEY)
+        module, entry = read_node_keys(node).get(MODULE_KEY), nodes.get(key)
         if entry is not None and module is not None and module != entry.attribution.module:
             call = ModuleCall.parse(module)
-            nodes[key] = replace(entry, attribution=Attribution((call,), call, entry.attribution.confidence))
+            nodes[key] = replace(entry, attribution=Attribution((call,), call, Confidence.FALLBACK))
     return replace(inspection.fitted, nodes=nodes)
 
 
