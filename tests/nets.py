@@ -197,5 +197,5 @@ def perturbed(module: nn.Module) -> nn.Module:
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point():
-                tensor.add_(torch.rand(tensor.shape, generator=generator) * 0.1 + 0.01)
+                tensor.add_((torch.rand(tensor.shape, generator=generator) - 0.5) * 0.1)
     return module.eval()

@@ -34,9 +34,7 @@ def test_a_failure_inside_leaves_everything_as_it_was(error: type[BaseException]
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_failure_between_two_moves_is_undone(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_between_two_moves_is_undone(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("old")
     (tmp_path / "c").write_text("old")
     replace = Path.replace
@@ -58,9 +56,7 @@ def test_a_failure_between_two_moves_is_undone(
     assert contents(tmp_path) == {"a": "old", "c": "old"}
 
 
-def test_a_full_disk_is_reported_with_path_and_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_with_path_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("old")
 
     class Full:
@@ -83,9 +79,7 @@ def test_a_full_disk_is_reported_with_path_and_advice(
     assert contents(tmp_path) == {"a": "old"}
 
 
-def test_a_disk_that_fills_up_while_closing_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_while_closing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_: StagedFile) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -106,9 +100,7 @@ def test_a_disk_that_fills_up_while_closing_is_reported(
     ],
 )
 @pytest.mark.parametrize("write", [ensure_writable, lambda path: write_atomically(path, "x")])
-def test_unwritable_targets_are_named(
-    target: str, message: str, write: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_unwritable_targets_are_named(target: str, message: str, write: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileUnwritable, match=message):

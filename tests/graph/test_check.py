@@ -11,9 +11,7 @@ from modelexport.graph.check import check_graph, checkable
 from modelexport.graph.model_file import open_model, parse_model, save_model
 
 
-def matmul_model(
-    *, output: tuple[int, int] = (2, 50), listed: bool = False, ir_version: int = 10
-) -> onnx.ModelProto:
+def matmul_model(*, output: tuple[int, int] = (2, 50), listed: bool = False, ir_version: int = 10) -> onnx.ModelProto:
     weight = numpy_helper.from_array(np.ones((40, 50), np.float32), "weight")
     shape = numpy_helper.from_array(np.array([2, 50]), "shape")
     nodes = [
@@ -43,9 +41,7 @@ def test_old_models_that_list_their_weights_as_inputs_are_fine() -> None:
 
 
 def test_external_data_is_not_looked_for(tmp_path: Path) -> None:
-    save_model(
-        parse_model(matmul_model().SerializeToString()), tmp_path / "a.onnx", external_data=True, threshold=0
-    )
+    save_model(parse_model(matmul_model().SerializeToString()), tmp_path / "a.onnx", external_data=True, threshold=0)
     (tmp_path / "a.onnx.data").unlink()
     assert check_graph(open_model(tmp_path / "a.onnx")) is None
 

@@ -18,9 +18,7 @@ from modelexport.graph.external import set_external
 from modelexport.graph.model_file import open_model, parse_model, save_model
 from modelexport.graph.weights import Lazy, Span, Typed, storage_size
 
-in_tmp_path = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+in_tmp_path = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TYPES = sorted(set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED, TensorProto.STRING})
 
 
@@ -58,9 +56,7 @@ def graphs(draw: st.DrawFn, prefix: str, depth: int) -> onnx.GraphProto:
     for i in range(draw(st.integers(0, 2))):
         node = helper.make_node("Constant", [], [f"{prefix}c{i}"], value=draw(tensors("value")))
         if depth and draw(st.booleans()):
-            node = helper.make_node(
-                "If", ["x"], [f"{prefix}c{i}"], then_branch=draw(graphs(f"{prefix}{i}", depth - 1))
-            )
+            node = helper.make_node("If", ["x"], [f"{prefix}c{i}"], then_branch=draw(graphs(f"{prefix}{i}", depth - 1)))
         graph.node.append(node)
     for name in names:
         if draw(st.booleans()):
@@ -74,14 +70,10 @@ def graphs(draw: st.DrawFn, prefix: str, depth: int) -> onnx.GraphProto:
 
 @st.composite
 def models(draw: st.DrawFn) -> onnx.ModelProto:
-    model = helper.make_model(
-        draw(graphs("main", 2)), ir_version=10, opset_imports=[helper.make_opsetid("", 20)]
-    )
+    model = helper.make_model(draw(graphs("main", 2)), ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     if draw(st.booleans()):
         body = draw(graphs("function", 1))
-        model.functions.append(
-            helper.make_function("d", "f", [], [], body.node, [helper.make_opsetid("", 20)])
-        )
+        model.functions.append(helper.make_function("d", "f", [], [], body.node, [helper.make_opsetid("", 20)]))
     return model
 
 
@@ -135,9 +127,7 @@ def test_external_and_back_keeps_every_value(model: onnx.ModelProto, threshold: 
     path = saved(model, tmp_path / "a.onnx")
     save_model(open_model(path), tmp_path / "b.onnx", external_data=True, threshold=threshold)
     save_model(open_model(tmp_path / "b.onnx"), tmp_path / "c.onnx", external_data=False)
-    for before, after in zip(
-        model.graph.initializer, onnx.load(tmp_path / "c.onnx").graph.initializer, strict=True
-    ):
+    for before, after in zip(model.graph.initializer, onnx.load(tmp_path / "c.onnx").graph.initializer, strict=True):
         assert (before.name, before.dims, before.data_type) == (after.name, after.dims, after.data_type)
         assert elements(before) == elements(after)
 
@@ -161,9 +151,7 @@ def test_a_truncated_file_is_unreadable_and_nothing_else(
 
 @given(model=models(), data=st.data())
 @in_tmp_path
-def test_a_damaged_file_is_read_or_unreadable_and_nothing_else(
-    model: onnx.ModelProto, data: st.DataObject
-) -> None:
+def test_a_damaged_file_is_read_or_unreadable_and_nothing_else(model: onnx.ModelProto, data: st.DataObject) -> None:
     content = bytearray(model.SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -222,9 +210,7 @@ def test_unpacked_values_and_fields_from_the_future_survive(tmp_path: Path) -> N
 @pytest.mark.parametrize("order", [(0, 1000), (1000, 0), (1000, 2000), (3, 1000)])
 def test_initializers_with_one_name_keep_their_own_data(order: tuple[int, int], tmp_path: Path) -> None:
     model = linear_model()
-    model.graph.initializer.extend(
-        numpy_helper.from_array(np.full(2 * n, n % 100, np.int8), "twice") for n in order
-    )
+    model.graph.initializer.extend(numpy_helper.from_array(np.full(2 * n, n % 100, np.int8), "twice") for n in order)
     model.graph.initializer.append(numpy_helper.from_array(np.ones(5000), "once"))
     path = saved(model, tmp_path / "a.onnx")
     save_model(open_model(path), path)
@@ -350,9 +336,7 @@ def test_external_tensors_inside_bodies_are_carried_along(tmp_path: Path) -> Non
     assert (tmp_path / "sub" / "b.onnx.data").read_bytes() == inner.raw_data
 
 
-@pytest.mark.parametrize(
-    "location", ["/etc/passwd", "../secret", "sub/../../secret", "link", "C:\\secret", ""]
-)
+@pytest.mark.parametrize("location", ["/etc/passwd", "../secret", "sub/../../secret", "link", "C:\\secret", ""])
 def test_external_data_outside_of_the_folder_is_not_read(location: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

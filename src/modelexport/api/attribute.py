@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from modelexport.graph.index import Graph
+from modelexport.graph.index import Graph, Node
 from modelexport.lineage.adopt import adopt
 from modelexport.lineage.carry import carry
 from modelexport.lineage.relink import relink
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.lineage import Lineage
 from modelexport.record.signals import ExporterScopes
 from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
 from modelexport.strategies.enhanced_semantic import NAME, GraphClaims, enhanced_semantic
-from modelexport.strategies.parameters import initializer_claims
+from modelexport.strategies.parameters import folded_parameter_claims, initializer_claims
 
 _TORCH_OPTIMIZER = "torch optimizer"
 _TORCHSCRIPT_FOLDING = "torchscript folding"
@@ -35,6 +36,7 @@ def judge_optimized(graph: Graph, before: Graph, hierarchy: Hierarchy, scopes: E
     nodes = carry(origin.nodes, lineage.nodes, _TORCH_OPTIMIZER)
     nodes |= dataflow_claims(graph, hierarchy, nodes, NAME)
     initializers = carry(origin.nodes, lineage.initializers, _TORCH_OPTIMIZER)
+    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
     initializers |= initializer_claims(graph, hierarchy, NAME)
     initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, NAME)
     return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
@@ -52,7 +54,13 @@ def judge_folded(graph: Graph, hierarchy: Hierarchy, unfolded: Callable[[], Grap
     nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
     initializers = dict(claims.initializers)
     initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
+    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
     return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
+
+
+def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
+    """The nodes that each folded initializer was computed by."""
+    return {name: [before.by_key[key] for key in link.sources] for name, link in lineage.initializers.items()}
 
 
 def orphaned(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:

@@ -106,7 +106,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     from modelexport.capture.source import Prepared, SourceOptions, prepare
 
     source = SourceOptions(
-        task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, tuple(input), input_specs
+        task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, tuple(input), input_specs, static
     )
     clock = _Clock(progress)
     prepared: Prepared = prepare(model, inputs, source, clock.step)

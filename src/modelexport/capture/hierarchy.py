@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from modelexport.capture.arguments import CallArguments, bind_arguments
-from modelexport.capture.state import undisturbed
+from modelexport.capture.state import quiet, undisturbed
 from modelexport.errors import InputError
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
 
@@ -27,7 +27,8 @@ class TracingHierarchyBuilder:
 
     def trace_model_execution(self, model: nn.Module, inputs: object) -> Hierarchy:
         """Run the model once and record its modules and their calls. The model is left as it was."""
-        return trace_run(model, bind_arguments(model, inputs))[0]
+        with quiet():
+            return trace_run(model, bind_arguments(model, inputs))[0]
 
 
 def trace_run(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from modelexport.capture.arguments import CallArguments, bind_arguments, has_named_outputs, output_tensors
 from modelexport.capture.dynamo import export_dynamo
+from modelexport.capture.experts import exportable_experts
 from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.hierarchy import trace_run
 from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
@@ -35,7 +36,7 @@ class TracedRun:
 
 def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
     arguments = bind_arguments(model, inputs)
-    with EXPORT_LOCK, quiet():
+    with EXPORT_LOCK, quiet(), exportable_experts(model):
         hierarchy, outputs = trace_run(model, arguments)
         notes: tuple[str, ...] = ()
         if _is_opaque(outputs) and "use_cache" in hierarchy.modules[""].arguments:
@@ -50,7 +51,7 @@ def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
     request = replace(request, output_names=run.output_names)
-    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model):
+    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
         if exporter == "dynamo":
             exported = export_dynamo(run.model, run.arguments, request, run.hierarchy)
         else:
@@ -60,7 +61,7 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
 
 def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
-    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model):
+    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
         return unfolded_torchscript(run.model, run.arguments, request)
 
 

@@ -30,6 +30,7 @@ class SourceOptions:
     image: str | Path | None = None
     input: tuple[str, ...] = ()
     input_specs: str | Path | None = None
+    static: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def _with_inputs(loaded: LoadedModel, inputs: object, options: SourceOptions) ->
         specs_file=None if options.input_specs is None else Path(options.input_specs),
         arrays_file=arrays,
         seed=options.seed,
+        static=options.static,
     )
-    made = make_inputs(loaded.module, loaded.folder or loaded.source, request)
+    made = make_inputs(loaded.module, loaded.processing, request)
     arguments = bind_arguments(loaded.module, made.values)
     return Prepared(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -41,8 +40,6 @@ def quiet(verbose: bool = False) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        # TorchScript prints its whole graph when it fails.
-        stack.enter_context(redirect_stdout(io.StringIO()))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for name in _CHATTY_LOGGERS:

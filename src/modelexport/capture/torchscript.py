@@ -41,7 +41,7 @@ def _torch_export(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, options: Mapping[str, Any]
 ) -> ModelFile:
     tensors = arguments.tensors
-    with called_by_position(model, arguments), tempfile.TemporaryDirectory() as folder:
+    with called_by_position(model, arguments), _log_off(), tempfile.TemporaryDirectory() as folder:
         size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
         target = io.BytesIO() if size < _IN_MEMORY else str(Path(folder) / "model.onnx")
         try:
@@ -83,3 +83,14 @@ def called_by_position(model: torch.nn.Module, arguments: CallArguments) -> Iter
             del model.forward
         else:
             model.forward = own
+
+
+@contextmanager
+def _log_off() -> Iterator[None]:
+    """torch switches a log on that prints the whole graph when an operator is not supported, and never off again."""
+    switch = torch._C._jit_set_onnx_log_enabled
+    torch._C._jit_set_onnx_log_enabled = lambda enabled: None  # noqa: ARG005
+    try:
+        yield
+    finally:
+        torch._C._jit_set_onnx_log_enabled = switch

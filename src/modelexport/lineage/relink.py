@@ -32,6 +32,7 @@ class _Relinker:
         self.sources: dict[str, dict[str, None]] = {node.key: {} for node in after.nodes}
         self.relations: dict[str, Relation] = {}
         self.kept: dict[str, Node] = {}
+        self.same_operator: dict[str, Node] = {}
         self.folded: dict[str, dict[str, None]] = {}
 
     def run(self) -> Lineage:
@@ -58,6 +59,8 @@ class _Relinker:
         if not origins:
             return
         origin = self.before.by_key[next(iter(origins))]
+        if origin.op_type == node.op_type:
+            self.same_operator[node.key] = origin
         if len(origins) == 1 and self._is_kept(origin, node):
             self.kept[node.key] = origin
             self._add(node, [origin.key], Relation.KEPT)
@@ -156,9 +159,12 @@ class _Relinker:
         return list(found.values()) if reached else None
 
     def _constants_changed(self, node: Node) -> bool:
-        """Whether a kept node now reads another weight than it did."""
-        origin = self.kept.get(node.key)
-        return origin is not None and any(map(self._is_other_weight, origin.inputs, node.inputs))
+        """Whether a node with the same operator as before now reads another weight, or one more."""
+        origin = self.same_operator.get(node.key)
+        if origin is None:
+            return False
+        more = len(node.inputs) > len(origin.inputs)
+        return more or any(map(self._is_other_weight, origin.inputs, node.inputs))
 
     def _is_other_weight(self, was: str, now: str) -> bool:
         if was == now or was not in self.before.initializers or now not in self.after.initializers:

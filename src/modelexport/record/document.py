@@ -14,6 +14,9 @@ from modelexport.record.tags import Scope, TagPolicy, TorchNN
 
 Json = dict[str, Any]
 
+# What reading a record raises where it does not hold what it should.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
 
 def to_document(provenance: Provenance) -> Json:
     tags = provenance.tags.by_path
@@ -43,16 +46,28 @@ def from_document(document: object) -> Provenance:
         raise RecordUnreadable("the hierarchy record is not a JSON object")
     check_version(document.get("schema"))
     try:
-        return Provenance(
+        found = Provenance(
             hierarchy=Hierarchy.of(map(module_in, document["modules"]), map(_call_in, document["calls"])),
             nodes={entry.key: entry for entry in map(_node_in, document["nodes"])},
-            initializers={item["name"]: attribution_in(item) for item in document["initializers"]},
+            initializers={text_in(item["name"]): attribution_in(item) for item in document["initializers"]},
             origin=origin_in(document["origin"]),
             policy=policy_in(document["policy"]),
-            absent=dict(document["absent"]),
+            absent=_texts_in(document["absent"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        check_coherent(found)
+    except DAMAGE as error:
         raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}") from error
+    return found
+
+
+def check_coherent(provenance: Provenance) -> None:
+    """Raise one of `DAMAGE` where the parts of a record do not fit together."""
+    hierarchy = provenance.hierarchy
+    unknown = hierarchy.call_counts.keys() - hierarchy.modules.keys()
+    if unknown:
+        raise ValueError(f"calls of unknown modules: {sorted(unknown)[:3]}")
+    # Both are worked out from all of the hierarchy, and both are kept.
+    _ = hierarchy.stacks, provenance.tags.by_path
 
 
 def check_version(version: object) -> None:
@@ -79,9 +94,9 @@ def policy_in(item: Json) -> TagPolicy:
     return TagPolicy(
         Scope(item["scope"]),
         TorchNN(item["torch_nn"]),
-        tuple(item["torch_nn_exceptions"]),
-        tuple(item["keep"]),
-        tuple(item["drop"]),
+        _names_in(item["torch_nn_exceptions"]),
+        _names_in(item["keep"]),
+        _names_in(item["drop"]),
     )
 
 
@@ -96,7 +111,8 @@ def origin_out(origin: Origin) -> Json:
 
 
 def origin_in(item: Json) -> Origin:
-    return Origin(item["strategy"], item["exporter"], item["graph"], item["model"], dict(item["tools"]))
+    strategy, exporter, graph, model = (text_in(item[name]) for name in ("strategy", "exporter", "graph", "model"))
+    return Origin(strategy, exporter, graph, model, _texts_in(item["tools"]))
 
 
 def module_out(module: Module, tag: str) -> Json:
@@ -115,14 +131,14 @@ def module_out(module: Module, tag: str) -> Json:
 
 def module_in(item: Json) -> Module:
     return Module(
-        item["path"],
-        item["class"],
-        item["package"],
+        text_in(item["path"]),
+        text_in(item["class"]),
+        text_in(item["package"]),
         tuple(map(_tensor_in, item["parameters"])),
         tuple(map(_tensor_in, item["buffers"])),
-        tuple(item["arguments"]),
-        tuple(item["aliases"]),
-        item["container"],
+        _names_in(item["arguments"]),
+        _names_in(item["aliases"]),
+        bool(item["container"]),
     )
 
 
@@ -131,7 +147,8 @@ def _tensor_out(tensor: TensorInfo) -> Json:
 
 
 def _tensor_in(item: Json) -> TensorInfo:
-    return TensorInfo(item["name"], tuple(item["shape"]), item["dtype"], item["nbytes"])
+    shape = tuple(map(int, item["shape"]))
+    return TensorInfo(text_in(item["name"]), shape, text_in(item["dtype"]), int(item["nbytes"]))
 
 
 def _call_out(site: CallSite) -> Json:
@@ -150,11 +167,11 @@ def _module_call_out(call: ModuleCall) -> list[object]:
 
 def _module_call_in(item: list[Any]) -> ModuleCall:
     path, index = item
-    return ModuleCall(str(path), int(index))
+    return ModuleCall(text_in(path), int(index))
 
 
 def _node_in(item: Json) -> NodeEntry:
-    return NodeEntry(item["key"], item["name"], item["op_type"], attribution_in(item))
+    return NodeEntry(text_in(item["key"]), text_in(item["name"]), text_in(item["op_type"]), attribution_in(item))
 
 
 def attribution_out(attribution: Attribution) -> Json:
@@ -179,7 +196,7 @@ def attribution_in(item: Json) -> Attribution:
         None if ancestor is None else _module_call_in(ancestor),
         Confidence.parse(item["confidence"]),
         tuple(map(_evidence_in, item["evidence"])),
-        item.get("reason", ""),
+        text_in(item.get("reason", "")),
         tuple(map(_claim_in, item.get("lost", ()))),
     )
 
@@ -190,7 +207,7 @@ def _evidence_out(evidence: Evidence) -> list[str]:
 
 def _evidence_in(item: list[Any]) -> Evidence:
     kind, source, detail = item
-    return Evidence(EvidenceKind(kind), source, detail)
+    return Evidence(EvidenceKind(kind), text_in(source), text_in(detail))
 
 
 def _claim_out(claim: Claim) -> Json:
@@ -207,8 +224,22 @@ def _claim_in(item: Json) -> Claim:
         tuple(map(_module_call_in, item["owners"])),
         Confidence.parse(item["confidence"]),
         tuple(map(_evidence_in, item["evidence"])),
-        item["strategy"],
+        text_in(item["strategy"]),
     )
+
+
+def text_in(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} stands where a text should")
+    return value
+
+
+def _names_in(items: list[Any]) -> tuple[str, ...]:
+    return tuple(map(text_in, items))
+
+
+def _texts_in(item: Json) -> dict[str, str]:
+    return {text_in(key): text_in(value) for key, value in item.items()}
 
 
 def write_document(provenance: Provenance) -> str:

@@ -22,12 +22,18 @@ class ModuleCall:
     index: int = 0
 
     def __str__(self) -> str:
-        return f"{self.path}#{self.index}" if self.index else self.path
+        # A path that itself ends like a numbered call keeps its `#0`, so that what is written can be read back.
+        return f"{self.path}#{self.index}" if self.index or _is_numbered(self.path) else self.path
 
     @classmethod
     def parse(cls, text: str) -> ModuleCall:
-        path, mark, index = text.rpartition("#")
-        return cls(path, int(index)) if mark and index.isdecimal() else cls(text)
+        path, _, index = text.rpartition("#")
+        return cls(path, int(index)) if _is_numbered(text) else cls(text)
+
+
+def _is_numbered(text: str) -> bool:
+    _, mark, index = text.rpartition("#")
+    return bool(mark) and index.isdecimal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,17 @@ class Hierarchy:
                     if module.path not in holders:
                         holders.append(module.path)
         return {name: tuple(paths) for name, paths in owners.items()}
+
+    @cached_property
+    def parameter_owners(self) -> Mapping[str, tuple[str, ...]]:
+        """`tensor_owners` without the buffers."""
+        buffers = {
+            join(path, tensor.name)
+            for module in self.modules.values()
+            for path in (module.path, *module.aliases)
+            for tensor in module.buffers
+        }
+        return {name: paths for name, paths in self.tensor_owners.items() if name not in buffers}
 
     def calls_of(self, path: str) -> tuple[ModuleCall, ...]:
         return tuple(ModuleCall(path, index) for index in range(self.call_counts.get(path, 0)))

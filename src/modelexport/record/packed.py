@@ -17,8 +17,10 @@ from typing import Any
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record.document import (
+    DAMAGE,
     attribution_in,
     attribution_out,
+    check_coherent,
     check_version,
     module_in,
     module_out,
@@ -26,6 +28,7 @@ from modelexport.record.document import (
     origin_out,
     policy_in,
     policy_out,
+    text_in,
 )
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
@@ -46,13 +49,16 @@ def unpack(packed: str) -> Provenance:
     kind, _, version = name.rpartition("-")
     if kind != _NAME:
         raise RecordUnreadable(f"the embedded record is not one: it starts with {packed[:24]!r}")
-    check_version(int(version) if version.isdecimal() else None)
+    # Nobody gets to a version of more digits than these, and Python refuses to read one of some thousand.
+    check_version(int(version[:9]) if version.isdecimal() else None)
     try:
-        return _unfold(json.loads(_inflate(base64.b85decode(payload))))
-    except (ValueError, OSError, LookupError, TypeError, AttributeError, EOFError) as error:
+        found = _unfold(json.loads(_inflate(base64.b85decode(payload))))
+        check_coherent(found)
+    except (*DAMAGE, OSError, EOFError, RecursionError) as error:
         raise RecordUnreadable(
             f"the embedded record is damaged: {error}", "Export the model again, or read its .hierarchy.json."
         ) from error
+    return found
 
 
 def _inflate(data: bytes) -> bytes:
@@ -110,9 +116,10 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     paths = [module.path for module in modules]
     hierarchy = Hierarchy.of(modules, _unfold_calls(folded["calls"], paths))
     answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
-    operators = folded["operator_table"]
-    columns = zip(folded["keys"], folded["names"], folded["operators"], folded["answers"], strict=True)
-    owners = zip(folded["initializers"], folded["owners"], strict=True)
+    operators = list(map(text_in, folded["operator_table"]))
+    keys, names = map(text_in, folded["keys"]), map(text_in, folded["names"])
+    columns = zip(keys, names, folded["operators"], folded["answers"], strict=True)
+    owners = zip(map(text_in, folded["initializers"]), folded["owners"], strict=True)
     return Provenance(
         hierarchy=hierarchy,
         nodes={key: NodeEntry(key, name, operators[op], answers[answer]) for key, name, op, answer in columns},
@@ -201,4 +208,5 @@ def _fold_absent(absent: Mapping[str, str], numbers: Mapping[str, int]) -> list[
 
 
 def _unfold_absent(folded: Sequence[Sequence[Any]], paths: Sequence[str]) -> dict[str, str]:
-    return {paths[item] if isinstance(item, int) else item: reason for item, reason in zip(*folded, strict=True)}
+    absent = zip(*folded, strict=True)
+    return {paths[item] if isinstance(item, int) else text_in(item): text_in(reason) for item, reason in absent}

@@ -34,6 +34,23 @@ def initializer_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dic
     return claims
 
 
+def folded_parameter_claims(
+    claims: Mapping[str, Claim], sources: Mapping[str, Iterable[Node]], hierarchy: Hierarchy
+) -> dict[str, Claim]:
+    """Claims of folded initializers, with the modules whose parameters were folded into them as owners too."""
+    widened: dict[str, Claim] = {}
+    for name, nodes in sources.items():
+        values = [value for node in nodes for value in node.inputs]
+        holders = [ModuleCall(path) for value in values for path in hierarchy.parameter_owners.get(value, ())]
+        claim = claims.get(name)
+        known = set() if claim is None else {call.path for call in claim.owners}
+        added = [call for call in dict.fromkeys(holders) if call.path not in known]
+        if claim is not None and added:
+            evidence = (*claim.evidence, Evidence(EvidenceKind.PARAMETER, "folded"))
+            widened[name] = Claim((*claim.owners, *added), claim.confidence, evidence, claim.strategy)
+    return widened
+
+
 def _holders(node: Node, hierarchy: Hierarchy) -> set[str]:
     # A copy of a de-duplicated weight reads one parameter and bears the name of another: the name counts.
     named = [value for value in node.outputs if _plain(value) in hierarchy.tensor_owners]

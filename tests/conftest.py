@@ -1,0 +1,32 @@
+"""Exports that many tests look at are made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.architectures import build
+
+import modelexport as mx
+
+Exports = Callable[[str, str], mx.ExportResult]
+
+
+@pytest.fixture(scope="session")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    """The export of an architecture by an exporter, made on first use."""
+
+    @cache
+    def export(name: str, exporter: str) -> mx.ExportResult:
+        folder = tmp_path_factory.mktemp(f"{name}-{exporter}")
+        return mx.export(build(name), folder / f"{name}.onnx", exporter=exporter)
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def bert(exports: Exports) -> Path:
+    """A tagged BERT, by the default exporter."""
+    return exports("bert", "dynamo").path

@@ -1,0 +1,165 @@
+"""What exporters find hard, one network for each: the answers are known by construction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from tests import nets
+
+import modelexport as mx
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+both_exporters = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+
+
+def export(net: torch.nn.Module, inputs: object, folder: Path, exporter: str) -> mx.Provenance:
+    result = mx.export(net, folder / "net.onnx", inputs=inputs, exporter=exporter)
+    assert result.check is not None
+    assert result.check.ok, result.check.message
+    answers = [entry.attribution for entry in result.provenance.nodes.values()]
+    assert all(answer.confidence >= mx.Confidence.INFERRED for answer in answers)
+    return result.provenance
+
+
+def modules(provenance: mx.Provenance, *operators: str) -> list[str | None]:
+    """The modules of the nodes with these operators, in file order."""
+    return [entry.attribution.module for entry in provenance.nodes.values() if entry.op_type in operators]
+
+
+def owners(provenance: mx.Provenance, operator: str) -> list[set[str]]:
+    return [set(entry.attribution.modules) for entry in provenance.nodes.values() if entry.op_type == operator]
+
+
+@both_exporters
+def test_three_calls_of_one_linear(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.CalledThrice()), X, tmp_path, exporter)
+    assert modules(found, "Gemm") == ["lin", "lin#1", "lin#2"]
+    assert modules(found, "Sigmoid", "Relu") == ["", ""]
+
+
+@both_exporters
+def test_calls_inside_calls(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Repeated()), X, tmp_path, exporter)
+    first = ["blk.fc", "blk.fc#1", "blk.net.0", "blk.kinds.p"]
+    second = ["blk.fc#2", "blk.fc#3", "blk.net.0#1", "blk.kinds.p#1"]
+    third = ["blk.fc#4", "blk.fc#5", "blk.net.0#2", "blk.kinds.p#2"]
+    assert modules(found, "Gemm") == first + second + third
+    assert modules(found, "Add") == ["blk", "blk#1", "blk#2"]
+    assert modules(found, "Relu") == ["blk.net.1", "blk.net.1#1", "blk.net.1#2"]
+
+
+@both_exporters
+def test_one_object_under_two_names(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.TwoNames()), X, tmp_path, exporter)
+    assert modules(found, "Gemm") == ["a", "a#1", "a#2", "a_1"]
+    assert found.hierarchy.modules["a"].aliases == ("b",)
+    weights = {name: answer.modules for name, answer in found.initializers.items() if name.endswith("weight")}
+    assert Counter(weights.values()) == {("a",): 1, ("a_1",): 1}
+
+
+@both_exporters
+def test_forward_called_directly(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.DirectForward()), X, tmp_path, exporter)
+    parts = ["fc", "fc#1", "net.0", "kinds.p"]
+    assert modules(found, "Gemm") == [f"{block}.{part}" for block in ("one", "two") for part in parts]
+
+
+@both_exporters
+def test_folded_batch_normalization_belongs_to_both(tmp_path: Path, exporter: str) -> None:
+    image = torch.linspace(-1, 1, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12)
+    found = export(nets.perturbed(nets.FoldedNorm()), image, tmp_path, exporter)
+    assert owners(found, "Conv") == [{"conv", "bn"}, {"wide", "norm"}]
+    assert owners(found, "Relu") == [{""}, {""}]
+
+
+def test_a_shared_node_belongs_to_both_siblings(tmp_path: Path) -> None:
+    found = export(nets.Twins(), X, tmp_path, "dynamo")
+    assert owners(found, "Relu") == [{"left", "right"}]
+
+
+def test_torchscript_says_that_a_twin_is_gone(tmp_path: Path) -> None:
+    found = export(nets.Twins(), X, tmp_path, "torchscript")
+    assert "shared" in found.absent["right"]
+
+
+@both_exporters
+def test_copies_of_equal_weights(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.EqualWeights().eval(), torch.linspace(-1, 1, 32).reshape(2, 16), tmp_path, exporter)
+    assert modules(found, "LayerNormalization") == ["norms.0", "norms.1", "norms.2"]
+    assert set(modules(found, "Identity")) <= {"norms.1", "norms.2"}
+
+
+@both_exporters
+def test_a_module_that_is_folded_away_owns_the_constant(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.ConstantTable()), torch.ones(2, 5, 4), tmp_path, exporter)
+    assert [answer.modules for answer in found.initializers.values()] == [("position",)]
+    assert modules(found, "Add") == [""]
+
+
+@both_exporters
+def test_a_parameter_used_without_a_call(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Functional()), torch.tensor([[1, 2, 3], [4, 5, 6]]), tmp_path, exporter)
+    assert modules(found, "Gather", "Mul", "MatMul") == ["table", "", ""]
+
+
+@both_exporters
+def test_recurrent_and_parametrized_modules(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Recurrent()), torch.ones(2, 5, 4), tmp_path, exporter)
+    assert modules(found, "LSTM") == ["rnn"]
+    assert modules(found, "MatMul") == ["out"]
+    assert not [path for path in found.absent if found.hierarchy.modules[path].parameters]
+
+
+@both_exporters
+def test_nested_inputs_and_named_outputs(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Nested()), {"xs": [X, X + 1], "extra": {"bias": X}}, tmp_path, exporter)
+    assert modules(found, "Gemm") == ["lin", "lin#1"]
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert [value.name for value in graph.input] == ["xs_0", "xs_1", "extra_bias"]
+    assert [value.name for value in graph.output] == ["first", "second"]
+
+
+@both_exporters
+def test_names_with_a_meaning_elsewhere(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Odd()), X, tmp_path, exporter)
+    assert [entry.attribution.owners[0].path for entry in found.nodes.values() if entry.op_type == "Gemm"] == [
+        "parts.a/b",
+        "parts.c#1",
+        "parts.[bold]",
+    ]
+
+
+def test_branches_of_a_condition(tmp_path: Path) -> None:
+    found = export(nets.perturbed(nets.Branching()), X + 1, tmp_path, "dynamo")
+    assert modules(found, "Gemm") == ["yes", "no"]
+    assert modules(found, "Add") == [""]
+
+
+def test_a_checkpoint_that_hides_its_modules(tmp_path: Path) -> None:
+    """With gradients on, as plain torch.onnx.export runs, dynamo credits everything to the root."""
+    net = nets.perturbed(nets.Checkpointed())
+    path = tmp_path / "plain.onnx"
+    torch.onnx.export(net, (X.clone().requires_grad_(),), path, dynamo=True, verbose=False)
+    mapper = mx.SemanticMapper(onnx.load(path), mx.TracingHierarchyBuilder().trace_model_execution(net, X.detach()))
+    found = mapper.provenance
+    assert modules(found, "Gemm") == ["inner.0", "inner.2", "last"]
+    assert modules(found, "Relu") == ["inner"]
+    relu = next(entry.attribution for entry in found.nodes.values() if entry.op_type == "Relu")
+    assert relu.confidence is mx.Confidence.INFERRED
+
+
+@both_exporters
+def test_a_file_that_plain_torch_wrote(tmp_path: Path, exporter: str) -> None:
+    """The mapper needs the ONNX model and the hierarchy record, and tells calls apart without further help."""
+    net = nets.perturbed(nets.Repeated())
+    path = tmp_path / "plain.onnx"
+    torch.onnx.export(net, (X,), str(path), dynamo=exporter == "dynamo", verbose=False)
+    hierarchy = mx.TracingHierarchyBuilder().trace_model_execution(net, X)
+    answers = mx.SemanticMapper(onnx.load(path), hierarchy).map_all_nodes()
+    assert len(answers) == len(onnx.load(path).graph.node)
+    linear = [answer.module for answer in answers.values() if answer.owners[0].path == "blk.fc"]
+    assert linear == ["blk.fc", *(f"blk.fc#{number}" for number in range(1, 6))]

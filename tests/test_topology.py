@@ -1,0 +1,78 @@
+"""The written graph is the one that plain `torch.onnx.export` writes with the same arguments (R7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from tests.architectures import NAMES, build
+from tests.conftest import Exports
+from torch.export import Dim
+
+import modelexport as mx
+from modelexport.capture.arguments import CallArguments
+from modelexport.capture.experts import exportable_experts
+from modelexport.capture.inputs import InputRequest, make_inputs
+from modelexport.capture.state import quiet
+from modelexport.capture.torchscript import called_by_position
+from modelexport.graph.embed import strip_metadata
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", NAMES)
+def test_topology_is_that_of_a_plain_export(exports: Exports, tmp_path: Path, name: str, exporter: str) -> None:
+    result = exports(name, exporter)
+    ours = onnx.load(result.path)
+    plain = _plain_export(name, exporter, tmp_path / "plain.onnx", [value.name for value in ours.graph.output])
+    assert _topology(ours) == _topology(plain)
+    assert _weights(ours) == _weights(plain)
+
+
+def _plain_export(name: str, exporter: str, path: Path, outputs: list[str]) -> onnx.ModelProto:
+    model = build(name)
+    made = make_inputs(model, None, InputRequest())
+    arguments = dict(made.values)
+    # Neither exporter can return a cache object, with or without this tool.
+    if "use_cache" in mx.TracingHierarchyBuilder().trace_model_execution(model, arguments).modules[""].arguments:
+        arguments["use_cache"] = False
+    with quiet(), torch.no_grad(), exportable_experts(model):
+        if exporter == "dynamo":
+            shapes = {name: dict.fromkeys(made.axes.get(name, {}), Dim.AUTO) or None for name in arguments}
+            program = torch.onnx.export(
+                model,
+                (),
+                kwargs=arguments,
+                dynamo=True,
+                verbose=False,
+                dynamic_shapes=shapes,
+                output_names=outputs,
+            )
+            assert program is not None
+            program.save(path)
+        else:
+            with called_by_position(model, CallArguments(arguments)):
+                tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+                axes = {name: dict(axes) for name, axes in made.axes.items()}
+                torch.onnx.export(
+                    model,
+                    tuple(tensors.values()),
+                    str(path),
+                    dynamo=False,
+                    input_names=list(tensors),
+                    output_names=outputs,
+                    dynamic_axes=axes,
+                )
+    return onnx.load(path)
+
+
+def _topology(model: onnx.ModelProto) -> tuple[object, ...]:
+    strip_metadata(model, ("pkg.",), ("namespace",))
+    nodes = [node.SerializeToString(deterministic=True) for node in model.graph.node]
+    inputs = [(value.name, len(value.type.tensor_type.shape.dim)) for value in model.graph.input]
+    return nodes, inputs, [value.name for value in model.graph.output], [str(opset) for opset in model.opset_import]
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, bytes]:
+    return {tensor.name: onnx.numpy_helper.to_array(tensor).tobytes() for tensor in model.graph.initializer}
