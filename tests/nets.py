@@ -114,7 +114,7 @@ class Branching(nn.Module):
         self.no = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: self.yes(x) + 1, lambda x: self.no(x), (x,))
+        return torch.cond(x.sum() > 0, lambda x: self.yes(x) + 1, self.no, (x,))
 
 
 class EqualWeights(nn.Module):

@@ -23,7 +23,7 @@ _SHAPE_READERS = frozenset({"Shape", "Size"})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One ONNX node. Its inputs and outputs are value ids: plain names in the main graph, prefixed by the graph in bodies.
+    """One ONNX node. Inputs and outputs are value ids: plain names in the main graph, prefixed by the graph in bodies.
 
     key       the graph and the first output: what identifies a node, because output names outlive node names
     graph     the id of the graph that holds it: `""`, or `<owner key>|<attribute>`, or `<domain>::<function>`
