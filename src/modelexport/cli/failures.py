@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
+from dataclasses import dataclass
 
 import click
 
@@ -12,6 +14,14 @@ from modelexport.errors import ModelExportError
 from modelexport.views.printable import printable_lines
 
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    exit_code: int
+    message: str
+    hint: str = ""
 
 
 def run_guarded(command: click.Command, arguments: list[str]) -> int:
@@ -21,25 +31,44 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     debug = "--debug" in arguments
     try:
-        result = command.main(args=arguments, prog_name="modelexport", standalone_mode=False)
+        result = _run(command, arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _leave_pipe()
-    except (KeyboardInterrupt, click.Abort):
-        _say("interrupted", "", debug)
-        return _INTERRUPTED
-    except click.ClickException as error:
-        _say(f"error: {error.format_message()}", _usage_hint(error), debug)
-        return _USAGE
-    except ModelExportError as error:
-        _say(f"error: {error.message}", error.hint, debug)
-        return error.exit_code
-    except Exception as error:  # noqa: BLE001 - nothing may reach the user as a traceback
-        described = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        hint = "" if debug else "This is a fault of modelexport: run it again with --debug and report what it says."
-        _say(f"error: unexpected {described}", hint, debug)
-        return _FAILED
+        _leave_output()  # the reader went away (`| head`), which is its right
+        return _BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
+        failure = _failure(error)
+        if debug:
+            traceback.print_exc()
+        _say(failure)
+        return failure.exit_code
+    return result
+
+
+def _run(command: click.Command, arguments: list[str]) -> int:
+    # Not `command.main`, which has other ideas about interrupts and broken pipes.
+    try:
+        with command.make_context("modelexport", list(arguments)) as context:
+            result = command.invoke(context)
+    except click.exceptions.Exit as stopped:
+        return stopped.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _failure(error: BaseException) -> _Failure:
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            return _Failure(_INTERRUPTED, "interrupted")
+        case click.ClickException():
+            return _Failure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
+        case ModelExportError():
+            return _Failure(error.exit_code, f"error: {error.message}", error.hint)
+        case OSError(errno=code) if code in _DISK_FULL:
+            _leave_output()
+            return _Failure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
+    described = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "This is a fault of modelexport: run it again with --debug and report what it says."
+    return _Failure(_FAILED, f"error: unexpected {described}", hint)
 
 
 def _usage_hint(error: click.ClickException) -> str:
@@ -47,15 +76,12 @@ def _usage_hint(error: click.ClickException) -> str:
     return f"See `{context.command_path} --help`." if isinstance(context, click.Context) else ""
 
 
-def _say(message: str, hint: str, debug: bool) -> None:
-    if debug:
-        traceback.print_exc()
-    click.echo(printable_lines(message), err=True)
-    if hint:
-        click.echo(printable_lines(hint), err=True)
+def _say(failure: _Failure) -> None:
+    for text in (failure.message, failure.hint):
+        if text:
+            click.echo(printable_lines(text), err=True)
 
 
-def _leave_pipe() -> int:
-    """The reader went away (`| head`), which is its right. Python must not complain when it flushes at exit."""
+def _leave_output() -> None:
+    """Nothing can be written to standard output any more, and Python must not try when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _BROKEN_PIPE

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from modelexport.cli import main
+from modelexport.cli.failures import run_guarded
+from modelexport.errors import UserError
+
+
+def failing(error: BaseException) -> click.Command:
+    def callback(debug: bool) -> None:
+        raise error
+
+    return click.Command("verb", callback=callback, params=[click.Option(["--debug"], is_flag=True)])
+
+
+def test_an_error_is_one_message_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(failing(UserError("it is broken", "Mend it.")), []) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "error: it is broken\nMend it.\n")
+
+
+def test_an_unexpected_error_has_no_traceback_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(failing(ZeroDivisionError("oops")), []) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: unexpected ZeroDivisionError: oops\n")
+    assert "--debug" in error
+    assert "Traceback" not in error
+    assert run_guarded(failing(ZeroDivisionError("oops")), ["--debug"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupt(interrupt: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(failing(interrupt), []) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    run_guarded(failing(UserError("bad name '\x1b[31m\u202e'")), [])
+    assert capsys.readouterr().err == "error: bad name '\\x1b[31m\\u202e'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["anlyze"], "Did you mean 'analyze'?"),
+        (["analyze"], "Missing argument 'MODEL'"),
+        (["analyze", "a.onnx", "--format", "xml"], "'xml' is not one of"),
+        (["analyze", "a.onnx", "--no-such"], "No such option"),
+        (["export", "-o", "a.onnx"], "Missing option"),
+        (["--no-such"], "No such option"),
+        (["analyze", "no-such-file.onnx"], "cannot read no-such-file.onnx"),
+    ],
+)
+def test_usage_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["--version"], ["export", "--help"]])
+def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert not stopped.value.code
+    assert "modelexport" in capsys.readouterr().out
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, *arguments]
+
+
+@pytest.mark.parametrize("verb", ["", "export", "analyze", "validate", "compare"])
+def test_help_imports_nothing_but_click(verb: str) -> None:
+    command = _command("-X", "importtime", "-m", "modelexport", *verb.split(), "--help")
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in result.stderr.splitlines() if "|" in line}
+    assert not imported & {"onnx", "numpy", "rich", "torch", "transformers", "onnxruntime"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes break differently there")
+def test_a_reader_that_goes_away(small_path: Path) -> None:
+    command = _command("-m", "modelexport", "analyze", str(small_path), "--format", "json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk(small_path: Path) -> None:
+    command = _command("-m", "modelexport", "analyze", str(small_path))
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=_environment()
+        )
+    assert (result.returncode, result.stderr.splitlines()[0]) == (2, "error: No space left on device")
+
+
+def _environment() -> dict[str, str]:
+    source = Path(__file__).parents[2] / "src"
+    return {**os.environ, "PYTHONPATH": str(source)}

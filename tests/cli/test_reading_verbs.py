@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.small_file import NODES, SmallFile, credited
+
+from modelexport.cli import main
+from modelexport.graph.embed import TAG_KEY, Level
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def test_analyze_shows_modules_and_tiered_coverage(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", small_path) == 0
+    text = capsys.readouterr().out
+    for word in ("layers", "Block", "Relu", "exact", "inferred", "fallback", "none", "scope", "drop", "not called"):
+        assert word in text
+    assert "node_h0" not in text
+
+
+def test_analyze_detailed_lists_nodes(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", small_path, "--format", "detailed") == 0
+    text = capsys.readouterr().out
+    assert all(f"node_{key}" in text for key, *_ in NODES)
+
+
+def test_analyze_json(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", small_path, "--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["nodes"][1] == {
+        "name": "node_h0",
+        "key": "h0",
+        "op_type": "MatMul",
+        "module": "layers.0.fc",
+        "modules": ["layers.0.fc"],
+        "tag": "/Net/Block.0",
+        "confidence": "exact",
+        "evidence": ["scope:hand"],
+    }
+
+
+def test_analyze_csv(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", small_path, "--format", "csv", "--filter-tag", "Block.1") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["key"] for row in rows] == ["h1", "r1"]
+    assert rows[0]["module"] == "layers.1.fc"
+
+
+@pytest.mark.parametrize("form", ["summary", "detailed", "json", "csv"])
+def test_analyze_into_a_file(form: str, small_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out.txt"
+    assert run("analyze", small_path, "--format", form, "-o", output) == 0
+    assert capsys.readouterr().out == ""
+    assert "Net" in output.read_text()
+    assert "\x1b" not in output.read_text()
+
+
+def test_analyze_into_a_place_that_cannot_be_written(
+    small_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("analyze", small_path, "-o", tmp_path / "nowhere" / "out.txt") == 2
+    assert "error: cannot write" in capsys.readouterr().err
+
+
+def test_validate_exit_codes(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", small_path, "--check-consistency") == 0
+    assert "nothing wrong" in capsys.readouterr().out
+    model = onnx.load(small_path)
+    next(entry for entry in model.graph.node[1].metadata_props if entry.key == TAG_KEY).value = "/Net/Nothing"
+    onnx.save(model, small_path)
+    assert run("validate", small_path) == 1
+    assert "tag-unresolved" in capsys.readouterr().out
+    assert run("validate", small_path, "--quiet") == 1
+    assert capsys.readouterr().out == ""
+    assert run("validate", small_path, "--repair", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["repaired"] == 1
+    assert run("validate", small_path) == 0
+
+
+def test_validate_output_without_repair(small_path: Path, tmp_path: Path) -> None:
+    assert run("validate", small_path, "-o", tmp_path / "b.onnx") == 2
+    assert not (tmp_path / "b.onnx").exists()
+
+
+def test_validate_sums_up_many_findings(small: SmallFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = small.but(h0=credited("layers.1.fc")).write(tmp_path / "a.onnx")
+    assert run("validate", path, "--check-consistency", "-v") == 1
+    text = capsys.readouterr().out
+    assert "error dataflow" in text
+    assert "1 error, 0 warnings" in text
+    assert "onnx checker" in text
+
+
+def test_compare(small: SmallFile, small_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", small_path, small_path) == 0
+    assert "No differences." in capsys.readouterr().out
+    other = small.but(r0=credited("")).write(tmp_path / "b.onnx")
+    assert run("compare", small_path, other) == 1
+    assert "2 modules differ: 1 nodes removed, 1 added, 0 changed" in capsys.readouterr().out
+    assert run("compare", small_path, other, "--format", "json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [found["operators"] for found in document["differences"]] == [{"Relu": [0, 1]}, {"Relu": [1, 0]}]
+
+
+def test_a_file_without_a_record(small: SmallFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
+    for verb in (["analyze", path], ["validate", path], ["compare", path, path]):
+        assert run(*verb) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: there is no hierarchy record")
+        assert "modelexport export" in error
+
+
+@pytest.mark.parametrize("verb", ["analyze", "validate"])
+def test_what_is_not_onnx(verb: str, small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_path.write_bytes(small_path.read_bytes()[:300])
+    assert run(verb, small_path) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "Traceback" not in error

@@ -1,0 +1,74 @@
+"""What is published as a schema is what is written."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.small_file import NODES, SmallFile, small_hierarchy
+
+from modelexport.api.reading import analyze
+from modelexport.record.document import to_document
+from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.views.as_json import analysis_json
+
+jsonschema = pytest.importorskip("jsonschema")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+CALLS = st.sampled_from(["", "emb", "layers.0", "layers.0.fc", "layers.1.fc"]).map(ModuleCall)
+EVIDENCE = st.builds(Evidence, st.sampled_from(EvidenceKind), TEXT, TEXT)
+SURE = st.sampled_from([level for level in Confidence if level is not Confidence.NONE])
+CLAIMS = st.builds(Claim, st.lists(CALLS, max_size=2).map(tuple), SURE, st.lists(EVIDENCE, max_size=2).map(tuple), TEXT)
+
+
+@st.composite
+def attributions(draw: st.DrawFn) -> Attribution:
+    owners = tuple(draw(st.lists(CALLS, max_size=3, unique=True)))
+    if not owners:
+        return unattributed(draw(TEXT))
+    return Attribution(
+        owners,
+        small_hierarchy().common_ancestor(owners),
+        draw(SURE),
+        tuple(draw(st.lists(EVIDENCE, max_size=3))),
+        lost=tuple(draw(st.lists(CLAIMS, max_size=1))),
+    )
+
+
+RECIPES = st.builds(
+    SmallFile,
+    owners=st.dictionaries(st.sampled_from([key for key, *_ in NODES]), attributions()),
+    names=st.dictionaries(st.sampled_from([key for key, *_ in NODES]), TEXT),
+)
+
+
+def schema(name: str) -> dict[str, Any]:
+    text = (resources.files("modelexport.record") / "schema" / f"{name}.schema.json").read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+@pytest.mark.parametrize("name", ["analysis", "hierarchy"])
+def test_schemas_are_valid(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+
+
+@settings(max_examples=30, deadline=None)
+@given(RECIPES, st.sampled_from([None, "Block", "nothing"]))
+def test_analyses_conform(recipe: SmallFile, filter_tag: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        analysis = analyze(recipe.write(Path(folder) / "a.onnx"), filter_tag)
+    jsonschema.validate(json.loads(analysis_json(analysis)), schema("analysis"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(RECIPES)
+def test_records_conform(recipe: SmallFile) -> None:
+    jsonschema.validate(json.loads(json.dumps(to_document(recipe.provenance()))), schema("hierarchy"))
