@@ -172,12 +172,13 @@ def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[i
 
 
 def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list[CallSite]:
-    counts: dict[int, int] = {}
+    counts: dict[str, int] = {}
     calls: list[ModuleCall] = []
     sites: list[CallSite] = []
     for place, (module, back) in enumerate(zip(*folded, strict=True)):
-        calls.append(ModuleCall(paths[module], counts.get(module, 0)))
-        counts[module] = counts.get(module, 0) + 1
+        path = paths[module]
+        calls.append(ModuleCall(path, counts.get(path, 0)))
+        counts[path] = counts.get(path, 0) + 1
         sites.append(CallSite(calls[-1], calls[place - back] if back else None))
     return sites
 
