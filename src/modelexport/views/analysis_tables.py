@@ -84,7 +84,7 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
 def _module_name(row: Row) -> Text:
     name = Text(row.guide, "dim").append_text(plain(row.label or "(model)"))
     if row.count > 1:
-        name.append(f" ×{row.count}", "bold")
+        name.append(f" ×{row.count}", "bold").append(" each", "dim")
     elif row.module.calls > 1:
         name.append(f" called {row.module.calls}×", "dim")
     return name.append(f" … {row.hidden} inside", "dim") if row.hidden else name

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from modelexport.graph.atomic import write_atomically
+from modelexport.views.output import emit
 from modelexport.views.printable import printable
 
 # Wide enough for whole tags: what is not a terminal has no width of its own.
@@ -19,10 +19,10 @@ _PIPE_WIDTH = 200
 
 def show(parts: Iterable[RenderableType], path: Path | None = None) -> None:
     """Write tables and text to a file, or to standard output."""
-    if path is not None:
-        write_atomically(path, as_text(parts))
+    console = Console(highlight=False)
+    if path is not None or not console.is_terminal:
+        emit(as_text(parts), path)
         return
-    console = _console()
     for part in parts:
         console.print(part)
 
@@ -53,10 +53,3 @@ def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
             header_style="dim",
         )
     return made
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    if console.is_terminal:
-        return console
-    return Console(highlight=False, width=_PIPE_WIDTH)
