@@ -15,6 +15,15 @@ from modelexport.record.hierarchy import Hierarchy, ModuleCall
 
 def dataflow_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
     """Claims for every node without one in `known` that is connected, by whatever way, to a node with one."""
+    claims: dict[str, Claim] = {}
+    # One round reaches what lies up or down the flow. The next ones turn corners: a constant whose one reader was
+    # inferred from its other inputs, the body of a node that was inferred itself.
+    while found := _one_round(graph, hierarchy, {**known, **claims}, strategy):
+        claims |= found
+    return claims
+
+
+def _one_round(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
     field = _Field(graph, hierarchy, known)
     open_nodes = [node for node in graph.nodes if node.key not in known]
     above = field.sweep(open_nodes, graph.predecessors)

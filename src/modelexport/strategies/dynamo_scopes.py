@@ -45,7 +45,8 @@ def _scope(node: Node) -> tuple[str | None, str]:
 def _parse(text: str) -> tuple[str, ...]:
     try:
         names = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        # All of them are ways of `literal_eval` to say that this is no literal.
         return ()
     return tuple(map(str, names)) if isinstance(names, list) else ()
 

@@ -54,7 +54,10 @@ def _between(
     doubtful = {call for key in found for call in claims[key].owners}
     firm = {key: claim for key, claim in claims.items() if not doubtful & set(claim.owners)} | dict(found)
     guesses = dataflow_claims(graph, hierarchy, firm, strategy)
-    return {key: _doubted(claims[key], guess) for key, guess in guesses.items() if key in claims}
+    # A guess that leads to a module with a sound scope says nothing against the scope.
+    around = {call for claim in found.values() for owner in claim.owners for call in hierarchy.stack(owner)}
+    kept = {key: guess for key, guess in guesses.items() if key in claims and around.issuperset(guess.owners)}
+    return {key: _doubted(claims[key], guess) for key, guess in kept.items()}
 
 
 def _doubted(scope: Claim, guess: Claim) -> Claim:
