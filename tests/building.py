@@ -77,7 +77,7 @@ def node(
     outputs: str,
     name: str = "",
     scope: Sequence[str] = (),
-    **attributes: object,
+    **attributes: Any,
 ) -> onnx.NodeProto:
     """A node; names are separated by blanks, `_` is a left-out value, `scope` is what dynamo writes."""
     proto = helper.make_node(op_type, _names(inputs), _names(outputs), name or None, **attributes)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import onnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelexport.graph.index import Graph
+from modelexport.record.evidence import Claim, Confidence
+from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
+from tests.building import body, claim, graph, node, owners, tree
+
+NET = tree({"": "Net", "a": "Block", "a.p": "Linear", "a.q": "Linear", "b": "Linear"}, "", "a", "a.p", "a.q", "b")
+
+
+def inferred(found: Graph, known: dict[str, Claim]) -> dict[str, tuple[str, ...]]:
+    return owners(dataflow_claims(found, NET, known, "s"))
+
+
+def test_a_constant_belongs_to_what_reads_it() -> None:
+    made = graph(node("Constant", "", "c", value_float=1.0), node("Add", "x c", "y"))
+    found = dataflow_claims(made, NET, {"y": claim("a.p")}, "s")
+    assert owners(found) == {"c": ("a.p",)}
+    assert found["c"].confidence is Confidence.INFERRED
+    assert str(found["c"].evidence[0]) == "dataflow:made for"
+
+
+def test_a_constant_of_several_readers_belongs_to_what_encloses_them() -> None:
+    made = graph(node("Constant", "", "c", value_float=1.0), node("Add", "x c", "h"), node("Add", "h c", "y"))
+    assert inferred(made, {"h": claim("a.p"), "y": claim("a.q")}) == {"c": ("a",)}
+
+
+def test_arithmetic_on_shapes_belongs_to_what_it_is_for() -> None:
+    made = graph(
+        node("Relu", "x", "h"),
+        node("Shape", "h", "s"),
+        node("Gather", "s i", "g"),
+        node("Reshape", "h g", "y"),
+    )
+    assert inferred(made, {"h": claim("b"), "y": claim("a.p")}) == {"s": ("a.p",), "g": ("a.p",)}
+
+
+def test_data_lies_between_what_it_reads_and_what_reads_it() -> None:
+    made = graph(node("Relu", "x", "h"), node("Neg", "h", "m"), node("Abs", "m", "n"), node("Relu", "n", "y"))
+    found = dataflow_claims(made, NET, {"h": claim("a.p"), "y": claim("a.q")}, "s")
+    assert owners(found) == {"m": ("a",), "n": ("a",)}
+    assert str(found["m"].evidence[0]) == "dataflow:between"
+    assert inferred(made, {"h": claim("a.p"), "y": claim("a.p")}) == {"m": ("a.p",), "n": ("a.p",)}
+    assert inferred(made, {"h": claim("a.p"), "y": claim("b")}) == {"m": ("",), "n": ("",)}
+
+
+def test_what_nothing_claimed_reads_belongs_to_what_it_was_made_from() -> None:
+    made = graph(node("Relu", "x", "h"), node("Neg", "h", "m"), node("Abs", "m", "y"))
+    found = dataflow_claims(made, NET, {"h": claim("a.p")}, "s")
+    assert owners(found) == {"m": ("a.p",), "y": ("a.p",)}
+    assert str(found["y"].evidence[0]) == "dataflow:made from"
+
+
+def test_the_other_branches_of_a_reader_count_too() -> None:
+    made = graph(node("Relu", "x", "h"), node("Constant", "", "c", value_float=1.0), node("Add", "h c", "y"))
+    assert inferred(made, {"h": claim("a.p")}) == {"c": ("a.p",), "y": ("a.p",)}
+
+
+def test_a_claim_of_several_owners_counts_as_what_encloses_them() -> None:
+    made = graph(node("Relu", "x", "h"), node("Neg", "h", "y"))
+    assert inferred(made, {"h": claim("a.p", "a.q")}) == {"y": ("a",)}
+
+
+def conditional(then_branch: onnx.GraphProto) -> onnx.NodeProto:
+    return node("If", "c", "y", then_branch=then_branch)
+
+
+def test_a_body_that_nothing_names_belongs_to_the_node_that_holds_it() -> None:
+    inside = body(
+        node("Constant", "", "t", value_float=1.0), node("Constant", "", "unused", value_float=1.0), outputs="t"
+    )
+    made = graph(conditional(inside), inputs="c")
+    found = dataflow_claims(made, NET, {"y": claim("a.p")}, "s")
+    assert owners(found) == {"y|then_branch|t": ("a.p",), "y|then_branch|unused": ("a.p",)}
+    assert str(found["y|then_branch|unused"].evidence[0]) == "dataflow:inside the body of"
+
+
+def test_a_body_lies_between_what_it_reads_from_outside_and_its_holder() -> None:
+    inside = body(node("Neg", "h", "t"), outputs="t")
+    made = graph(node("Relu", "x", "h"), conditional(inside), inputs="x c")
+    assert inferred(made, {"h": claim("a.p"), "y": claim("a.q")}) == {"y|then_branch|t": ("a",)}
+
+
+def test_the_body_of_a_node_that_is_inferred_itself() -> None:
+    inside = body(node("Constant", "", "t", value_float=1.0), outputs="t")
+    made = graph(node("Relu", "x", "c"), conditional(inside))
+    assert inferred(made, {"c": claim("a.p")}) == {"y": ("a.p",), "y|then_branch|t": ("a.p",)}
+
+
+def test_what_is_not_connected_gets_no_claim() -> None:
+    made = graph(node("Relu", "x", "h"), node("Constant", "", "c", value_float=1.0), node("Neg", "c", "y"))
+    assert inferred(made, {"h": claim("a.p")}) == {}
+    assert inferred(made, {}) == {}
+
+
+def test_what_is_claimed_is_left_alone() -> None:
+    made = graph(node("Relu", "x", "h"), node("Neg", "h", "y"))
+    assert inferred(made, {"h": claim("a.p"), "y": claim("b")}) == {}
+
+
+@given(st.data())
+def test_every_node_of_a_connected_graph_is_inferred_from_one(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 8))
+    nodes, values = [], ["x"]
+    for place in range(count):
+        reads = data.draw(st.lists(st.sampled_from(values), max_size=2))
+        nodes.append(node("Op", " ".join(reads), f"v{place}"))
+        values.append(f"v{place}")
+    nodes.append(node("Join", " ".join(values[1:]), "y"))
+    made = graph(*nodes)
+    seed = data.draw(st.sampled_from(made.nodes)).key
+    known = {seed: claim("a.p")}
+    found = dataflow_claims(made, NET, known, "s")
+    assert set(found) == {item.key for item in made.nodes} - {seed}
+    assert set(owners(found).values()) <= {("a.p",)}
+
+
+def test_initializers_belong_to_what_reads_them() -> None:
+    made = graph(
+        node("MatMul", "x w", "h"),
+        node("Add", "h s", "m"),
+        node("Add", "m s", "y"),
+        weights=["w", "s", "unused", "known"],
+    )
+    nodes = {"h": claim("b"), "m": claim("a.p"), "y": claim("a.q")}
+    found = initializer_dataflow(made, NET, nodes, {"known": claim("b")}, "s")
+    assert owners(found) == {"w": ("b",), "s": ("a",)}
+    assert {item.confidence for item in found.values()} == {Confidence.INFERRED}
