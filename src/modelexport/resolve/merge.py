@@ -27,7 +27,7 @@ def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evi
 
 def _rank(claim: Claim) -> tuple[object, ...]:
     """Surest first; the rest only makes the order total."""
-    return (-claim.confidence, claim.strategy, sorted(claim.owners), claim.evidence)
+    return (-claim.confidence, claim.strategy, sorted(claim.owners), claim.evidence, claim.owners)
 
 
 def _all_evidence(claims: Iterable[Claim]) -> tuple[Evidence, ...]:
