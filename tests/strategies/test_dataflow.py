@@ -3,11 +3,11 @@ from __future__ import annotations
 import onnx
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.building import body, claim, graph, node, owners, tree
 
 from modelexport.graph.index import Graph
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
-from tests.building import body, claim, graph, node, owners, tree
 
 NET = tree({"": "Net", "a": "Block", "a.p": "Linear", "a.q": "Linear", "b": "Linear"}, "", "a", "a.p", "a.q", "b")
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.building import body, graph, module, node, owners, run, set_metadata, tree
 
 from modelexport.record.evidence import Confidence
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import ExporterScopes
 from modelexport.strategies.dynamo_scopes import SCOPES_KEY, dynamo_claims
-from tests.building import body, graph, module, node, owners, run, set_metadata, tree
 
 NONE = ExporterScopes()
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear", "head": "Linear"})

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from tests.building import claim, graph, node, owners, tree
+
 from modelexport.record.evidence import Confidence
 from modelexport.record.signals import ExporterScopes
 from modelexport.strategies.enhanced_semantic import enhanced_semantic
 from modelexport.strategies.lost_scopes import mend_lost_scopes
-from tests.building import claim, graph, node, owners, tree
 
 # What re-entrant checkpointing leaves of `head(block(x))`: everything is credited to the root.
 NET = tree({"": "Net", "block": "Block", "block.p": "Linear", "block.q": "Linear", "head": "Linear"})

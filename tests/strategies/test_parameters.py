@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from tests.building import body, claim, graph, module, node, owners, run, tree
+
 from modelexport.record.evidence import Confidence
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.strategies.parameters import folded_parameter_claims, initializer_claims, parameter_claims
-from tests.building import body, claim, graph, module, node, owners, run, tree
 
 NET = tree({"": "Net", "a": "Linear", "b": "Linear"})
 TWICE = tree({"": "Net", "a": "Linear"}, "", "a", "a")

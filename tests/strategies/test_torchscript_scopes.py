@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.building import graph, module, node, owners, tree
 
 from modelexport.record.evidence import Confidence
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
 from modelexport.strategies.torchscript_scopes import expected_scope, torchscript_claims
-from tests.building import graph, module, node, owners, tree
 
 
 def claimed(hierarchy: Hierarchy, *names: str) -> dict[str, tuple[str, ...]]:
