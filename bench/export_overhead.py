@@ -1,20 +1,16 @@
 """Export with tags against plain `torch.onnx.export`: same process, alternating, median of several runs.
 
 The output check is off, because plain export has none. Ratios compare runs of the same minute on the same machine, so
-they mean something even where the machine is noisy; seconds are printed for orientation only.
+they mean something even where the machine is noisy; seconds are for orientation only.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -22,38 +18,64 @@ from torch.export import Dim
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import modelexport as mx
+from bench.report import Table
 from modelexport.capture.arguments import CallArguments
 from modelexport.capture.state import quiet, undisturbed
 from modelexport.capture.torchscript import called_by_position
 
 LIMITS = {"dynamo": 1.10, "torchscript": 1.30}
+WIDTHS = (64, 768)
 Inputs = Mapping[str, torch.Tensor | bool]
 
 
-def models(hidden: int) -> dict[str, tuple[PreTrainedModel, Inputs]]:
-    """12 layers each; `hidden` is the width."""
+def measure(runs: int = 5) -> Table:
+    rows = []
+    holds = True
+    for width in WIDTHS:
+        for name, (model, inputs) in models(width).items():
+            for exporter, limit in LIMITS.items():
+                plain_time, tagged_time = medians(model, inputs, exporter, runs)
+                ratio = tagged_time / plain_time
+                holds &= ratio <= limit
+                seconds = (f"{plain_time:.2f}", f"{tagged_time:.2f}")
+                rows.append((f"{name}, 12 layers of {width}", exporter, *seconds, f"{ratio:.2f}", f"{limit:.2f}"))
+    columns = ("model", "exporter", "plain s", "tagged s", "ratio", "limit")
+    return Table("Cost of an export", __doc__.strip() if __doc__ else "", columns, tuple(rows), holds)
+
+
+def models(width: int) -> dict[str, tuple[PreTrainedModel, Inputs]]:
+    torch.manual_seed(0)
     ids = torch.randint(5, 900, (2, 16))
     mask = torch.ones_like(ids)
-    size = {
-        "hidden_size": hidden,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 4,
-        "intermediate_size": 4 * hidden,
-    }
+    size = {"hidden_size": width, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 4 * width}
     bert = BertModel(BertConfig(**size, vocab_size=30522)).eval()
     llama = LlamaForCausalLM(LlamaConfig(**size, vocab_size=32000)).eval()
     return {
-        "bert": (bert, {"input_ids": ids, "attention_mask": mask}),
-        "llama": (llama, {"input_ids": ids, "attention_mask": mask, "use_cache": False}),
+        "BERT": (bert, {"input_ids": ids, "attention_mask": mask}),
+        "Llama": (llama, {"input_ids": ids, "attention_mask": mask, "use_cache": False}),
     }
+
+
+def medians(model: torch.nn.Module, inputs: Inputs, exporter: str, runs: int) -> tuple[float, float]:
+    """Seconds of a plain and of a tagged export."""
+    times: dict[str, list[float]] = {"plain": [], "tagged": []}
+    exports = {"plain": plain, "tagged": tagged}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        for run in range(runs + 1):
+            for kind, export in exports.items():
+                spent = _seconds(export, model, inputs, path, exporter)
+                if run:  # the first round warms caches up
+                    times[kind].append(spent)
+    return statistics.median(times["plain"]), statistics.median(times["tagged"])
 
 
 def plain(model: torch.nn.Module, inputs: Inputs, path: Path, exporter: str) -> None:
     """What a user without this tool would write."""
-    axes = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     with quiet(), undisturbed(model):
         if exporter == "dynamo":
-            shapes = {name: {0: Dim.AUTO, 1: Dim.AUTO} if name in axes else None for name in inputs}
+            shapes = {name: {0: Dim.AUTO, 1: Dim.AUTO} if name in tensors else None for name in inputs}
             torch.onnx.export(
                 model,
                 (),
@@ -68,11 +90,11 @@ def plain(model: torch.nn.Module, inputs: Inputs, path: Path, exporter: str) -> 
         with called_by_position(model, CallArguments(inputs)):
             torch.onnx.export(
                 model,
-                tuple(axes.values()),
+                tuple(tensors.values()),
                 str(path),
                 dynamo=False,
-                input_names=list(axes),
-                dynamic_axes={name: {0: "batch", 1: "sequence"} for name in axes},
+                input_names=list(tensors),
+                dynamic_axes={name: {0: "batch", 1: "sequence"} for name in tensors},
             )
 
 
@@ -80,49 +102,14 @@ def tagged(model: torch.nn.Module, inputs: Inputs, path: Path, exporter: str) ->
     mx.export(model, path, inputs=inputs, exporter=exporter, check=False)
 
 
-def seconds(call: Callable[[], None]) -> float:
+def _seconds(
+    export: Callable[[torch.nn.Module, Inputs, Path, str], None],
+    model: torch.nn.Module,
+    inputs: Inputs,
+    path: Path,
+    exporter: str,
+) -> float:
     gc.collect()
     start = time.perf_counter()
-    call()
+    export(model, inputs, path, exporter)
     return time.perf_counter() - start
-
-
-def measure(name: str, model: torch.nn.Module, inputs: Inputs, exporter: str, runs: int) -> dict[str, object]:
-    times: dict[str, list[float]] = {"plain": [], "tagged": []}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        for run in range(runs + 1):
-            for kind, export in (("plain", plain), ("tagged", tagged)):
-                spent = seconds(lambda export=export: export(model, inputs, path, exporter))  # type: ignore[misc]
-                if run:  # the first round warms caches up
-                    times[kind].append(spent)
-    medians = {kind: statistics.median(values) for kind, values in times.items()}
-    return {
-        "model": name,
-        "exporter": exporter,
-        "plain_seconds": round(medians["plain"], 3),
-        "tagged_seconds": round(medians["tagged"], 3),
-        "ratio": round(medians["tagged"] / medians["plain"], 3),
-        "limit": LIMITS[exporter],
-    }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--exporter", choices=sorted(LIMITS))
-    arguments = parser.parse_args()
-    with nullcontext():
-        torch.manual_seed(0)
-        rows = [
-            measure(name, model, inputs, exporter, arguments.runs)
-            for exporter in ([arguments.exporter] if arguments.exporter else ["torchscript", "dynamo"])
-            for name, (model, inputs) in models(arguments.hidden).items()
-        ]
-    sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
-    return 0 if all(row["ratio"] <= row["limit"] for row in rows) else 1  # type: ignore[operator]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,7 +20,6 @@ report findings with exit code 1.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -87,7 +86,9 @@ class UnknownName(UserError):
     """A name that is not among the known ones; the nearest of them is proposed."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = list(known)
+        import difflib  # only needed when something is wrong, and not quick to import
+
+        names = [str(item) for item in known]
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names[:12])}."
         super().__init__(f"unknown {kind} {name!r}", hint)

@@ -44,7 +44,10 @@ def initializer_dataflow(
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         readers = graph.consumers.get(name, ()) if name not in known else ()
-        owner = field.enclosing([nodes[reader.key] for reader in readers if reader.key in nodes])
+        claimed = [nodes[reader.key] for reader in readers if reader.key in nodes]
+        paths = {call.path for claim in claimed for call in claim.owners}
+        # A weight is a module's, not a call's: several calls of one module read the same one.
+        owner = ModuleCall(paths.pop()) if len(paths) == 1 else field.enclosing(claimed)
         if owner is not None:
             claims[name] = _inferred(owner, "read by", strategy)
     return claims

@@ -1,0 +1,44 @@
+"""Measure everything, write docs/measured.md, exit 1 where a limit is missed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from bench import coverage, export_overhead, record_size, startup
+from bench.report import page
+
+PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
+MEASUREMENTS = {
+    "coverage": coverage.measure,
+    "record_size": record_size.measure,
+    "startup": startup.measure,
+    "export_overhead": export_overhead.measure,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", metavar="NAME", help="measure these, and write no page")
+    only = parser.parse_args().only
+    tables = [measure() for name, measure in MEASUREMENTS.items() if not only or name in only]
+    versions = ", ".join(
+        f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "onnx", "onnxruntime")
+    )
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+    text = page(tables, machine)
+    if not only:
+        PAGE.write_text(text)
+    sys.stdout.write(text)
+    missed = [table.title for table in tables if not table.holds]
+    if missed:
+        sys.stderr.write(f"missed: {', '.join(missed)}\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
