@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
-from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.lineage import Link
 
 
@@ -24,17 +23,17 @@ def adopt(
     changed: dict[str, Claim] = {}
     for key, link in links.items():
         sources = [before[source] for source in link.sources if source in before]
-        added = [call for claim in sources for call in claim.owners if call.path in orphans]
-        if added:
-            changed[key] = _with_owners(
-                claims.get(key), added, sources, Evidence(EvidenceKind.LINEAGE, tool, link.relation)
+        givers = [claim for claim in sources if any(call.path in orphans for call in claim.owners)]
+        if givers:
+            claim = claims.get(key)
+            if claim is None or claim.confidence is Confidence.INFERRED:
+                # What dataflow guessed of a folded constant gives way to what it was computed by.
+                claim = sources[0]
+            added = [call for giver in givers for call in giver.owners if call.path in orphans]
+            changed[key] = Claim(
+                owners=tuple(dict.fromkeys((*claim.owners, *added))),
+                confidence=min(Confidence.STRONG, *(item.confidence for item in (claim, *givers))),
+                evidence=(*claim.evidence, Evidence(EvidenceKind.LINEAGE, tool, link.relation)),
+                strategy=claim.strategy,
             )
     return changed
-
-
-def _with_owners(claim: Claim | None, added: list[ModuleCall], sources: list[Claim], lineage: Evidence) -> Claim:
-    if claim is None or claim.confidence is Confidence.INFERRED:
-        # What dataflow guessed of a folded constant gives way to what it was computed by.
-        claim = sources[0]
-    owners = tuple(dict.fromkeys((*claim.owners, *added)))
-    return Claim(owners, min(claim.confidence, Confidence.STRONG), (*claim.evidence, lineage), claim.strategy)

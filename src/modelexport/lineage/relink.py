@@ -34,6 +34,7 @@ class _Relinker:
         self.kept: dict[str, Node] = {}
         self.same_operator: dict[str, Node] = {}
         self.folded: dict[str, dict[str, None]] = {}
+        self.replaced: set[tuple[str, str]] = set()
 
     def run(self) -> Lineage:
         for node in self.after.nodes:
@@ -119,6 +120,9 @@ class _Relinker:
         """The value `now` stands where the value `was` stood."""
         if was == now or not was or not now or was not in self.before.producers or was in self.alive:
             return
+        if (was, now) in self.replaced:
+            return
+        self.replaced.add((was, now))
         if now in self.after.initializers:
             self._fold(now, self.before.producers[was])
             return
