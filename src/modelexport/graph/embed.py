@@ -71,14 +71,21 @@ def embed(model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions)
 
 def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> None:
     """Give every node the path of its module and its operator as a name, numbered where that is not unique."""
-    used: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for key, node in walk_nodes(model):
         attribution = attributions.get(key)
         scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
-        name = f"{scope}/{node.op_type}"
-        number = used.get(name, 0)
-        used[name] = number + 1
-        node.name = f"{name}_{number}" if number else name
+        node.name = _unused(f"{scope}/{node.op_type}", numbers)
+
+
+def _unused(name: str, numbers: dict[str, int]) -> str:
+    """The name, numbered if it is taken. `numbers` holds every taken name with the last number put behind it."""
+    candidate = name
+    while candidate in numbers:
+        numbers[name] += 1
+        candidate = f"{name}_{numbers[name]}"
+    numbers[candidate] = 0
+    return candidate
 
 
 def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
@@ -144,8 +151,15 @@ def _holders(model: onnx.ModelProto) -> Iterable[_Holder]:
     for _, node in walk_nodes(model):
         yield node
         for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graph_holders(body)
+            yield from _attribute_holders(attribute)
+
+
+def _attribute_holders(attribute: onnx.AttributeProto) -> Iterable[_Holder]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        yield from _graph_holders(body)
 
 
 def _graph_holders(graph: onnx.GraphProto) -> Iterable[_Holder]:
@@ -165,9 +179,11 @@ def _add(holder: _Holder, pairs: Iterable[tuple[str, str]]) -> None:
 def _scope(call: ModuleCall) -> str:
     """`encoder.layer.0.attention` as `/encoder/layer.0/attention`: a number stays with the name before it."""
     parts: list[str] = []
-    for name in str(call).split(".") if call.path else []:
+    for name in call.path.split(".") if call.path else []:
         if name.isdecimal() and parts:
             parts[-1] += f".{name}"
         else:
             parts.append(name)
+    if parts:
+        parts[-1] += str(call).removeprefix(call.path)
     return "".join(f"/{part}" for part in parts)

@@ -94,7 +94,15 @@ class Graph:
             inside = self.owners.get(node.graph) in dependent
             if node.op_type not in _SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
                 dependent.update(output for output in node.outputs if output)
+                dependent.update(self._outputs_around(node))
         return frozenset(dependent)
+
+    def _outputs_around(self, node: Node) -> Iterator[str]:
+        """What the nodes make in whose bodies this one is: a body may read values that its node does not."""
+        owner = self.by_key.get(self.owners.get(node.graph, ""))
+        while owner is not None:
+            yield from filter(None, owner.outputs)
+            owner = self.by_key.get(self.owners.get(owner.graph, ""))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -223,7 +231,17 @@ def _attributes(proto: onnx.NodeProto) -> bytes:
     kept = [
         item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     ]
-    return b"".join(sorted(item.SerializeToString(deterministic=True) for item in kept))
+    return b"".join(sorted(map(_attribute, kept)))
+
+
+def _attribute(item: onnx.AttributeProto) -> bytes:
+    if item.t.metadata_props or any(tensor.metadata_props for tensor in item.tensors):
+        plain = onnx.AttributeProto()
+        plain.CopyFrom(item)
+        for tensor in (*([plain.t] if plain.HasField("t") else []), *plain.tensors):
+            tensor.ClearField("metadata_props")
+        item = plain
+    return item.SerializeToString(deterministic=True)
 
 
 def _tensor(proto: onnx.TensorProto, value_id: str) -> Tensor:
