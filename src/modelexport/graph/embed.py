@@ -61,12 +61,13 @@ def embed(model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions)
     """Write provenance into the model, in place. Keys of an earlier embedding are replaced."""
     if options.strip_exporter_metadata:
         strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
-    strip_metadata(model, (PREFIX,), ())
+    _drop(model, (PREFIX,), ())
     if options.level is Level.FULL:
         write_node_keys(model, provenance)
+    else:
+        _clear_node_keys(model)
     if options.level is not Level.NONE:
-        entry = model.metadata_props.add()
-        entry.key, entry.value = RECORD_KEY, pack(provenance)
+        _add(model, [(RECORD_KEY, pack(provenance))])
 
 
 def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> None:
@@ -89,12 +90,19 @@ def _unused(name: str, numbers: dict[str, int]) -> str:
 
 
 def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
+    """Put the keys of every node right, whatever they say now."""
     keys_of = cache(partial(node_keys, provenance))
     for key, node in walk_nodes(model):
+        _drop(node, (PREFIX,), ())
         entry = provenance.nodes.get(key)
         if entry is not None:
             _add(node, keys_of(entry.attribution).items())
     model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
+
+
+def _clear_node_keys(model: onnx.ModelProto) -> None:
+    for _, node in walk_nodes(model):
+        _drop(node, (PREFIX,), ())
 
 
 def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str]:
@@ -122,14 +130,19 @@ def read_record(model: onnx.ModelProto) -> str | None:
 
 
 def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    """Remove entries with these prefixes or keys from everything that can carry metadata."""
     for holder in _holders(model):
-        if not holder.metadata_props:
-            continue
-        kept = [entry for entry in holder.metadata_props if not (entry.key.startswith(prefixes) or entry.key in keys)]
-        if len(kept) != len(holder.metadata_props):
-            pairs = [(entry.key, entry.value) for entry in kept]
-            del holder.metadata_props[:]
-            _add(holder, pairs)
+        _drop(holder, prefixes, keys)
+
+
+def _drop(holder: _Holder, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    if not holder.metadata_props:
+        return
+    pairs = [(entry.key, entry.value) for entry in holder.metadata_props]
+    kept = [(key, value) for key, value in pairs if not (key.startswith(prefixes) or key in keys)]
+    if len(kept) != len(pairs):
+        del holder.metadata_props[:]
+        _add(holder, kept)
 
 
 def sidecar_path(path: Path) -> Path:

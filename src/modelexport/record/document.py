@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -19,25 +20,44 @@ DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def to_document(provenance: Provenance) -> Json:
+    document: Json = json.loads(write_document(provenance))
+    return document
+
+
+def write_document(provenance: Provenance) -> str:
+    """The document as text, one line for each entry: quick to write, and to read with grep and diff."""
     tags = provenance.tags.by_path
+    hierarchy = provenance.hierarchy
 
     @cache
-    def answer(attribution: Attribution) -> Json:
-        return {"tag": provenance.tag(attribution), **attribution_out(attribution)}
+    def answer(attribution: Attribution) -> str:
+        # Most nodes of a module share one attribution; it is put into words once.
+        return _text({"tag": provenance.tag(attribution), **attribution_out(attribution)})[1:-1]
 
-    return {
-        "schema": SCHEMA_VERSION,
-        "origin": origin_out(provenance.origin),
-        "policy": policy_out(provenance.policy),
-        "modules": [module_out(module, tags.get(path, "")) for path, module in provenance.hierarchy.modules.items()],
-        "calls": [_call_out(site) for site in provenance.hierarchy.calls],
-        "nodes": [
-            {"key": entry.key, "name": entry.name, "op_type": entry.op_type, **answer(entry.attribution)}
-            for entry in provenance.nodes.values()
-        ],
-        "initializers": [{"name": name, **answer(item)} for name, item in provenance.initializers.items()],
-        "absent": dict(provenance.absent),
+    nodes = [
+        f'{{"key": {_text(entry.key)}, "name": {_text(entry.name)}, "op_type": {_text(entry.op_type)}, '
+        f"{answer(entry.attribution)}}}"
+        for entry in provenance.nodes.values()
+    ]
+    weights = [f'{{"name": {_text(name)}, {answer(item)}}}' for name, item in provenance.initializers.items()]
+    parts = {
+        "schema": str(SCHEMA_VERSION),
+        "origin": _text(origin_out(provenance.origin)),
+        "policy": _text(policy_out(provenance.policy)),
+        "modules": _lines(_text(module_out(item, tags.get(path, ""))) for path, item in hierarchy.modules.items()),
+        "calls": _lines(_text(_call_out(site)) for site in hierarchy.calls),
+        "nodes": _lines(nodes),
+        "initializers": _lines(weights),
+        "absent": _text(dict(provenance.absent)),
     }
+    return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "\n}\n"
+
+
+_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _lines(entries: Iterable[str]) -> str:
+    return "[\n" + ",\n".join(entries) + "\n]"
 
 
 def from_document(document: object) -> Provenance:
@@ -240,15 +260,3 @@ def _names_in(items: list[Any]) -> tuple[str, ...]:
 
 def _texts_in(item: Json) -> dict[str, str]:
     return {text_in(key): text_in(value) for key, value in item.items()}
-
-
-def write_document(provenance: Provenance) -> str:
-    """The document as text, one line for each entry: quick to write, and to read with grep and diff."""
-    document = to_document(provenance)
-    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in document.items()) + "\n}\n"
-
-
-def _lines(value: object) -> str:
-    if not isinstance(value, list) or not value:
-        return json.dumps(value, ensure_ascii=False)
-    return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
