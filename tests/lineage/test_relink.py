@@ -85,6 +85,24 @@ def test_so_is_one_that_had_a_bias_already() -> None:
     assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
 
 
+def test_a_bias_that_moved_into_a_convolution_makes_it_both() -> None:
+    before = graph(node("Conv", "x w", "c"), node("Add", "c b", "n"), node("Relu", "n", "y"), weights=["w", "b"])
+    after = graph(node("Conv", "x w b", "c"), node("Relu", "c", "y"), weights=["w", "b"])
+    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+
+
+def test_only_what_has_weights_is_absorbed_into_weights() -> None:
+    before = graph(
+        node("Conv", "x w", "c"),
+        node("Identity", "c", "dropped"),
+        node("BatchNormalization", "dropped s b m v", "n"),
+        node("Relu", "n", "y"),
+        weights=list("wsbmv"),
+    )
+    after = graph(node("Conv", "x w_bn b_bn", "c"), node("Relu", "c", "y"), weights=["w_bn", "b_bn"])
+    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+
+
 def test_a_normalization_folded_at_the_end_of_the_graph_is_found_by_the_outputs() -> None:
     before = graph(
         node("Conv", "x w", "c"), node("BatchNormalization", "c s b m v", "n"), outputs="n", weights=list("wsbmv")
@@ -154,6 +172,36 @@ def test_twins_may_read_equal_constants_of_different_names() -> None:
     )
     after = graph(node("Add", "x one", "a"), node("Mul", "a a", "y"), weights=[weight("one", 1)])
     assert links(before, after) == {"a": ("shared", "a b"), "y": ("kept", "y")}
+
+
+def test_a_twin_whose_reader_was_rewritten_is_still_a_twin() -> None:
+    before = graph(
+        node("Sin", "x", "a"), node("Neg", "a", "n"), node("Sin", "x", "b"), node("Abs", "b", "y"), outputs="n y"
+    )
+    after = graph(node("Sin", "x", "a"), node("Neg", "a", "n"), node("Max", "a n", "y"), outputs="n y")
+    assert links(before, after) == {"a": ("shared", "a b"), "n": ("kept", "n"), "y": ("rewritten", "y")}
+
+
+def test_weights_too_large_to_compare_are_equal_where_their_readers_were_merged() -> None:
+    before = graph(
+        node("MatMul", "x w", "a1"),
+        node("Tanh", "a1", "b1"),
+        node("MatMul", "x v", "a2"),
+        node("Tanh", "a2", "b2"),
+        node("Add", "b1 b2", "y"),
+        weights=["w", "v"],
+    )
+    after = graph(node("MatMul", "x w", "a1"), node("Tanh", "a1", "b1"), node("Add", "b1 b1", "y"), weights=["w"])
+    assert links(before, after) == {"a1": ("shared", "a1 a2"), "b1": ("shared", "b1 b2"), "y": ("kept", "y")}
+
+
+def test_nodes_with_bodies_are_never_twins() -> None:
+    def choice(operator: str, output: str) -> onnx.NodeProto:
+        return node("If", "c", output, then_branch=body(node(operator, "x", "t"), outputs="t"))
+
+    before = graph(choice("Neg", "a"), choice("Abs", "b"), inputs="x c", outputs="a")
+    after = graph(choice("Neg", "a"), inputs="x c", outputs="a")
+    assert links(before, after)["a"] == ("kept", "a")
 
 
 def test_random_nodes_are_never_twins() -> None:
@@ -257,6 +305,18 @@ def test_folding_owns_neither_literals_nor_data() -> None:
     )
     after = graph(node("Relu", "x", "h"), node("MatMul", "h f", "y"), weights=["f"])
     assert folded(before, after) == {"f": ("folded", "f")}
+
+
+def test_folding_a_shape_does_not_own_what_was_measured() -> None:
+    before = graph(
+        node("Relu", "x", "h"),
+        node("Shape", "h", "s"),
+        node("Gather", "s i", "f"),
+        node("Reshape", "h f", "y"),
+        weights=["i"],
+    )
+    after = graph(node("Relu", "x", "h"), node("Reshape", "h f", "y"), weights=["f"])
+    assert folded(before, after) == {"f": ("folded", "s f")}
 
 
 def test_bodies_are_linked_like_the_graph_around_them() -> None:

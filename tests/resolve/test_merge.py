@@ -56,9 +56,9 @@ def test_an_answer_has_owners_or_a_reason_and_forgets_no_claim(dispute: tuple[Hi
 
 
 def test_the_surest_claim_wins_and_the_other_is_kept() -> None:
-    weak, sure = claim("b", confidence=Confidence.INFERRED), claim("a.p")
+    weak, sure = claim("a.p", confidence=Confidence.INFERRED), claim("b")
     answer = resolve([weak, sure], NET)
-    assert answer.module == "a.p"
+    assert answer.module == "b"
     assert answer.confidence is Confidence.EXACT
     assert answer.lost == (weak,)
     assert answer.reason == ""

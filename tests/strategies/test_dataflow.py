@@ -130,3 +130,10 @@ def test_initializers_belong_to_what_reads_them() -> None:
     found = initializer_dataflow(made, NET, nodes, {"known": claim("b")}, "s")
     assert owners(found) == {"w": ("b",), "s": ("a",)}
     assert {item.confidence for item in found.values()} == {Confidence.INFERRED}
+
+
+def test_an_initializer_that_several_calls_read_belongs_to_their_module() -> None:
+    twice = tree({"": "Net", "a": "Linear"}, "", "a", "a")
+    made = graph(node("MatMul", "x w", "h"), node("MatMul", "h w", "y"), weights=["w"])
+    found = initializer_dataflow(made, twice, {"h": claim("a"), "y": claim("a#1")}, {}, "s")
+    assert owners(found) == {"w": ("a",)}
