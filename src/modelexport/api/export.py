@@ -148,6 +148,7 @@ class _Export:
         with self.clock.step("attribute"):
             provenance = self._attribute(run, exported, request)
         with self.clock.step("write"):
+            provenance = self._rename(exported.model, provenance)
             files = self._write(exported.model, provenance)
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
@@ -194,9 +195,15 @@ class _Export:
 
         return judge_folded(graph, run.hierarchy, lambda: unfolded(run, request))
 
+    def _rename(self, model: ModelFile, provenance: Provenance) -> Provenance:
+        if self.options.embed.names is not Names.HIERARCHICAL:
+            return provenance
+        names = rename_nodes(model.proto, {key: entry.attribution for key, entry in provenance.nodes.items()})
+        return replace(
+            provenance, nodes={key: replace(entry, name=names[key]) for key, entry in provenance.nodes.items()}
+        )
+
     def _write(self, model: ModelFile, provenance: Provenance) -> tuple[Path, ...]:
-        if self.options.embed.names is Names.HIERARCHICAL:
-            rename_nodes(model.proto, {key: entry.attribution for key, entry in provenance.nodes.items()})
         embed(model.proto, provenance, self.options.embed)
         sidecar = sidecar_path(self.path)
         with staging() as stage:

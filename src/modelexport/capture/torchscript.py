@@ -8,7 +8,9 @@ module, this leaves every scope and every parameter name as it is.
 from __future__ import annotations
 
 import io
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,10 +43,10 @@ def _torch_export(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, options: Mapping[str, Any]
 ) -> ModelFile:
     tensors = arguments.tensors
-    with called_by_position(model, arguments), _log_off(), tempfile.TemporaryDirectory() as folder:
-        size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
-        target = io.BytesIO() if size < _IN_MEMORY else str(Path(folder) / "model.onnx")
-        try:
+    folder = Path(tempfile.mkdtemp(prefix="modelexport-")) if _size(model) > _IN_MEMORY else None
+    target = io.BytesIO() if folder is None else str(folder / "model.onnx")
+    try:
+        with called_by_position(model, arguments), _log_off():
             torch.onnx.export(
                 model,
                 tuple(tensors.values()),
@@ -56,9 +58,26 @@ def _torch_export(
                 dynamic_axes={name: dict(axes) for name, axes in request.axes.items() if name in tensors} or None,
                 **options,
             )
-        except Exception as error:
+    except BaseException as error:
+        _remove(folder)
+        if isinstance(error, Exception):
             raise export_failed(model, "torchscript", error, "Try --exporter dynamo.") from error
-        return parse_model(target.getbuffer()) if isinstance(target, io.BytesIO) else open_model(Path(target))
+        raise
+    if isinstance(target, io.BytesIO):
+        return parse_model(target.getbuffer())
+    file = open_model(Path(target))
+    # The weights stay in the folder until nobody can ask for them any more.
+    weakref.finalize(file, _remove, folder)
+    return file
+
+
+def _size(model: torch.nn.Module) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+
+
+def _remove(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -70,13 +70,18 @@ def embed(model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions)
         _add(model, [(RECORD_KEY, pack(provenance))])
 
 
-def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> None:
-    """Give every node the path of its module and its operator as a name, numbered where that is not unique."""
+def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> dict[str, str]:
+    """Give every node the path of its module and its operator as a name, numbered where that is not unique.
+
+    Returns the names by node key.
+    """
     numbers: dict[str, int] = {}
+    names: dict[str, str] = {}
     for key, node in walk_nodes(model):
         attribution = attributions.get(key)
         scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
-        node.name = _unused(f"{scope}/{node.op_type}", numbers)
+        node.name = names[key] = _unused(f"{scope}/{node.op_type}", numbers)
+    return names
 
 
 def _unused(name: str, numbers: dict[str, int]) -> str:
