@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, leaf_name
 from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.failure import export_failed, reason
+from modelexport.errors import ExportFailed
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import ModelFile
 from modelexport.graph.weights import Lazy, WeightData
@@ -33,12 +34,16 @@ def export_dynamo(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, hierarchy: Hierarchy
 ) -> Exported:
     program, notes = _export(model, arguments, request)
+    fixed = _fixed_symbols(program)
     before = index_model(_to_file(program.model).proto)
     scopes = ExporterScopes(_fx_calls(program, hierarchy))
     program.optimize()
     file = _to_file(program.model)
-    notes += _name_axes(file.proto, request.axes)
-    return Exported(file, "dynamo", before, scopes, tuple(notes))
+    # After a refusal every axis is fixed, and the note that says so is there.
+    stuck = _name_axes(file.proto, {} if notes else request.axes, fixed)
+    if stuck and request.must_dynamic:
+        raise ExportFailed(f"torch cannot keep every axis dynamic: {'; '.join(stuck)}", "Leave --dynamic out.")
+    return Exported(file, "dynamo", before, scopes, (*notes, *stuck))
 
 
 def _export(
@@ -149,8 +154,17 @@ def _weights_aside(model: ir.Model) -> Iterator[dict[str, WeightData]]:
             value.const_value = tensor
 
 
-def _name_axes(proto: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> list[str]:
+def _fixed_symbols(program: torch.onnx.ONNXProgram) -> dict[str, int]:
+    """Symbols that can have one value only. torch leaves them symbols in the graph, although nothing else would run."""
+    if program.exported_program is None:
+        return {}
+    ranges = program.exported_program.range_constraints
+    return {str(symbol): int(bounds.lower) for symbol, bounds in ranges.items() if bounds.lower == bounds.upper}
+
+
+def _name_axes(proto: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]], fixed: Mapping[str, int]) -> list[str]:
     """Give torch's symbols (`s72`) the names that were asked for; report axes that torch made fixed."""
+    _rename_symbols(proto, {}, fixed)
     names: dict[str, str] = {}
     notes: list[str] = []
     for value in proto.graph.input:
@@ -158,17 +172,17 @@ def _name_axes(proto: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) ->
         for axis, wanted in axes.get(value.name, {}).items():
             if dims[axis].HasField("dim_param"):
                 names.setdefault(dims[axis].dim_param, wanted)
-            elif axes:
+            else:
                 notes.append(f"axis {axis} ({wanted}) of {value.name} is fixed at {dims[axis].dim_value} by torch")
-    _rename_symbols(proto, names)
+    _rename_symbols(proto, names, {})
     return notes
 
 
-def _rename_symbols(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
-    if not names:
-        return
-    symbols = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b")
+def _rename_symbols(proto: onnx.ModelProto, names: Mapping[str, str], fixed: Mapping[str, int]) -> None:
+    symbols = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
-            if dim.HasField("dim_param"):
+            if dim.dim_param in fixed:
+                dim.dim_value = fixed[dim.dim_param]
+            elif symbols is not None and dim.dim_param:
                 dim.dim_param = symbols.sub(lambda found: names[found[1]], dim.dim_param)

@@ -110,8 +110,8 @@ def _widen(
             if shape[axis] < _SMALLEST_DYNAMIC and label not in real:
                 shape[axis] = _SMALLEST_DYNAMIC
                 notes.append(
-                    f"input {name!r}: axis {axis} ({label}) is sampled with size 2, because torch fixes "
-                    "axes of size 1; a static export keeps 1"
+                    f"input {name!r}: axis {axis} ({label}) is sampled with size 2, because torch takes "
+                    "an axis of size 1 for one that never grows; a static export keeps 1"
                 )
         widened[name] = replace(spec, shape=tuple(shape))
     return widened, tuple(notes)

@@ -22,8 +22,8 @@ class InputSpec:
 class InputRequest:
     """Where inputs come from; whatever is not said here is made from the model's configuration.
 
-    `static` keeps axes of size 1 as written: without it they are made with size 2, because torch fixes any
-    axis that it sees with size 1.
+    `static` keeps axes of size 1 as written: without it they are made with size 2, because torch takes
+    an axis of size 1 for one that is broadcast and never grows.
     """
 
     text: str | None = None
