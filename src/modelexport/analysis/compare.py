@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from modelexport.analysis.facts import Analysis, FileFacts, ModuleFacts
 from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import ModuleCall
 
 # With fewer equal node keys than this, the files name values differently: names say nothing about edges.
 _SAME_NAMING = 0.5
@@ -125,7 +126,7 @@ def _changed_nodes(a: Examined, b: Examined) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for key in shared:
         if _is_changed(a.graph, b.graph, key, same_naming):
-            found.setdefault((modules.get(key) or "").partition("#")[0], []).append(key)
+            found.setdefault(ModuleCall.parse(modules.get(key) or "").path, []).append(key)
     return {path: tuple(keys) for path, keys in found.items()}
 
 

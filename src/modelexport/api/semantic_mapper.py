@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
 import onnx
@@ -29,5 +30,10 @@ class SemanticMapper:
         return build_provenance(self._graph, self._hierarchy, claims.nodes, claims.initializers, origin)
 
     def map_all_nodes(self) -> dict[str, Attribution]:
-        """The attribution of every node, by node name (by node key where a node has no name)."""
-        return {entry.name or key: entry.attribution for key, entry in self.provenance.nodes.items()}
+        """The attribution of every node, by node name; by node key where the name is missing or not the only one."""
+        nodes = self.provenance.nodes
+        uses = Counter(entry.name for entry in nodes.values())
+        return {
+            entry.name if entry.name and uses[entry.name] == 1 else key: entry.attribution
+            for key, entry in nodes.items()
+        }

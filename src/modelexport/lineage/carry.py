@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modelexport.record.evidence import Claim, Evidence, EvidenceKind
+from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.lineage import Link, Relation
 
 
@@ -23,7 +23,9 @@ def _carried(sources: list[Claim], link: Link, tool: str) -> Claim:
         return sources[0]
     owners = dict.fromkeys(owner for claim in sources for owner in claim.owners)
     lineage = Evidence(EvidenceKind.LINEAGE, tool, f"{link.relation} from {len(link.sources)}")
-    confidence = min(claim.confidence for claim in sources)
+    # What a rewrite brought along nobody named, and a source that nobody knows may have been another module's.
+    derived = link.relation is Relation.INTRODUCED or len(sources) < len(link.sources)
+    confidence = min(*(claim.confidence for claim in sources), Confidence.STRONG if derived else Confidence.EXACT)
     return Claim(tuple(owners), confidence, (*_kinds(sources), lineage), sources[0].strategy)
 
 
