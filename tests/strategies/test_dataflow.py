@@ -92,9 +92,15 @@ def test_the_body_of_a_node_that_is_inferred_itself() -> None:
 
 
 def test_what_is_not_connected_gets_no_claim() -> None:
-    made = graph(node("Relu", "x", "h"), node("Constant", "", "c", value_float=1.0), node("Neg", "c", "y"))
+    made = graph(node("Relu", "x", "h"), node("Constant", "", "c", value_float=1.0), node("Neg", "c", "y"), outputs="h")
     assert inferred(made, {"h": claim("a.p")}) == {}
-    assert inferred(made, {}) == {}
+
+
+def test_a_constant_that_the_model_returns_belongs_to_the_root() -> None:
+    made = graph(node("Relu", "x", "h"), node("Constant", "", "y", value_float=1.0))
+    found = dataflow_claims(made, NET, {"h": claim("a.p")}, "s")
+    assert owners(found) == {"y": ("",)}
+    assert str(found["y"].evidence[0]) == "dataflow:returned by"
 
 
 def test_what_is_claimed_is_left_alone() -> None:

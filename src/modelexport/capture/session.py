@@ -45,7 +45,7 @@ def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
             hierarchy, outputs = trace_run(model, arguments)
     tensors = output_tensors(outputs)
-    names = tuple(tensors) if has_named_outputs(outputs) else ()
+    names = _output_names(tensors, arguments) if has_named_outputs(outputs) else ()
     return TracedRun(model, arguments, hierarchy, tensors, names, notes)
 
 
@@ -61,8 +61,15 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
 
 def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
+    request = replace(request, output_names=run.output_names)
     with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
         return unfolded_torchscript(run.model, run.arguments, request)
+
+
+def _output_names(outputs: Mapping[str, torch.Tensor], arguments: CallArguments) -> tuple[str, ...]:
+    """A model may return an input under the same name; a graph cannot have both."""
+    taken = arguments.tensors
+    return tuple(f"{name}_output" if name in taken else name for name in outputs)
 
 
 def _input_notes(exported: Exported, arguments: CallArguments) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 
 
 def dataflow_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
@@ -101,7 +101,11 @@ def _decide(
     if above is not None:
         return _inferred(above, "made from", strategy)
     holder = field.holder(node)
-    return None if holder is None else _inferred(holder, "inside the body of", strategy)
+    if holder is not None:
+        return _inferred(holder, "inside the body of", strategy)
+    # Whatever leaves the graph was handed out by the model itself.
+    returned = not set(node.outputs).isdisjoint(field.graph.outputs)
+    return _inferred(ModuleCall(ROOT), "returned by", strategy) if returned else None
 
 
 def _inferred(call: ModuleCall, how: str, strategy: str) -> Claim:
