@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from torch.nn.modules import module as module_hooks
 from modelexport.capture.arguments import CallArguments, bind_arguments
 from modelexport.capture.state import quiet, undisturbed
 from modelexport.errors import InputError
-from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
@@ -52,18 +52,22 @@ def run_model(model: nn.Module, arguments: CallArguments) -> Any:
 
 def read_modules(model: nn.Module) -> Iterator[Module]:
     """The module tree, without running anything."""
-    aliases: dict[int, list[str]] = {}
+    aliases: dict[nn.Module, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for path, part in model.named_modules(remove_duplicate=False):
-        aliases.setdefault(id(part), []).append(path)
+        aliases.setdefault(part, []).append(path)
+    for path, part in model.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            names.setdefault(id(tensor), []).append(join(path, name))
     for path, part in model.named_modules():
         yield Module(
             path=path,
             class_name=type(part).__name__,
             package=type(part).__module__,
-            parameters=tuple(_tensor(name, tensor) for name, tensor in part._parameters.items() if tensor is not None),
-            buffers=tuple(_tensor(name, tensor) for name, tensor in part._buffers.items() if tensor is not None),
+            parameters=_tensors(path, part._parameters, names),
+            buffers=_tensors(path, part._buffers, names),
             arguments=_arguments(type(part).forward),
-            aliases=tuple(alias for alias in aliases[id(part)] if alias != path),
+            aliases=tuple(alias for alias in aliases[part] if alias != path),
             container=isinstance(part, _CONTAINERS) or type(part).forward is nn.Module.forward,
         )
 
@@ -131,8 +135,17 @@ class _CallRecorder:
         return self._paths.get(module) if threading.get_ident() == self._thread else None
 
 
-def _tensor(name: str, tensor: torch.Tensor) -> TensorInfo:
-    return TensorInfo(name, tuple(tensor.shape), _dtype(tensor), tensor.numel() * tensor.element_size())
+def _tensors(
+    path: str, tensors: Mapping[str, torch.Tensor | None], names: Mapping[int, list[str]]
+) -> tuple[TensorInfo, ...]:
+    """The tensors that a module holds itself. `names` are all names of a tensor, by its identity."""
+    found: list[TensorInfo] = []
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            tied = tuple(other for other in names[id(tensor)] if other != join(path, name))
+            nbytes = tensor.numel() * tensor.element_size()
+            found.append(TensorInfo(name, tuple(tensor.shape), _dtype(tensor), nbytes, tied))
+    return tuple(found)
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
     with EXPORT_LOCK, quiet(), exportable_experts(model):
         hierarchy, outputs = trace_run(model, arguments)
         notes: tuple[str, ...] = ()
-        if _is_opaque(outputs) and "use_cache" in hierarchy.modules[""].arguments:
+        if _is_opaque(outputs) and _takes(model, "use_cache"):
             # Neither exporter can return the cache object that generation uses.
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
@@ -78,6 +79,11 @@ def _input_notes(exported: Exported, arguments: CallArguments) -> list[str]:
     found = {value.name for value in exported.model.proto.graph.input}
     extra = [f"the graph has an input that was not asked for: {name}" for name in sorted(found - set(given))]
     return extra + [f"the graph does not read the input {name}" for name in given if name not in found]
+
+
+def _takes(model: torch.nn.Module, name: str) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return name in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
 
 
 def _is_opaque(outputs: Any) -> bool:

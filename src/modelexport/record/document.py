@@ -163,12 +163,14 @@ def module_in(item: Json) -> Module:
 
 
 def _tensor_out(tensor: TensorInfo) -> Json:
-    return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype, "nbytes": tensor.nbytes}
+    item = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype, "nbytes": tensor.nbytes}
+    return item | {"tied": list(tensor.tied)} if tensor.tied else item
 
 
 def _tensor_in(item: Json) -> TensorInfo:
     shape = tuple(map(int, item["shape"]))
-    return TensorInfo(text_in(item["name"]), shape, text_in(item["dtype"]), int(item["nbytes"]))
+    tied = tuple(map(text_in, item.get("tied", ())))
+    return TensorInfo(text_in(item["name"]), shape, text_in(item["dtype"]), int(item["nbytes"]), tied)
 
 
 def _call_out(site: CallSite) -> Json:

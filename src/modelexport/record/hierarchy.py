@@ -38,12 +38,16 @@ def _is_numbered(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A parameter or buffer, by its name inside its module."""
+    """A parameter or buffer, by its name inside its module.
+
+    tied  full names under which other modules hold the same tensor
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
+    tied: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -115,14 +119,17 @@ class Hierarchy:
     @cached_property
     def tensor_owners(self) -> Mapping[str, tuple[str, ...]]:
         """Full parameter and buffer names (aliases included), mapped to the modules that hold them."""
-        owners: dict[str, list[str]] = {}
+        holders: dict[str, str] = {}
+        ties: dict[str, tuple[str, ...]] = {}
         for module in self.modules.values():
             for path in (module.path, *module.aliases):
                 for tensor in module.tensors:
-                    holders = owners.setdefault(join(path, tensor.name), [])
-                    if module.path not in holders:
-                        holders.append(module.path)
-        return {name: tuple(paths) for name, paths in owners.items()}
+                    name = join(path, tensor.name)
+                    holders[name], ties[name] = module.path, tensor.tied
+        return {
+            name: tuple(dict.fromkeys([path, *(holders[other] for other in ties[name] if other in holders)]))
+            for name, path in holders.items()
+        }
 
     @cached_property
     def parameter_owners(self) -> Mapping[str, tuple[str, ...]]:
