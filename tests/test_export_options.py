@@ -179,6 +179,30 @@ def _dims(value: onnx.ValueInfoProto) -> list[int | str]:
     return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
+class Choosing(nn.Module):
+    """Which way it goes depends on the values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x * 3
+
+
+def test_a_decision_that_tracing_took_for_good_is_noticed(tmp_path: Path) -> None:
+    result = mx.export(Choosing(), tmp_path / "c.onnx", inputs=X + 1, exporter="torchscript")
+    assert result.check is not None
+    assert result.check.ok
+    assert any("inputs like the sample" in note for note in result.notes), result.notes
+
+
+def test_an_opset_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(mx.UserError, match="there is no opset 999"):
+        mx.export(Choosing(), tmp_path / "c.onnx", inputs=X, opset=999)
+
+
+def test_an_opset_that_torch_cannot_reach_is_reported(tmp_path: Path) -> None:
+    result = mx.export(nets.perturbed(nets.CalledThrice()), tmp_path / "n.onnx", inputs=X, opset=3)
+    assert any("asked for, 3" in note for note in result.notes), result.notes
+
+
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 def test_wrong_numbers_are_noticed(tmp_path: Path, exporter: str) -> None:
     result = mx.export(Random(), tmp_path / "r.onnx", inputs=X, exporter=exporter)

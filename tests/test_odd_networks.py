@@ -74,6 +74,31 @@ def test_folded_batch_normalization_belongs_to_both(tmp_path: Path, exporter: st
     found = export(nets.perturbed(nets.FoldedNorm()), image, tmp_path, exporter)
     assert owners(found, "Conv") == [{"conv", "bn"}, {"wide", "norm"}]
     assert owners(found, "Relu") == [{""}, {""}]
+    weights = {frozenset(answer.modules) for answer in found.initializers.values()}
+    assert weights == {frozenset({"conv", "bn"}), frozenset({"wide", "norm"})}
+
+
+def test_weights_that_were_merged_belong_to_all(tmp_path: Path) -> None:
+    found = export(nets.EqualWeights().eval(), torch.linspace(-1, 1, 32).reshape(2, 16), tmp_path, "dynamo")
+    assert [set(answer.modules) for answer in found.initializers.values()] == [{"norms.0", "norms.1", "norms.2"}] * 2
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(6, 4)
+        self.head = torch.nn.Linear(4, 6, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.table(ids)))
+
+
+@both_exporters
+def test_tied_weights_belong_to_both(tmp_path: Path, exporter: str) -> None:
+    found = export(Tied().eval(), torch.tensor([[1, 2], [3, 4]]), tmp_path, exporter)
+    assert set(found.initializers["table.weight"].modules) == {"table", "head"}
+    assert modules(found, "Gather", "Tanh", "MatMul") == ["table", "", "head"]
 
 
 def test_a_shared_node_belongs_to_both_siblings(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_compare(small: SmallFile, small_path: Path, tmp_path: Path, capsys: pyt
     assert "No differences." in capsys.readouterr().out
     other = small.but(r0=credited("")).write(tmp_path / "b.onnx")
     assert run("compare", small_path, other) == 1
-    assert "2 modules differ: 1 nodes removed, 1 added, 0 changed" in capsys.readouterr().out
+    assert "2 modules differ: 1 node removed, 1 added, 0 changed" in capsys.readouterr().out
     assert run("compare", small_path, other, "--format", "json") == 1
     document = json.loads(capsys.readouterr().out)
     assert [found["operators"] for found in document["differences"]] == [{"Relu": [0, 1]}, {"Relu": [1, 0]}]

@@ -6,6 +6,7 @@ exporters, or of different versions of a model, can be laid side by side.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -61,7 +62,11 @@ class ModuleDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`only_a` and `only_b` are modules of one file alone; `inputs` and `outputs` name those of one alone."""
+    """`only_a` and `only_b` are modules of one file alone; `inputs` and `outputs` name those of one alone.
+
+    nodes         how many nodes the files have
+    unattributed  operators of nodes without a module that occur more or less often
+    """
 
     a: FileFacts
     b: FileFacts
@@ -72,10 +77,13 @@ class Comparison:
     only_b: tuple[ModuleFacts, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    nodes: Pair
+    unattributed: Mapping[str, Pair]
 
     @property
     def identical(self) -> bool:
-        return not (self.differences or self.only_a or self.only_b or self.inputs or self.outputs)
+        modules = self.differences or self.only_a or self.only_b or self.unattributed
+        return not (modules or self.inputs or self.outputs)
 
 
 def compare_files(a: Examined, b: Examined) -> Comparison:
@@ -93,6 +101,8 @@ def compare_files(a: Examined, b: Examined) -> Comparison:
         only_b=tuple(module for path, module in right.items() if path not in left),
         inputs=_one_sided(a.graph.inputs, b.graph.inputs),
         outputs=_one_sided(a.graph.outputs, b.graph.outputs),
+        nodes=Pair(len(a.analysis.nodes), len(b.analysis.nodes)),
+        unattributed=dict(_operators(_without_module(a.analysis), _without_module(b.analysis))),
     )
 
 
@@ -109,6 +119,10 @@ def _difference(a: ModuleFacts, b: ModuleFacts, changed: tuple[str, ...]) -> Mod
         parameters=Pair(a.own.parameters, b.own.parameters),
         bytes=Pair(a.own.bytes, b.own.bytes),
     )
+
+
+def _without_module(analysis: Analysis) -> Counter[str]:
+    return Counter(node.op_type for node in analysis.nodes if node.module is None)
 
 
 def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str, Pair]]:

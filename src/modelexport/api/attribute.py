@@ -11,11 +11,16 @@ from modelexport.lineage.carry import carry
 from modelexport.lineage.relink import relink
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.record.hierarchy import Hierarchy
-from modelexport.record.lineage import Lineage
+from modelexport.record.lineage import Lineage, Relation
 from modelexport.record.signals import ExporterScopes
 from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
 from modelexport.strategies.enhanced_semantic import NAME, GraphClaims, enhanced_semantic
-from modelexport.strategies.parameters import folded_parameter_claims, initializer_claims
+from modelexport.strategies.parameters import (
+    absorbed_parameter_claims,
+    folded_parameter_claims,
+    initializer_claims,
+    replaced_parameter_claims,
+)
 
 _TORCH_OPTIMIZER = "torch optimizer"
 _TORCHSCRIPT_FOLDING = "torchscript folding"
@@ -39,6 +44,7 @@ def judge_optimized(graph: Graph, before: Graph, hierarchy: Hierarchy, scopes: E
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
     initializers |= initializer_claims(graph, hierarchy, NAME)
     initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, NAME)
+    initializers |= _shared_weights(graph, hierarchy, lineage, nodes, initializers)
     return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
 
 
@@ -55,7 +61,19 @@ def judge_folded(graph: Graph, hierarchy: Hierarchy, unfolded: Callable[[], Grap
     initializers = dict(claims.initializers)
     initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
+    initializers |= _shared_weights(graph, hierarchy, lineage, nodes, initializers)
     return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
+
+
+def _shared_weights(
+    graph: Graph, hierarchy: Hierarchy, lineage: Lineage, nodes: Mapping[str, Claim], claims: Mapping[str, Claim]
+) -> dict[str, Claim]:
+    """Claims of weights that stand for more than one parameter: merged because they were equal, or fused."""
+    replaced = replaced_parameter_claims(claims, lineage.stands_for, hierarchy)
+    links = lineage.nodes
+    fused = {key: claim for key, claim in nodes.items() if key in links and links[key].relation is Relation.FUSED}
+    weights = [name for name in graph.initializers if name in hierarchy.parameter_owners or name in lineage.stands_for]
+    return replaced | absorbed_parameter_claims(graph, hierarchy, {**claims, **replaced}, fused, weights)
 
 
 def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
 from modelexport.api.attribute import Judged, judge_folded, judge_optimized
 from modelexport.api.options import EXPORTERS, STRATEGIES, ExportOptions, ExportResult, Progress
 from modelexport.errors import ExtraMissing, UnknownName, UserError
@@ -98,6 +100,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         rtol=rtol,
         verbose=verbose,
     )
+    _check_opset(opset)
     if static and dynamic:
         raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
     path = Path(output)
@@ -216,22 +219,25 @@ class _Export:
     ) -> tuple[OutputCheck | None, tuple[str, ...]]:
         if not self.options.check:
             return None, ()
-        from modelexport.capture.checking import Tolerance, check_other_sizes, check_outputs, runtime_installed
+        from modelexport.capture.checking import OutputChecker, Tolerance, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
-        tolerance = Tolerance(self.options.atol, self.options.rtol)
-        check = check_outputs(self.path, run, tolerance)
-        dynamic = dynamic_axes_of(model.proto, request.axes)
-        if not check.ok or not dynamic:
-            return check, ()
-        return check, check_other_sizes(self.path, run, dynamic, tolerance)
+        checker = OutputChecker(self.path, run, Tolerance(self.options.atol, self.options.rtol))
+        check = checker.check()
+        return check, checker.remarks(dynamic_axes_of(model.proto, request.axes)) if check.ok else ()
 
 
 def _known(kind: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise UnknownName(kind, name, names)
     return name
+
+
+def _check_opset(opset: int | None) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not 1 <= opset <= newest:
+        raise UserError(f"there is no opset {opset}", f"This version of onnx knows opsets 1 to {newest}.")
 
 
 def _need_torch() -> None:

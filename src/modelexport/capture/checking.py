@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from modelexport.capture.failure import reason
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.session import TracedRun
 from modelexport.capture.state import quiet
+from modelexport.errors import InputError
 from modelexport.record.check import OutputCheck
 
 _Arrays = Mapping[str, np.ndarray]
@@ -30,58 +33,88 @@ class Tolerance:
     rtol: float
 
 
-def check_outputs(path: Path, run: TracedRun, tolerance: Tolerance) -> OutputCheck:
-    """Compare the outputs of the file, in order, with those that the model returned."""
-    return _check(path, run.arguments.tensors, run.outputs, tolerance)
+class OutputChecker:
+    """Compares one written file with the model that it came from."""
 
+    def __init__(self, path: Path, run: TracedRun, tolerance: Tolerance) -> None:
+        self._path = path
+        self._run = run
+        self._tolerance = tolerance
 
-def check_other_sizes(
-    path: Path, run: TracedRun, axes: Mapping[str, Mapping[int, str]], tolerance: Tolerance
-) -> tuple[str, ...]:
-    """Whether dynamic axes really are: the file against the model once more, with every such axis one longer."""
-    grown = {name: _grown(tensor, axes.get(name, {})) for name, tensor in run.arguments.tensors.items()}
-    try:
-        with quiet():
-            outputs = run_model(run.model, run.arguments.with_tensors(grown))
-    except Exception:  # noqa: BLE001 - a model may have every right to refuse another size
-        return ()
-    check = _check(path, grown, output_tensors(outputs), tolerance)
-    names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
-    return () if check.ok else (f"the file is right for the sizes it was traced with only ({names}): {check.message}",)
+    def check(self) -> OutputCheck:
+        """On the inputs that the model was exported with."""
+        return self._compare(self._run.arguments.tensors, self._run.outputs)
 
+    def remarks(self, axes: Mapping[str, Mapping[int, str]]) -> tuple[str, ...]:
+        """On other inputs: with every dynamic axis one longer, and with other values.
 
-def _check(
-    path: Path, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], tolerance: Tolerance
-) -> OutputCheck:
-    try:
-        actual = _run(path, {name: _array(tensor) for name, tensor in inputs.items()})
-    except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
-        return _failed(f"ONNX Runtime cannot run the file: {reason(error, 3)}")
-    if len(actual) != len(outputs):
-        return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
-    return _compare(actual, {name: _array(tensor) for name, tensor in outputs.items()}, tolerance)
+        An exporter that traces takes decisions from the sample, once and for all; this is how it shows.
+        """
+        tensors = self._run.arguments.tensors
+        names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
+        longer = {name: _longer(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
+        others = {name: _other_values(tensor) for name, tensor in tensors.items()}
+        found = [
+            self._remark(longer, f"the sizes it was traced with ({names})"),
+            self._remark(others, "inputs like the sample"),
+        ]
+        return tuple(remark for remark in found if remark)
+
+    def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
+        if not tensors:
+            return ""
+        try:
+            with quiet():
+                outputs = run_model(self._run.model, self._run.arguments.with_tensors(tensors))
+        except InputError:
+            return ""  # a model may have every right to refuse other inputs
+        check = self._compare(tensors, output_tensors(outputs))
+        return "" if check.ok else f"the file is right only for {what}: {check.message}"
+
+    def _compare(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> OutputCheck:
+        try:
+            actual = self._session_run({name: _array(tensor) for name, tensor in inputs.items()})
+        except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
+            return _failed(f"ONNX Runtime cannot run the file: {reason(error, 3)}")
+        if len(actual) != len(outputs):
+            return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
+        return _compare(actual, {name: _array(tensor) for name, tensor in outputs.items()}, self._tolerance)
+
+    def _session_run(self, arrays: _Arrays) -> list[np.ndarray]:
+        wanted = {value.name for value in self._session.get_inputs()}
+        fed = {name: array for name, array in arrays.items() if name in wanted}
+        results: list[np.ndarray] = self._session.run(None, fed)
+        return results
+
+    @cached_property
+    def _session(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        return onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
 
 
 def _failed(message: str) -> OutputCheck:
     return OutputCheck(False, float("inf"), float("inf"), message)
 
 
-def _grown(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
+def _longer(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
     for axis in axes:
         size = tensor.shape[axis]
         tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
     return tensor
 
 
-def _run(path: Path, arrays: _Arrays) -> list[np.ndarray]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    wanted = {value.name for value in session.get_inputs()}
-    results: list[np.ndarray] = session.run(None, {name: array for name, array in arrays.items() if name in wanted})
-    return results
+def _other_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values that are as valid: numbers of the other sign, and a mask that hides the last place."""
+    if tensor.is_floating_point():
+        return -tensor
+    if tensor.dim() >= 2 and bool((tensor == 1).all()):
+        masked = tensor.clone()
+        masked[..., -1] = 0
+        return masked
+    return tensor
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -33,6 +33,17 @@ class TracingHierarchyBuilder:
 
 def trace_run(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:
     """The hierarchy of a model and what it returned for these arguments."""
+    compiler_was_there = _compiler_is_there()
+    try:
+        return _trace_once(model, arguments)
+    except InputError:
+        if compiler_was_there or not _compiler_is_there():
+            raise
+    # The run itself brought the compiler in (control-flow operators do), and it tried to compile the recording too.
+    return _trace_once(model, arguments)
+
+
+def _trace_once(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:
     with _recorded_calls(model) as calls:
         outputs = run_model(model, arguments)
     return Hierarchy.of(read_modules(model), calls), outputs
@@ -79,11 +90,15 @@ def describe(arguments: CallArguments) -> str:
     )
 
 
+def _compiler_is_there() -> bool:
+    return "torch._dynamo" in sys.modules
+
+
 @contextmanager
 def _uncompiled() -> Iterator[None]:
     """Compiled submodules run as written, so that the modules inside of them are seen."""
-    # Importing the compiler takes half a second; where nobody did, nothing is compiled.
-    if "torch._dynamo" not in sys.modules:
+    # Importing the compiler takes half a second; where nobody did, nothing is compiled yet.
+    if not _compiler_is_there():
         yield
         return
     with torch.compiler.set_stance("force_eager"):

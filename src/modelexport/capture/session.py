@@ -57,7 +57,8 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
             exported = export_dynamo(run.model, run.arguments, request, run.hierarchy)
         else:
             exported = export_torchscript(run.model, run.arguments, request)
-    return replace(exported, notes=(*exported.notes, *_input_notes(exported, run.arguments)))
+    remarks = (*_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
+    return replace(exported, notes=(*exported.notes, *remarks))
 
 
 def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
@@ -79,6 +80,13 @@ def _input_notes(exported: Exported, arguments: CallArguments) -> list[str]:
     found = {value.name for value in exported.model.proto.graph.input}
     extra = [f"the graph has an input that was not asked for: {name}" for name in sorted(found - set(given))]
     return extra + [f"the graph does not read the input {name}" for name in given if name not in found]
+
+
+def _opset_notes(exported: Exported, wanted: int | None) -> list[str]:
+    written = next((item.version for item in exported.model.proto.opset_import if not item.domain), None)
+    if wanted is None or written == wanted:
+        return []
+    return [f"the file has opset {written}: torch could not convert it to the opset asked for, {wanted}"]
 
 
 def _takes(model: torch.nn.Module, name: str) -> bool:

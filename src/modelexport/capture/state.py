@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 
 import torch
 
@@ -40,6 +41,8 @@ def quiet(verbose: bool = False) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
+        # torch.export prints the graph so far when it fails.
+        stack.enter_context(redirect_stderr(io.StringIO()))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for name in _CHATTY_LOGGERS:

@@ -34,6 +34,7 @@ class _Relinker:
         self.kept: dict[str, Node] = {}
         self.same_operator: dict[str, Node] = {}
         self.folded: dict[str, dict[str, None]] = {}
+        self.stands_for: dict[str, dict[str, None]] = {}
         self.replaced: set[tuple[str, str]] = set()
 
     def run(self) -> Lineage:
@@ -48,9 +49,12 @@ class _Relinker:
             self._link_introduced(node)
         for name in self.after.initializers:
             self._link_initializer(name)
+        for node in self.after.nodes:
+            self._link_weights(node)
         return Lineage(
             {key: Link(self._ordered(sources), self._relation(key)) for key, sources in self.sources.items()},
             {name: Link(self._ordered(sources), Relation.FOLDED) for name, sources in self.folded.items()},
+            {name: tuple(others) for name, others in self.stands_for.items()},
         )
 
     # 1 and 2: by the value that a node makes
@@ -191,6 +195,14 @@ class _Relinker:
     def _link_initializer(self, name: str) -> None:
         if name not in self.before.initializers and name in self.before.producers:
             self._fold(name, self.before.producers[name])
+
+    def _link_weights(self, node: Node) -> None:
+        """A weight that a node reads in the place of another one that is gone stands for it."""
+        origin = self.same_operator.get(node.key)
+        for was, now in zip(origin.inputs if origin else (), node.inputs, strict=False):
+            gone = was in self.before.initializers and was not in self.after.initializers
+            if gone and now in self.after.initializers:
+                self.stands_for.setdefault(now, {})[was] = None
 
     def _fold(self, name: str, origin: Node) -> None:
         """The node that computed a constant, and those before it as far back as nothing but constants is read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -28,7 +28,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Links of every node after, by key, and of every initializer after that was computed before."""
+    """Links of every node after, by key, and of every initializer after that was computed before.
+
+    stands_for  initializers after, mapped to the initializers before whose place they took
+    """
 
     nodes: Mapping[str, Link]
     initializers: Mapping[str, Link]
+    stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -38,16 +38,55 @@ def folded_parameter_claims(
     claims: Mapping[str, Claim], sources: Mapping[str, Iterable[Node]], hierarchy: Hierarchy
 ) -> dict[str, Claim]:
     """Claims of folded initializers, with the modules whose parameters were folded into them as owners too."""
+    read = {name: [value for node in nodes for value in node.inputs] for name, nodes in sources.items()}
+    holders = {name: _holders_of(values, hierarchy) for name, values in read.items()}
+    return _widened(claims, holders, Evidence(EvidenceKind.PARAMETER, "folded"))
+
+
+def replaced_parameter_claims(
+    claims: Mapping[str, Claim], stands_for: Mapping[str, Iterable[str]], hierarchy: Hierarchy
+) -> dict[str, Claim]:
+    """Claims of initializers that took the place of other parameters, with the modules that hold those as owners."""
+    holders = {name: _holders_of(others, hierarchy) for name, others in stands_for.items()}
+    firm = {name: claim for name, claim in claims.items() if claim.confidence > Confidence.INFERRED}
+    evidence = Evidence(EvidenceKind.PARAMETER, "replaced")
+    # Where only the readers had been known, the parameter itself is the better witness.
+    found = {
+        name: Claim(tuple(map(ModuleCall, paths)), Confidence.STRONG, (evidence,), claims[name].strategy)
+        for name, paths in holders.items()
+        if paths and name in claims and name not in firm
+    }
+    return found | _widened(firm, holders, evidence)
+
+
+def absorbed_parameter_claims(
+    graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], fused: Mapping[str, Claim], weights: Iterable[str]
+) -> dict[str, Claim]:
+    """Claims of those `weights` that a fused node reads; modules whose parameters are gone into it own them too."""
+    there = {path for name in graph.initializers for path in hierarchy.parameter_owners.get(name, ())}
+    holders: dict[str, list[str]] = {}
+    for name in weights:
+        readers = [fused[node.key] for node in graph.consumers.get(name, ()) if node.key in fused]
+        paths = dict.fromkeys(call.path for claim in readers for call in claim.owners)
+        holders[name] = [path for path in paths if hierarchy.modules[path].parameters and path not in there]
+    return _widened(claims, holders, Evidence(EvidenceKind.PARAMETER, "absorbed"))
+
+
+def _holders_of(names: Iterable[str], hierarchy: Hierarchy) -> list[str]:
+    return [path for name in names for path in hierarchy.parameter_owners.get(name, ())]
+
+
+def _widened(claims: Mapping[str, Claim], holders: Mapping[str, Iterable[str]], evidence: Evidence) -> dict[str, Claim]:
+    """Claims with further owners; those that have them already are left out."""
     widened: dict[str, Claim] = {}
-    for name, nodes in sources.items():
-        values = [value for node in nodes for value in node.inputs]
-        holders = [ModuleCall(path) for value in values for path in hierarchy.parameter_owners.get(value, ())]
+    for name, paths in holders.items():
         claim = claims.get(name)
         known = set() if claim is None else {call.path for call in claim.owners}
-        added = [call for call in dict.fromkeys(holders) if call.path not in known]
+        added = [ModuleCall(path) for path in dict.fromkeys(paths) if path not in known]
         if claim is not None and added:
-            evidence = (*claim.evidence, Evidence(EvidenceKind.PARAMETER, "folded"))
-            widened[name] = Claim((*claim.owners, *added), claim.confidence, evidence, claim.strategy)
+            widened[name] = Claim(
+                (*claim.owners, *added), claim.confidence, (*claim.evidence, evidence), claim.strategy
+            )
     return widened
 
 

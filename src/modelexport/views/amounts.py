@@ -40,3 +40,8 @@ def _scaled(number: int, units: tuple[str, ...], gap: str) -> str:
         value, place = value / 1000, place + 1
     digits = f"{value:.0f}" if place == 0 or abs(value) >= 99.95 else f"{value:.1f}"
     return f"{digits}{gap}{units[place]}".rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

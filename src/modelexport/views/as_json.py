@@ -58,6 +58,8 @@ def comparison_json(comparison: Comparison) -> str:
             "identical": comparison.identical,
             "a": _file(comparison.a),
             "b": _file(comparison.b),
+            "nodes": {"a": comparison.nodes.a, "b": comparison.nodes.b},
+            "unattributed": {name: {"a": pair.a, "b": pair.b} for name, pair in comparison.unattributed.items()},
             "differences": [_difference(difference) for difference in comparison.differences],
             "only_a": [_module(module) for module in comparison.only_a],
             "only_b": [_module(module) for module in comparison.only_b],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -10,13 +10,13 @@ from rich.text import Text
 
 from modelexport.analysis.compare import Comparison, ModuleDifference, Pair
 from modelexport.analysis.facts import FileFacts, ModuleFacts
-from modelexport.views.amounts import bytes_text, count_text, operators_text
+from modelexport.views.amounts import bytes_text, count_text, counted, operators_text
 from modelexport.views.console import plain, table
 
 
 def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Iterator[RenderableType]:
-    yield _head("a", comparison.a, comparison.totals_a)
-    yield _head("b", comparison.b, comparison.totals_b)
+    yield _head("a", comparison.a, comparison.nodes.a, comparison.totals_a)
+    yield _head("b", comparison.b, comparison.nodes.b, comparison.totals_b)
     if comparison.identical:
         yield Text("No differences.", "green")
         return
@@ -25,14 +25,16 @@ def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Itera
         yield _differences(comparison, verbose)
     yield from _only("Modules only in a", comparison.only_a)
     yield from _only("Modules only in b", comparison.only_b)
+    yield from _unattributed(comparison.unattributed)
     yield from _values("inputs", comparison.inputs)
     yield from _values("outputs", comparison.outputs)
     yield Text()
     yield Text(_sum_up(comparison), "bold")
 
 
-def _head(side: str, file: FileFacts, totals: ModuleFacts | None) -> Text:
-    amounts = "" if totals is None else f", {totals.total.nodes} nodes, {bytes_text(totals.total.bytes)} of weights"
+def _head(side: str, file: FileFacts, nodes: int, totals: ModuleFacts | None) -> Text:
+    weights = "" if totals is None else f", {bytes_text(totals.total.bytes)} of weights"
+    amounts = f", {counted(nodes, 'node')}{weights}"
     return Text(f"{side}  ", "bold").append_text(plain(f"{file.path} ({file.exporter}{amounts})"))
 
 
@@ -86,6 +88,12 @@ def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType
         yield shown
 
 
+def _unattributed(operators: Mapping[str, Pair]) -> Iterator[RenderableType]:
+    if operators:
+        counts = ", ".join(f"{name} {pair.a} → {pair.b}" for name, pair in operators.items())
+        yield plain(f"nodes without a module: {counts}")
+
+
 def _values(kind: str, names: Sequence[str]) -> Iterator[RenderableType]:
     if names:
         yield plain(f"{kind}: {', '.join(names)}")
@@ -93,8 +101,10 @@ def _values(kind: str, names: Sequence[str]) -> Iterator[RenderableType]:
 
 def _sum_up(comparison: Comparison) -> str:
     operators = [pair for difference in comparison.differences for pair in difference.operators.values()]
+    operators += comparison.unattributed.values()
     removed = sum(max(0, pair.a - pair.b) for pair in operators)
     added = sum(max(0, pair.b - pair.a) for pair in operators)
     changed = sum(len(difference.changed) for difference in comparison.differences)
     modules = len(comparison.differences)
-    return f"{modules} modules differ: {removed} nodes removed, {added} added, {changed} changed"
+    verb = "differs" if modules == 1 else "differ"
+    return f"{counted(modules, 'module')} {verb}: {counted(removed, 'node')} removed, {added} added, {changed} changed"

@@ -12,7 +12,7 @@ from modelexport.analysis.facts import Tally
 from modelexport.record.check import OutputCheck
 from modelexport.record.evidence import Confidence
 from modelexport.record.provenance import Provenance
-from modelexport.views.amounts import bytes_text, share_text
+from modelexport.views.amounts import bytes_text, counted, share_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,7 +38,7 @@ def export_lines(summary: ExportSummary, *, verbose: bool = False) -> Iterator[T
 
     for path in summary.files:
         yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
-    yield plain(f"{summary.tally.total} nodes: {_confidences(summary.tally)}")
+    yield plain(f"{counted(summary.tally.total, 'node')}: {_confidences(summary.tally)}")
     if summary.check is not None:
         yield plain(_check(summary.check), "green" if summary.check.ok else "red")
     for note in summary.notes:
