@@ -97,7 +97,7 @@ class Tied(torch.nn.Module):
 @both_exporters
 def test_tied_weights_belong_to_both(tmp_path: Path, exporter: str) -> None:
     found = export(Tied().eval(), torch.tensor([[1, 2], [3, 4]]), tmp_path, exporter)
-    assert set(found.initializers["table.weight"].modules) == {"table", "head"}
+    assert {"table", "head"} in [set(answer.modules) for answer in found.initializers.values()]
     assert modules(found, "Gather", "Tanh", "MatMul") == ["table", "", "head"]
 
 

@@ -16,7 +16,7 @@ _FILE = click.Path(path_type=Path)
 
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
-    click.option("--dtype", metavar="NAME", help="Load weights as float32, float16 or bfloat16."),
+    click.option("--dtype", metavar="NAME", help="Load weights as float32, float16, bfloat16 or float64."),
     click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Where the model runs."),
     click.option("--seed", type=int, default=0, show_default=True, help="For random weights and made-up inputs."),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),

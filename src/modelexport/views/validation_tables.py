@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from modelexport.analysis.findings import Finding, Severity, Validation
+from modelexport.views.amounts import counted
 from modelexport.views.console import plain
 
 _LISTED = 10
@@ -17,7 +18,7 @@ _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 def validation_tables(validation: Validation, *, verbose: bool = False) -> Iterator[RenderableType]:
     if validation.written:
-        yield plain(f"rewrote the keys of {validation.repaired} nodes in {validation.written}")
+        yield plain(f"rewrote the keys of {counted(validation.repaired, 'node')} in {validation.written}")
     for _, group in groupby(validation.findings, key=lambda finding: finding.code):
         yield from _group(list(group), verbose)
     if verbose:
