@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,23 +12,32 @@ from torch.utils import _pytree as pytree
 
 from modelexport.errors import InputError
 
+_BY_POSITION = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY})
+
 
 @dataclass(frozen=True)
 class CallArguments:
-    """Keyword arguments, and positional ones only for a `forward` that takes `*args`."""
+    """Keyword arguments, and positional ones only for a `forward` that insists on them.
+
+    positions  the names that positional arguments have in the ONNX graph
+    """
 
     kwargs: Mapping[str, Any]
-    args: tuple[Any, ...] = field(default=())
+    args: tuple[Any, ...] = ()
+    positions: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """All arguments by name, in the order of the graph's inputs."""
+        return {**dict(zip(self.positions, self.args, strict=True)), **self.kwargs}
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Every tensor in the arguments by the name that the ONNX graph gives it, in the order of its inputs."""
-        named: dict[str, torch.Tensor] = {}
-        for place, value in enumerate(self.args):
-            named.update(_flatten(f"args_{place}", value))
-        for name, value in self.kwargs.items():
-            named.update(_flatten(name, value))
-        return named
+        found: dict[str, torch.Tensor] = {}
+        for name, value in self.named.items():
+            found.update(_flatten(name, value))
+        return found
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
         """The same arguments with other tensors, by the names that `tensors` has them under."""
@@ -36,8 +45,12 @@ class CallArguments:
         def filled(name: str, value: Any) -> Any:
             return pytree.tree_map_with_path(lambda path, leaf: tensors.get(leaf_name(name, path), leaf), value)
 
-        args = tuple(filled(f"args_{place}", value) for place, value in enumerate(self.args))
-        return CallArguments({name: filled(name, value) for name, value in self.kwargs.items()}, args)
+        args = tuple(filled(name, value) for name, value in zip(self.positions, self.args, strict=True))
+        return replace(self, kwargs={name: filled(name, value) for name, value in self.kwargs.items()}, args=args)
+
+    def copied(self) -> CallArguments:
+        """The same arguments with tensors of their own: a model may write into what it is given."""
+        return self.with_tensors({name: tensor.detach().clone() for name, tensor in self.tensors.items()})
 
 
 def bind_arguments(module: torch.nn.Module, inputs: object) -> CallArguments:
@@ -64,9 +77,13 @@ def _by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArguments
             f"It takes {signature}; pass a dictionary of keyword inputs.",
         ) from error
     kinds = {name: signature.parameters[name].kind for name in bound.arguments}
-    if inspect.Parameter.VAR_POSITIONAL in kinds.values() or inspect.Parameter.POSITIONAL_ONLY in kinds.values():
-        return CallArguments({}, args)
-    return CallArguments(dict(bound.arguments))
+    if _BY_POSITION.isdisjoint(kinds.values()):
+        return CallArguments(dict(bound.arguments))
+    names: list[str] = []
+    for name, value in bound.arguments.items():
+        starred = kinds[name] is inspect.Parameter.VAR_POSITIONAL
+        names += [f"{name}_{place}" for place in range(len(value))] if starred else [name]
+    return CallArguments({}, args, tuple(names))
 
 
 def _check_names(module: torch.nn.Module, arguments: CallArguments) -> None:

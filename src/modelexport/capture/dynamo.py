@@ -6,6 +6,7 @@ made: the file is the one that plain `torch.onnx.export` writes, and the graph b
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ def _export(
 def _torch_export(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, *, dynamic: bool
 ) -> torch.onnx.ONNXProgram:
-    shapes = _dynamic_shapes(arguments, request.axes) if dynamic else None
+    shapes = _dynamic_shapes(model, arguments, request.axes) if dynamic else None
     try:
         program = torch.onnx.export(
             model,
@@ -86,7 +87,7 @@ def _torch_export(
     return program
 
 
-def _dynamic_shapes(arguments: CallArguments, axes: Mapping[str, Mapping[int, str]]) -> Any:
+def _dynamic_shapes(model: torch.nn.Module, arguments: CallArguments, axes: Mapping[str, Mapping[int, str]]) -> Any:
     auto = torch.export.Dim.AUTO
 
     def shape_of(name: str, value: object) -> object:
@@ -94,10 +95,11 @@ def _dynamic_shapes(arguments: CallArguments, axes: Mapping[str, Mapping[int, st
             lambda path, _: dict.fromkeys(axes.get(leaf_name(name, path), {}), auto) or None, value
         )
 
-    if arguments.args:
-        # Only `forward(*args)` is called by position, and its one parameter then holds all of them.
-        return (tuple(shape_of(f"args_{place}", value) for place, value in enumerate(arguments.args)),)
-    return {name: shape_of(name, value) for name, value in arguments.kwargs.items()}
+    if not arguments.args:
+        return {name: shape_of(name, value) for name, value in arguments.kwargs.items()}
+    # The shapes are bound to the parameters of `forward` just as the arguments are: `*xs` has a tuple of them.
+    shapes = [shape_of(name, value) for name, value in zip(arguments.positions, arguments.args, strict=True)]
+    return dict(inspect.signature(model.forward).bind(*shapes).arguments)
 
 
 def _fx_calls(program: torch.onnx.ONNXProgram, hierarchy: Hierarchy) -> dict[str, ModuleCall]:
@@ -114,7 +116,13 @@ def _fx_calls(program: torch.onnx.ONNXProgram, hierarchy: Hierarchy) -> dict[str
                 continue
             place = order.setdefault(own, {}).setdefault(key, len(order[own]))
             calls[node.name] = ModuleCall(own, place if hierarchy.modules[own].aliases else _number(key))
-    return {name: call for name, call in calls.items() if call in hierarchy.stacks}
+    # Each name of a module is numbered by itself. Their common order tells the calls only if every call left a node.
+    unclear = {
+        path
+        for path, keys in order.items()
+        if hierarchy.modules[path].aliases and len(keys) != hierarchy.call_counts.get(path, 0)
+    }
+    return {name: call for name, call in calls.items() if call in hierarchy.stacks and call.path not in unclear}
 
 
 def _number(key: str) -> int:

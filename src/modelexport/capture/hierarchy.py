@@ -53,7 +53,8 @@ def run_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Run a model once, leaving it as it was."""
     with undisturbed(model), _uncompiled():
         try:
-            return model(*arguments.args, **arguments.kwargs)
+            own = arguments.copied()
+            return model(*own.args, **own.kwargs)
         except Exception as error:
             raise InputError(
                 f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {error}",
@@ -77,9 +78,9 @@ def read_modules(model: nn.Module) -> Iterator[Module]:
             package=type(part).__module__,
             parameters=_tensors(path, part._parameters, names),
             buffers=_tensors(path, part._buffers, names),
-            arguments=_arguments(type(part).forward),
+            arguments=_arguments(part),
             aliases=tuple(alias for alias in aliases[part] if alias != path),
-            container=isinstance(part, _CONTAINERS) or type(part).forward is nn.Module.forward,
+            container=isinstance(part, _CONTAINERS) or _is_bare(part),
         )
 
 
@@ -167,7 +168,19 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def _arguments(part: nn.Module) -> tuple[str, ...]:
+    if isinstance(part, torch.jit.ScriptModule):
+        # Its forward is compiled: it has a schema in the place of a signature.
+        schema = getattr(getattr(part, "forward", None), "schema", None)
+        return () if schema is None else tuple(argument.name for argument in schema.arguments[1:])
+    return _signature(type(part).forward)
+
+
+def _is_bare(part: nn.Module) -> bool:
+    return not isinstance(part, torch.jit.ScriptModule) and type(part).forward is nn.Module.forward
+
+
 @lru_cache(maxsize=1024)
-def _arguments(forward: Callable[..., object]) -> tuple[str, ...]:
+def _signature(forward: Callable[..., object]) -> tuple[str, ...]:
     names = list(inspect.signature(forward).parameters)
     return tuple(names[1:])

@@ -54,9 +54,9 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
     request = replace(request, output_names=run.output_names)
     with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
         if exporter == "dynamo":
-            exported = export_dynamo(run.model, run.arguments, request, run.hierarchy)
+            exported = export_dynamo(run.model, run.arguments.copied(), request, run.hierarchy)
         else:
-            exported = export_torchscript(run.model, run.arguments, request)
+            exported = export_torchscript(run.model, run.arguments.copied(), request)
     remarks = (*_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
     return replace(exported, notes=(*exported.notes, *remarks))
 
@@ -65,7 +65,7 @@ def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
     request = replace(request, output_names=run.output_names)
     with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
-        return unfolded_torchscript(run.model, run.arguments, request)
+        return unfolded_torchscript(run.model, run.arguments.copied(), request)
 
 
 def _output_names(outputs: Mapping[str, torch.Tensor], arguments: CallArguments) -> tuple[str, ...]:

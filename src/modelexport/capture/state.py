@@ -21,17 +21,41 @@ _CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", 
 def undisturbed(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; training flags, buffers and random state are put back afterwards."""
     modes = {part: part.training for part in module.modules()}
-    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    buffers = _Buffers(module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _modules_all_the_way():
         try:
             module.eval()
             yield
         finally:
             for part, training in modes.items():
                 part.training = training
-            for buffer, version, saved in buffers:
-                if buffer._version != version:
-                    buffer.copy_(saved)
+            buffers.put_back()
+
+
+class _Buffers:
+    """What a module's buffers hold now: a run may write into them, or put others in their place."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._held = {part: dict(part._buffers) for part in module.modules()}
+        self._saved = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
+
+    def put_back(self) -> None:
+        for part, held in self._held.items():
+            part._buffers.update(held)
+        for buffer, version, saved in self._saved:
+            if buffer._version != version:
+                buffer.copy_(saved)
+
+
+@contextmanager
+def _modules_all_the_way() -> Iterator[None]:
+    """Without gradients torch runs attention layers in one fused operator that calls no submodule and has no ONNX."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager

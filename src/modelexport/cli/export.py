@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-m", "--model", metavar="MODEL", required=True, help="A folder, a config.json, a hub id, or package.module:callable.")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    required=True,
+    help="A folder, a config.json, a hub id, or package.module:callable.",
+)
 @click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="The .onnx file.")
 @export_options
 @format_option("text", "json")

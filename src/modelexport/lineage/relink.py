@@ -32,6 +32,8 @@ class _Relinker:
         self.sources: dict[str, dict[str, None]] = {node.key: {} for node in after.nodes}
         self.relations: dict[str, Relation] = {}
         self.kept: dict[str, Node] = {}
+        self.known_output: set[str] = set()
+        self.absorbed: dict[str, str] = {}
         self.same_operator: dict[str, Node] = {}
         self.folded: dict[str, dict[str, None]] = {}
         self.stands_for: dict[str, dict[str, None]] = {}
@@ -39,12 +41,13 @@ class _Relinker:
 
     def run(self) -> Lineage:
         for node in self.after.nodes:
-            self._link_by_output(node)
+            self._find_origin(node)
         self._link_twins()
         for node in self.after.nodes:
-            if node.key in self.kept:
-                self._link_replaced_inputs(self.kept[node.key], node)
+            self._link_replaced_inputs(node)
         self._link_graph_outputs()
+        for node in self.after.nodes:
+            self._link_region(node)
         for node in reversed(self.after.nodes):
             self._link_introduced(node)
         for name in self.after.initializers:
@@ -59,20 +62,23 @@ class _Relinker:
 
     # 1 and 2: by the value that a node makes
 
-    def _link_by_output(self, node: Node) -> None:
+    def _find_origin(self, node: Node) -> None:
         origins = {self.before.producers[out].key: None for out in node.outputs if out in self.before.producers}
         if not origins:
             return
         origin = self.before.by_key[next(iter(origins))]
+        self.known_output.add(node.key)
         if origin.op_type == node.op_type:
             self.same_operator[node.key] = origin
         if len(origins) == 1 and self._is_kept(origin, node):
             self.kept[node.key] = origin
             self._add(node, [origin.key], Relation.KEPT)
-        else:
+
+    def _link_region(self, node: Node) -> None:
+        if node.key in self.known_output and node.key not in self.kept:
             region = self._region(node)
-            relation = Relation.FUSED if len(region) > 1 else Relation.REWRITTEN
-            self._add(node, region, relation)
+            single = len(region) == 1 and not self.sources[node.key]
+            self._add(node, region, Relation.REWRITTEN if single else Relation.FUSED)
 
     def _is_kept(self, origin: Node, node: Node) -> bool:
         same = (origin.op_type, origin.domain, origin.attributes) == (
@@ -89,7 +95,8 @@ class _Relinker:
         waiting = [self.before.producers[out] for out in node.outputs if out in self.before.producers]
         while waiting:
             here = waiting.pop()
-            if here.key in region:
+            # What went into the weights of another node ends where that node begins.
+            if here.key in region or self.absorbed.get(here.key, node.key) != node.key:
                 continue
             region[here.key] = None
             for value in here.inputs:
@@ -112,8 +119,9 @@ class _Relinker:
             if kept is not None:
                 self._add(kept, [node.key], Relation.SHARED)
 
-    def _link_replaced_inputs(self, origin: Node, node: Node) -> None:
-        for was, now in zip(origin.inputs, node.inputs, strict=True):
+    def _link_replaced_inputs(self, node: Node) -> None:
+        origin = self.same_operator.get(node.key)
+        for was, now in zip(origin.inputs if origin else (), node.inputs, strict=False):
             self._link_replaced(was, now)
 
     def _link_graph_outputs(self) -> None:
@@ -132,15 +140,21 @@ class _Relinker:
             return
         heir = self.after.producers.get(now)
         between = self._between(now, was)
-        if heir is None or between is None:
-            if heir is not None:
-                self._link_equal(self.before.producers[was], heir)
+        if heir is None:
+            return
+        if between is None:
+            self._link_equal(self.before.producers[was], heir)
         elif self._constants_changed(heir):
             absorbed = [node.key for node in between if self._reads_constant(node)]
+            self.absorbed.update(dict.fromkeys(absorbed, heir.key))
             self._add(heir, absorbed, Relation.FUSED)
 
     def _link_equal(self, was: Node, heir: Node) -> None:
         """Two nodes make equal values by the same operator: so do, pair by pair, the nodes before them."""
+        if was.op_type != heir.op_type and heir.key not in self.known_output:
+            # A new operator makes the value: it does the work of everything that went with the old one.
+            self._add(heir, self._vanished_behind(was), Relation.FUSED)
+            return
         waiting = [(was, heir)]
         while waiting:
             old, new = waiting.pop()
@@ -150,6 +164,17 @@ class _Relinker:
             for value, other in zip(old.inputs, new.inputs, strict=False):
                 if value in self.before.producers and other in self.after.producers:
                     waiting.append((self.before.producers[value], self.after.producers[other]))
+
+    def _vanished_behind(self, node: Node) -> list[str]:
+        found: dict[str, None] = {}
+        waiting = [node]
+        while waiting:
+            here = waiting.pop()
+            if here.key not in found and here.key in self.before.computed:
+                found[here.key] = None
+                gone = [value for value in here.inputs if value not in self.alive]
+                waiting.extend(self.before.producers[value] for value in gone if value in self.before.producers)
+        return list(found)
 
     def _between(self, start: str, end: str) -> list[Node] | None:
         """The vanished nodes on the way from `start` to `end`; None where there is no such way."""
