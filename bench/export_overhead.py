@@ -99,7 +99,7 @@ def plain(model: torch.nn.Module, inputs: Inputs, path: Path, exporter: str) -> 
 
 
 def tagged(model: torch.nn.Module, inputs: Inputs, path: Path, exporter: str) -> None:
-    mx.export(model, path, inputs=inputs, exporter=exporter, check=False)
+    mx.export(model, path, inputs=inputs, exporter=exporter, no_check=True)
 
 
 def _seconds(

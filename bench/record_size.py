@@ -42,7 +42,7 @@ def _sizes(model: object, inputs: object, exporter: str) -> tuple[int, int]:
             exporter=exporter,
             embed="lean",
             strip_exporter_metadata=True,
-            check=False,
+            no_check=True,
         )
         proto = open_model(path).proto
     record = next(entry for entry in proto.metadata_props if entry.key == RECORD_KEY)

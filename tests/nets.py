@@ -191,6 +191,95 @@ class Odd(nn.Module):
         return x
 
 
+class Attending(nn.Module):
+    """torch's own attention layers, which take a shortcut past their submodules when they can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x)
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 12)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.lin(x).chunk(3, dim=-1)
+
+
+class Mixing(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.sin(q) * torch.cos(k) + v
+
+
+class Divided(nn.Module):
+    """One module divides, another uses the parts: dynamo's optimizer makes one Split of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = Parts()
+        self.att = Mixing()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.att(*self.qkv(x))
+
+
+class Bottleneck(nn.Module):
+    """Two convolutions with their norms and nothing in between; the second has no bias of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Conv2d(3, 4, 1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.expand = nn.Conv2d(4, 6, 1, bias=False)
+        self.last = nn.BatchNorm2d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.last(self.expand(self.norm(self.project(x)))))
+
+
+class Silent(nn.Module):
+    """A shared module under two names, one call of which leaves nothing in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = self.a
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.b(x)
+        return self.a(torch.relu(self.b(x)))
+
+
+class Writing(nn.Module):
+    """It writes into its input and puts another buffer in the place of its own."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return self.lin(x.mul_(2)) + self.count
+
+
+class Starred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+        return self.lin(first) + sum(others)
+
+
 def perturbed(module: nn.Module) -> nn.Module:
     """Random weights everywhere: equal initial weights hide errors."""
     generator = torch.Generator().manual_seed(7)

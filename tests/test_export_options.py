@@ -20,14 +20,14 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
 def _bert(folder: Path, **options: Any) -> mx.ExportResult:
-    chosen: dict[str, Any] = {"exporter": "torchscript", "check": False, **options}
+    chosen: dict[str, Any] = {"exporter": "torchscript", "no_check": True, **options}
     return mx.export(build("bert"), folder / "bert.onnx", **chosen)
 
 
 class TestPolicy:
     def test_a_plain_net_has_no_tags_under_the_hf_policy(self, tmp_path: Path) -> None:
         net = nets.perturbed(nets.CalledThrice())
-        found = mx.export(net, tmp_path / "n.onnx", inputs=X, tag_policy="hf", check=False).provenance
+        found = mx.export(net, tmp_path / "n.onnx", inputs=X, tag_policy="hf", no_check=True).provenance
         assert {found.tag(entry.attribution) for entry in found.nodes.values()} == {""}
 
     def test_exceptions_can_be_replaced(self, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ class TestEmbedding:
             mx.load(result.path)
 
     def test_hierarchical_names(self, tmp_path: Path) -> None:
-        result = mx.export(build("bert"), tmp_path / "bert.onnx", names="hierarchical", check=False)
+        result = mx.export(build("bert"), tmp_path / "bert.onnx", names="hierarchical", no_check=True)
         names = [node.name for node in onnx.load(result.path).graph.node]
         assert len(set(names)) == len(names)
         name = "/encoder/layer.0/attention/self/query/MatMul"
@@ -89,8 +89,8 @@ class TestEmbedding:
         assert mx.load(result.path) == result.provenance
 
     def test_stripped_files_have_no_paths_of_this_machine(self, tmp_path: Path) -> None:
-        plain = mx.export(build("bert"), tmp_path / "plain.onnx", check=False)
-        bare = mx.export(build("bert"), tmp_path / "bare.onnx", strip_exporter_metadata=True, check=False)
+        plain = mx.export(build("bert"), tmp_path / "plain.onnx", no_check=True)
+        bare = mx.export(build("bert"), tmp_path / "bare.onnx", strip_exporter_metadata=True, no_check=True)
         source = str(Path(torch.__file__).parent).encode()
         assert source in plain.path.read_bytes()
         assert source not in bare.path.read_bytes()
@@ -137,7 +137,7 @@ class Baked(nn.Module):
 class TestAxes:
     @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
     def test_batch_and_sequence_are_dynamic_and_named(self, tmp_path: Path, exporter: str) -> None:
-        path = _bert(tmp_path, exporter=exporter, check=True).path
+        path = _bert(tmp_path, exporter=exporter, no_check=False).path
         dims = {value.name: _dims(value) for value in onnx.load(path).graph.input}
         assert dims["input_ids"] == ["batch", "sequence"]
         assert dims["attention_mask"] == ["batch", "sequence"]

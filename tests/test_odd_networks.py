@@ -188,3 +188,82 @@ def test_a_file_that_plain_torch_wrote(tmp_path: Path, exporter: str) -> None:
     assert len(answers) == len(onnx.load(path).graph.node)
     linear = [answer.module for answer in answers.values() if answer.owners[0].path == "blk.fc"]
     assert linear == ["blk.fc", *(f"blk.fc#{number}" for number in range(1, 6))]
+
+
+@both_exporters
+def test_attention_layers_of_torch_itself(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Attending()), torch.linspace(-1, 1, 48).reshape(2, 3, 8), tmp_path, exporter)
+    assert found.hierarchy.call_counts["encoder.layers.1.self_attn"] == 1
+    attended = {entry.attribution.owners[0].path for entry in found.nodes.values() if entry.op_type == "Softmax"}
+    assert attended == {"encoder.layers.0.self_attn", "encoder.layers.1.self_attn"}
+    assert set(modules(found, "Relu")) == {"encoder.layers.0", "encoder.layers.1"}
+
+
+@both_exporters
+def test_a_division_belongs_to_the_module_that_divides(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Divided()), X, tmp_path, exporter)
+    assert set(modules(found, "Split", "Slice")) == {"qkv"}
+    assert set(modules(found, "Sin", "Cos", "Mul", "Add")) >= {"att"}
+
+
+@both_exporters
+def test_norms_between_convolutions_go_to_the_right_one(tmp_path: Path, exporter: str) -> None:
+    image = torch.linspace(-1, 1, 2 * 3 * 5 * 5).reshape(2, 3, 5, 5)
+    found = export(nets.perturbed(nets.Bottleneck()), image, tmp_path, exporter)
+    assert owners(found, "Conv") == [{"project", "norm"}, {"expand", "last"}]
+
+
+@both_exporters
+def test_a_call_that_leaves_nothing_is_no_reason_for_a_wrong_number(tmp_path: Path, exporter: str) -> None:
+    found = export(nets.perturbed(nets.Silent()), X, tmp_path, exporter)
+    for entry in found.nodes.values():
+        if entry.op_type == "Gemm" and entry.attribution.confidence is mx.Confidence.EXACT:
+            last = entry.key == [other for other in found.nodes.values() if other.op_type == "Gemm"][-1].key
+            assert entry.attribution.module == ("a#2" if last else "a#1")
+
+
+@both_exporters
+def test_what_a_model_writes_into_is_its_own(tmp_path: Path, exporter: str) -> None:
+    net, x = nets.perturbed(nets.Writing()), X.clone()
+    before = net.state_dict()["count"].clone()
+    result = mx.export(net, tmp_path / "net.onnx", inputs=x, exporter=exporter)
+    # TorchScript keeps a buffer that the run replaced as a constant of its own making.
+    assert result.check is not None
+    assert result.check.ok or exporter == "torchscript"
+    assert torch.equal(x, X)
+    assert torch.equal(net.state_dict()["count"], before)
+
+
+@both_exporters
+def test_inputs_by_position(tmp_path: Path, exporter: str) -> None:
+    export(nets.perturbed(nets.Starred()), (X, X + 1, X + 2), tmp_path, exporter)
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert [value.name for value in graph.input] == ["first", "others_0", "others_1"]
+    assert all(value.type.tensor_type.shape.dim[0].dim_param == "batch" for value in graph.input)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_submodule(tmp_path: Path) -> None:
+    class Holder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = torch.jit.script(torch.nn.Linear(4, 4))
+            self.last = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.part(x))
+
+    hierarchy = mx.TracingHierarchyBuilder().trace_model_execution(Holder().eval(), X)
+    assert hierarchy.modules["part"].arguments == ("input",)
+    assert hierarchy.call_counts["last"] == 1
+    with pytest.raises(mx.UserError, match="torch cannot export Holder"):
+        mx.export(Holder().eval(), tmp_path / "h.onnx", inputs=X, exporter="torchscript")
+
+
+def test_an_input_that_the_graph_does_not_read_is_reported(tmp_path: Path) -> None:
+    class Deaf(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+            return x * 2
+
+    notes = mx.export(Deaf(), tmp_path / "d.onnx", inputs=(X, X), exporter="torchscript").notes
+    assert notes == ("the graph does not read the input y",)

@@ -50,7 +50,7 @@ def test_an_export_changes_nothing(tmp_path: Path, exporter: str) -> None:
     model.norm.eval()
     flags = [part.training for part in model.modules()]
     before, random = _state(model), torch.random.get_rng_state()
-    mx.export(model, tmp_path / "m.onnx", inputs=X, exporter=exporter, check=False)
+    mx.export(model, tmp_path / "m.onnx", inputs=X, exporter=exporter, no_check=True)
     assert _state(model) == before
     assert [part.training for part in model.modules()] == flags
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -74,7 +74,7 @@ def test_the_experts_of_a_model_are_put_back(tmp_path: Path) -> None:
     model = build("mixtral")
     before = model.get_experts_implementation()  # type: ignore[operator]
     mx.TracingHierarchyBuilder()
-    mx.export(model, tmp_path / "m.onnx", exporter="torchscript", check=False)
+    mx.export(model, tmp_path / "m.onnx", exporter="torchscript", no_check=True)
     assert model.get_experts_implementation() == before  # type: ignore[operator]
 
 
@@ -119,7 +119,7 @@ def test_exports_from_several_threads(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         net = nets.perturbed(nets.CalledThrice())
-        found = mx.export(net, tmp_path / f"{number}.onnx", inputs=X, exporter="torchscript", check=False)
+        found = mx.export(net, tmp_path / f"{number}.onnx", inputs=X, exporter="torchscript", no_check=True)
         results[number] = [entry.attribution.module for entry in found.provenance.nodes.values()]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

@@ -50,13 +50,13 @@ def test_every_option_is_a_keyword_of_the_api(recorder: Recorder, tmp_path: Path
     assert run("-m", "my-bert", "-o", output, "--input", "x=1x3", "--input", "y=2", "--no-check", "--keep", "a*") == 0
     assert (recorder.asked["model"], recorder.asked["output"]) == ("my-bert", output)
     assert recorder.asked["input"] == ("x=1x3", "y=2")
-    assert recorder.asked["check"] is False
+    assert recorder.asked["no_check"] is True
     assert recorder.asked["external_data"] is None
     assert recorder.asked["progress"] is None
     parameters = inspect.signature(REAL_EXPORT).parameters
     assert set(recorder.asked) == set(parameters)
     defaults = {name: parameter.default for name, parameter in parameters.items()}
-    unasked = set(parameters) - {"model", "output", "input", "check", "keep"}
+    unasked = set(parameters) - {"model", "output", "input", "no_check", "keep"}
     assert {name: recorder.asked[name] for name in unasked} == {name: defaults[name] for name in unasked}
 
 

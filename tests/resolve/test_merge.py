@@ -102,7 +102,7 @@ def test_a_module_that_owns_nothing_has_a_reason() -> None:
     assert "exporter's optimizer" in reasons["norm"]
     assert "exporter" in reasons["gone"]
     assert "optimizer" not in reasons["gone"]
-    assert reasons["drop"] == "it issues no operator when the model is evaluated"
+    assert "issues none when evaluated" in reasons["drop"]
     assert "shared or removed" in absent_modules(net, {"a.p"}, None)["drop"]
 
 

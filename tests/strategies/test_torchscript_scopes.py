@@ -90,11 +90,23 @@ def test_calls_are_numbered_over_the_whole_model_at_the_deepest_part() -> None:
 def test_calls_that_left_no_node_make_the_others_unsure() -> None:
     net = tree({"": "Net", "fc": "Linear"}, "", "fc", "fc", "fc")
     assert claimed(net, "/fc/MatMul", "/fc_1/MatMul") == {
-        "/fc/MatMul": ("fc", "fc#1"),
-        "/fc_1/MatMul": ("fc#1", "fc#2"),
+        "/fc/MatMul": ("fc",),
+        "/fc_1/MatMul": ("fc#1",),
     }
     nodes = graph(node("MatMul", "x w", "y", "/fc/MatMul"))
-    assert torchscript_claims(nodes, net, "s")["y"].confidence is Confidence.STRONG
+    found = torchscript_claims(nodes, net, "s")["y"]
+    assert found.confidence is Confidence.INFERRED
+    assert found.evidence[0].detail == "one of fc, fc#1, fc#2"
+
+
+def test_nodes_around_tell_which_call_left_no_node() -> None:
+    """`act` runs three times and the second time leaves nothing: the linears around say so."""
+    net = tree(
+        {"": "Net", "a": "Linear", "b": "Linear", "c": "Linear", "act": "ReLU"}, "", "a", "act", "b", "act", "c", "act"
+    )
+    names = ["/a/Gemm", "/act/Relu", "/b/Gemm", "/c/Gemm", "/act_1/Relu"]
+    assert claimed(net, *names)["/act/Relu"] == ("act",)
+    assert claimed(net, *names)["/act_1/Relu"] == ("act#2",)
 
 
 def test_a_module_named_like_a_second_call_is_told_by_its_parameters() -> None:
@@ -109,9 +121,9 @@ def test_a_module_named_like_a_second_call_is_told_by_its_parameters() -> None:
         net,
         "s",
     )
-    assert owners(found) == {"a": ("fc",), "b": ("fc#1",), "c": ("fc_1",), "y": ("fc#1", "fc_1")}
+    assert owners(found) == {"a": ("fc",), "b": ("fc#1",), "c": ("fc_1",), "y": ("fc_1",)}
     assert found["b"].confidence is Confidence.EXACT
-    assert found["y"].confidence is Confidence.STRONG
+    assert found["y"].confidence is Confidence.EXACT
 
 
 def test_the_scope_is_that_of_the_run_not_of_the_definition() -> None:

@@ -16,6 +16,7 @@ from modelexport.analysis.inspection import Inspection
 from modelexport.analysis.recorded import known_nodes
 from modelexport.graph.check import check_graph
 from modelexport.graph.embed import MODULE_KEY, TAG_KEY, node_keys, read_node_keys
+from modelexport.graph.external import missing_data
 from modelexport.graph.index import walk_nodes
 from modelexport.record.evidence import Attribution, Confidence
 from modelexport.record.hierarchy import ModuleCall
@@ -38,6 +39,8 @@ def _valid_model(inspection: Inspection) -> Iterator[Finding]:
     problem = check_graph(inspection.model)
     if problem is not None:
         yield error("invalid-model", "", problem)
+    for name, reason in missing_data(inspection.model.proto, inspection.model.directory):
+        yield error("data-missing", name, reason)
 
 
 def _readable_records(inspection: Inspection) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from modelexport.capture.exported import Exported, ExportRequest
     from modelexport.capture.session import TracedRun
+    from modelexport.capture.source import Prepared
 
 _TOOLS = ("modelexport", "torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
@@ -64,7 +65,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     embed: str = "full",
     names: str = "torch",
     strip_exporter_metadata: bool = False,
-    check: bool = True,
+    no_check: bool = False,
     atol: float = 1e-4,
     rtol: float = 1e-4,
     verbose: bool = False,
@@ -95,7 +96,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
             Names(_known("kind of names", names, list(Names))),
             strip_exporter_metadata,
         ),
-        check=check,
+        check=not no_check,
         atol=atol,
         rtol=rtol,
         verbose=verbose,
@@ -106,13 +107,13 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     ensure_writable(path)
     _need_torch()
-    from modelexport.capture.source import Prepared, SourceOptions, prepare
+    from modelexport.capture.source import SourceOptions, prepare
 
     source = SourceOptions(
         task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, tuple(input), input_specs, static
     )
     clock = _Clock(progress)
-    prepared: Prepared = prepare(model, inputs, source, clock.step)
+    prepared = prepare(model, inputs, source, clock.step)
     return _Export(prepared, path, options, clock).run()
 
 
@@ -137,7 +138,7 @@ class _Clock:
 class _Export:
     """One export; each method is one step."""
 
-    def __init__(self, prepared: Any, path: Path, options: ExportOptions, clock: _Clock) -> None:
+    def __init__(self, prepared: Prepared, path: Path, options: ExportOptions, clock: _Clock) -> None:
         self.prepared = prepared
         self.path = path
         self.options = options
@@ -218,14 +219,22 @@ class _Export:
         self, run: TracedRun, model: ModelFile, request: ExportRequest
     ) -> tuple[OutputCheck | None, tuple[str, ...]]:
         if not self.options.check:
-            return None, ()
+            unverified = "whether axes are dynamic was not verified: --no-check"
+            return None, (unverified,) if self.options.dynamic else ()
         from modelexport.capture.checking import OutputChecker, Tolerance, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
         checker = OutputChecker(self.path, run, Tolerance(self.options.atol, self.options.rtol))
+        if not checker.can_run:
+            return None, ("outputs not compared with PyTorch: ONNX Runtime takes no bfloat16 from outside",)
         check = checker.check()
-        return check, checker.remarks(dynamic_axes_of(model.proto, request.axes)) if check.ok else ()
+        if not check.ok:
+            return check, ()
+        frozen = checker.frozen_sizes(dynamic_axes_of(model.proto, request.axes))
+        if frozen and self.options.dynamic:
+            return replace(check, ok=False, message=frozen), ()
+        return check, tuple(remark for remark in (frozen, checker.frozen_values()) if remark)
 
 
 def _known(kind: str, name: str, names: Sequence[str]) -> str:

@@ -21,6 +21,8 @@ from modelexport.errors import InputError
 from modelexport.record.check import OutputCheck
 
 _Arrays = Mapping[str, np.ndarray]
+# ONNX Runtime's messages go on with paths and operators of its own.
+_LONGEST = 300
 
 
 def runtime_installed() -> bool:
@@ -45,20 +47,24 @@ class OutputChecker:
         """On the inputs that the model was exported with."""
         return self._compare(self._run.arguments.tensors, self._run.outputs)
 
-    def remarks(self, axes: Mapping[str, Mapping[int, str]]) -> tuple[str, ...]:
-        """On other inputs: with every dynamic axis one longer, and with other values.
+    @property
+    def can_run(self) -> bool:
+        """Whether ONNX Runtime can be given the inputs at all."""
+        return all(tensor.dtype is not torch.bfloat16 for tensor in self._run.arguments.tensors.values())
 
-        An exporter that traces takes decisions from the sample, once and for all; this is how it shows.
-        """
+    # An exporter that traces takes decisions from the sample, once and for all. Other inputs show it.
+
+    def frozen_sizes(self, axes: Mapping[str, Mapping[int, str]]) -> str:
+        """What goes wrong when every dynamic axis is one longer; empty if nothing does."""
         tensors = self._run.arguments.tensors
         names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
         longer = {name: _longer(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
-        others = {name: _other_values(tensor) for name, tensor in tensors.items()}
-        found = [
-            self._remark(longer, f"the sizes it was traced with ({names})"),
-            self._remark(others, "inputs like the sample"),
-        ]
-        return tuple(remark for remark in found if remark)
+        return self._remark(longer, f"the sizes it was traced with ({names})")
+
+    def frozen_values(self) -> str:
+        """What goes wrong with other values; empty if nothing does."""
+        tensors = self._run.arguments.tensors
+        return self._remark({name: _other_values(tensor) for name, tensor in tensors.items()}, "inputs like the sample")
 
     def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
         if not tensors:
@@ -75,7 +81,7 @@ class OutputChecker:
         try:
             actual = self._session_run({name: _array(tensor) for name, tensor in inputs.items()})
         except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
-            return _failed(f"ONNX Runtime cannot run the file: {reason(error, 3)}")
+            return _failed(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
             return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
         return _compare(actual, {name: _array(tensor) for name, tensor in outputs.items()}, self._tolerance)
@@ -119,7 +125,8 @@ def _other_values(tensor: torch.Tensor) -> torch.Tensor:
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu().contiguous()
-    # numpy has no bfloat16; ONNX Runtime takes none from numpy either.
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
     array: np.ndarray = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
     return array
 

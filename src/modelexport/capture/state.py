@@ -36,7 +36,9 @@ class _Buffers:
     """What a module's buffers hold now: a run may write into them, or put others in their place."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._held = {part: dict(part._buffers) for part in module.modules()}
+        # Buffers of a compiled module cannot be exchanged.
+        own = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+        self._held = {part: dict(part._buffers) for part in own}
         self._saved = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
 
     def put_back(self) -> None:

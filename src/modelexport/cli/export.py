@@ -13,6 +13,7 @@ import click
 
 from modelexport.cli.export_options import export_options
 from modelexport.cli.options import Speech, format_option, speech_options
+from modelexport.views.printable import printable
 
 if TYPE_CHECKING:
     from modelexport.api.options import ExportResult
@@ -40,9 +41,13 @@ def export(model: str, output: Path, no_check: bool, form: str, speech: Speech, 
     with warnings.catch_warnings(), _progress(speech) as progress:
         if not speech.verbose:
             warnings.simplefilter("ignore")  # exporters warn about themselves; what matters comes as notes
-        result = export_model(model, output, check=not no_check, verbose=speech.verbose, progress=progress, **options)
+        result = export_model(model, output, no_check=no_check, verbose=speech.verbose, progress=progress, **options)
     _show(result, form, speech)
-    return 1 if result.check is not None and not result.check.ok else 0
+    if result.check is None or result.check.ok:
+        return 0
+    if speech.quiet and form == "text":
+        click.echo(f"error: {printable(result.check.message)}", err=True)
+    return 1
 
 
 def _progress(speech: Speech) -> AbstractContextManager[Callable[[str], None] | None]:

@@ -82,6 +82,27 @@ def external_data(tensor: onnx.TensorProto, directory: Path | None) -> Lazy:
     return Lazy(nbytes, partial(_read, subject, directory, entries["location"], slice(offset, offset + nbytes)))
 
 
+def missing_data(model: onnx.ModelProto, directory: Path | None) -> Iterator[tuple[str, str]]:
+    """Names of tensors whose external data cannot be had, and why; the data itself is not read."""
+    for tensor in tensors(model):
+        if is_external(tensor):
+            try:
+                _check_data(tensor, directory)
+            except FileUnreadable as error:
+                yield tensor.name, error.message
+
+
+def _check_data(tensor: onnx.TensorProto, directory: Path | None) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    end = int(entries.get("offset", "0") or 0) + external_data(tensor, directory).nbytes
+    path = data_path(tensor, directory)
+    size = path.stat().st_size if path.is_file() else None
+    if size is None:
+        raise FileUnreadable(f"its data file {path} is not there")
+    if size < end:
+        raise FileUnreadable(f"its data ends at byte {end} of {path}, which has {size}")
+
+
 def set_external(tensor: onnx.TensorProto, location: str, offset: int, nbytes: int) -> None:
     """Turn a tensor into one whose data is in another file."""
     clear_data(tensor)

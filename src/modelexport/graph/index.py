@@ -21,7 +21,7 @@ KEY_SEPARATOR = "|"
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """One ONNX node. Inputs and outputs are value ids: plain names in the main graph, prefixed by the graph in bodies.
 

@@ -36,7 +36,7 @@ from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Provenance
 
 _NAME = "modelexport-record"
 # A record takes some dozen bytes a node. Whatever unfolds to more than this is an attack.
-_LARGEST = 1 << 28
+_LARGEST = 1 << 25
 
 
 def pack(provenance: Provenance) -> str:

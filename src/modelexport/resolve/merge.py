@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, unattributed
+from modelexport.record.evidence import Attribution, Claim, Evidence, unattributed
 from modelexport.record.hierarchy import Hierarchy
 
 
@@ -32,7 +32,3 @@ def _rank(claim: Claim) -> tuple[object, ...]:
 
 def _all_evidence(claims: Iterable[Claim]) -> tuple[Evidence, ...]:
     return tuple(dict.fromkeys(evidence for claim in claims for evidence in claim.evidence))
-
-
-def weakest(confidences: Iterable[Confidence]) -> Confidence:
-    return min(confidences, default=Confidence.NONE)

@@ -55,4 +55,4 @@ def _reason(hierarchy: Hierarchy, path: str, owned: set[str], owned_before: set[
         return "its operators were folded or removed by the exporter"
     if owned_before is None:
         return "no operator of it is in the graph: it issues none when evaluated, or the exporter shared or removed it"
-    return "it issues no operator when the model is evaluated"
+    return "no operator names it: it issues none when evaluated, or runs where the exporter does not look"

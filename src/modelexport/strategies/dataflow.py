@@ -46,10 +46,13 @@ def initializer_dataflow(
         readers = graph.consumers.get(name, ()) if name not in known else ()
         claimed = [nodes[reader.key] for reader in readers if reader.key in nodes]
         paths = {call.path for claim in claimed for call in claim.owners}
-        # A weight is a module's, not a call's: several calls of one module read the same one.
-        owner = ModuleCall(paths.pop()) if len(paths) == 1 else field.enclosing(claimed)
-        if owner is not None:
-            claims[name] = _inferred(owner, "read by", strategy)
+        enclosing = field.enclosing(claimed)
+        # A weight is a module's, not a call's: several calls of one module read the same one. And what is read by
+        # one fused node belongs to all that it was fused from.
+        if len(paths) == 1 or len(claimed) == 1:
+            claims[name] = _inferred(tuple(map(ModuleCall, sorted(paths))), "read by", strategy)
+        elif enclosing is not None:
+            claims[name] = _inferred((enclosing,), "read by", strategy)
     return claims
 
 
@@ -95,18 +98,18 @@ def _decide(
 ) -> Claim | None:
     if above is not None and below is not None and is_data:
         enclosing = field.hierarchy.common_ancestor((above, below))
-        return None if enclosing is None else _inferred(enclosing, "between", strategy)
+        return None if enclosing is None else _inferred((enclosing,), "between", strategy)
     if below is not None:
-        return _inferred(below, "made for", strategy)
+        return _inferred((below,), "made for", strategy)
     if above is not None:
-        return _inferred(above, "made from", strategy)
+        return _inferred((above,), "made from", strategy)
     holder = field.holder(node)
     if holder is not None:
-        return _inferred(holder, "inside the body of", strategy)
+        return _inferred((holder,), "inside the body of", strategy)
     # Whatever leaves the graph was handed out by the model itself.
     returned = not set(node.outputs).isdisjoint(field.graph.outputs)
-    return _inferred(ModuleCall(ROOT), "returned by", strategy) if returned else None
+    return _inferred((ModuleCall(ROOT),), "returned by", strategy) if returned else None
 
 
-def _inferred(call: ModuleCall, how: str, strategy: str) -> Claim:
-    return Claim((call,), Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, how),), strategy)
+def _inferred(calls: tuple[ModuleCall, ...], how: str, strategy: str) -> Claim:
+    return Claim(calls, Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, how),), strategy)

@@ -11,7 +11,7 @@ with the same parts ends in `_1`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph.index import Graph, Node
@@ -22,13 +22,9 @@ from modelexport.record.hierarchy import Hierarchy, ModuleCall
 def torchscript_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
     scopes = _scopes_in(graph)
     meanings = _Meanings.of(hierarchy, scopes)
-    claims: dict[str, Claim] = {}
-    for scope, nodes in scopes.items():
-        for node in nodes:
-            calls = meanings.calls(scope, node)
-            if calls:
-                claims[node.key] = _claim(calls, strategy)
-    return claims
+    found = {node: meanings.calls(scope, node) for scope, nodes in scopes.items() for node in nodes}
+    possible = _within_time({node: calls for node, calls in found.items() if calls}, hierarchy)
+    return {node.key: _claim(calls, strategy) for node, calls in possible.items()}
 
 
 def scope_of(node: Node) -> str | None:
@@ -58,9 +54,52 @@ def _scopes_in(graph: Graph) -> dict[str, list[Node]]:
 
 
 def _claim(calls: tuple[ModuleCall, ...], strategy: str) -> Claim:
-    sure = len(calls) == 1
-    evidence = Evidence(EvidenceKind.SCOPE, "torchscript", "" if sure else "calls not told apart")
-    return Claim(calls, Confidence.EXACT if sure else Confidence.STRONG, (evidence,), strategy)
+    if len(calls) == 1:
+        return Claim(calls, Confidence.EXACT, (Evidence(EvidenceKind.SCOPE, "torchscript"),), strategy)
+    evidence = Evidence(EvidenceKind.SCOPE, "torchscript", f"one of {', '.join(map(str, calls))}")
+    # The module is known; which of its calls it was is a guess, and the first is as good as any.
+    owners = calls[:1] if len({call.path for call in calls}) == 1 else calls
+    return Claim(owners, Confidence.INFERRED, (evidence,), strategy)
+
+
+def _within_time(found: dict[Node, tuple[ModuleCall, ...]], hierarchy: Hierarchy) -> dict[Node, tuple[ModuleCall, ...]]:
+    """Rule out calls that were over, or had not begun, when a node was issued.
+
+    Nodes are listed in the order in which they were issued, so nodes whose call is known bound the time of the others.
+    """
+    if all(len(calls) == 1 for calls in found.values()):
+        return found
+    begin, end = _spans(hierarchy)
+    ordered = sorted(found, key=lambda node: node.position)
+    # Constants are moved around freely; they say nothing about time.
+    known = {node: found[node][0] for node in ordered if len(found[node]) == 1 and node.op_type != "Constant"}
+    earliest = _running(max, [(node, begin[known[node]] if node in known else 0) for node in ordered])
+    last = len(hierarchy.calls)
+    latest = _running(min, [(node, end[known[node]] if node in known else last) for node in reversed(ordered)])
+    return {
+        node: tuple(call for call in calls if end[call] >= earliest[node] and begin[call] <= latest[node]) or calls
+        for node, calls in found.items()
+    }
+
+
+def _spans(hierarchy: Hierarchy) -> tuple[dict[ModuleCall, int], dict[ModuleCall, int]]:
+    """For each call, its own place in the order of calls, and the place of the last call that was made inside of it."""
+    begin = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    end = dict(begin)
+    for site in reversed(hierarchy.calls):
+        if site.parent is not None:
+            end[site.parent] = max(end[site.parent], end[site.call])
+    return begin, end
+
+
+def _running(pick: Callable[[int, int], int], values: list[tuple[Node, int]]) -> dict[Node, int]:
+    """For each node, the value picked among its own and all before it."""
+    result: dict[Node, int] = {}
+    picked = values[0][1] if values else 0
+    for node, value in values:
+        picked = pick(picked, value)
+        result[node] = picked
+    return result
 
 
 @dataclass(frozen=True)

@@ -88,4 +88,4 @@ def _confidences(tally: Tally) -> str:
 def _check(check: OutputCheck) -> str:
     if check.ok:
         return f"outputs equal PyTorch's (largest difference {check.max_abs_diff:.1e})"
-    return f"outputs differ from PyTorch's: {check.message}"
+    return f"not as PyTorch: {check.message}"
