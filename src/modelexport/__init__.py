@@ -1,4 +1,11 @@
-"""Export PyTorch and Hugging Face models to ONNX so that every node can be traced to the module that produced it."""
+"""Export PyTorch and Hugging Face models to ONNX so that every node can be traced to the module that produced it.
+
+import modelexport as mx
+
+result = mx.export(model, "bert.onnx", inputs=inputs)   # a live nn.Module, a folder or a hub id
+prov = mx.load("bert.onnx")                             # no torch needed
+prov.attribution("node_linear").module                  # 'encoder.layer.0.attention.self.query'
+"""
 
 from __future__ import annotations
 

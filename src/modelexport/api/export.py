@@ -107,11 +107,11 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     ensure_writable(path)
     _need_torch()
+    from modelexport.capture.loading import LoadOptions
     from modelexport.capture.source import SourceOptions, prepare
 
-    source = SourceOptions(
-        task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, tuple(input), input_specs, static
-    )
+    load = LoadOptions(task, dtype, device, seed, trust_remote_code, allow_pickle)
+    source = SourceOptions(load, text, image, tuple(input), input_specs, static)
     clock = _Clock(progress)
     prepared = prepare(model, inputs, source, clock.step)
     return _Export(prepared, path, options, clock).run()

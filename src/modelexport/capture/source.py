@@ -20,12 +20,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 class SourceOptions:
     """How to load a model and make its inputs."""
 
-    task: str | None = None
-    dtype: str | None = None
-    device: str = "cpu"
-    seed: int = 0
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
+    load: LoadOptions
     text: str | None = None
     image: str | Path | None = None
     input: tuple[str, ...] = ()
@@ -54,15 +49,7 @@ def prepare(model: torch.nn.Module | str | Path, inputs: object, options: Source
 def _load(model: torch.nn.Module | str | Path, options: SourceOptions) -> LoadedModel:
     if isinstance(model, torch.nn.Module):
         return LoadedModel(model, type(model).__name__, None, None, ())
-    load = LoadOptions(
-        task=options.task,
-        dtype=options.dtype,
-        device=options.device,
-        seed=options.seed,
-        trust_remote_code=options.trust_remote_code,
-        allow_pickle=options.allow_pickle,
-    )
-    return load_model(str(model), load)
+    return load_model(str(model), options.load)
 
 
 def _with_inputs(loaded: LoadedModel, inputs: object, options: SourceOptions) -> Prepared:
@@ -78,7 +65,7 @@ def _with_inputs(loaded: LoadedModel, inputs: object, options: SourceOptions) ->
         shapes=tuple(map(parse_input_spec, options.input)),
         specs_file=None if options.input_specs is None else Path(options.input_specs),
         arrays_file=arrays,
-        seed=options.seed,
+        seed=options.load.seed,
         static=options.static,
     )
     made = make_inputs(loaded.module, loaded.processing, request)

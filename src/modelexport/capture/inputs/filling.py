@@ -22,6 +22,17 @@ def fill_recipe(scene: Scene, name: str) -> torch.Tensor:
 
 
 def fill_spec(scene: Scene, spec: InputSpec) -> torch.Tensor:
+    try:
+        return _filled(scene, spec)
+    except (RuntimeError, MemoryError) as error:
+        # torch has no class of its own for this; on the CPU it is the one thing that can fail here.
+        raise InputError(
+            f"input {spec.name!r}: a tensor of shape {'x'.join(map(str, spec.shape))} does not fit into memory",
+            "Give a smaller shape.",
+        ) from error
+
+
+def _filled(scene: Scene, spec: InputSpec) -> torch.Tensor:
     """The shape and dtype are the user's; the values are those of the recipe, if the name has one."""
     dtype = None if spec.dtype is None else dtype_named(spec.dtype, spec.name)
     sampler = scene.sampler(spec.name)
