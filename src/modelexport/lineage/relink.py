@@ -26,6 +26,18 @@ def relink(before: Graph, after: Graph) -> Lineage:
 
 
 class _Relinker:
+    """One linking under way.
+
+    sources        for each node after, the keys of the nodes before that it does the work of
+    kept           nodes after that are still what they were, mapped to the node before
+    same_operator  nodes after that make a known value by the operator that made it before; the kept ones among them
+    known_output   nodes after that make a value which was there before
+    absorbed       nodes before that went into the weights of a node after
+    folded         for each constant after, the nodes before that computed it
+    stands_for     for each weight after, the weights before whose place it took
+    replaced       pairs of values that have been looked at: what stood there before, what stands there now
+    """
+
     def __init__(self, before: Graph, after: Graph) -> None:
         self.before = before
         self.after = after
