@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from modelexport.errors import FileUnreadable, FileUnwritable, ModelExportError, UserError
 from modelexport.graph import layout, wire
 from modelexport.graph.external import set_external
-from modelexport.graph.model_file import open_model, parse_model, save_model
+from modelexport.graph.model_file import open_model, parse_model
+from modelexport.graph.saving import save_model
 from modelexport.graph.weights import Lazy, Span, Typed, storage_size
 
 in_tmp_path = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -26,7 +26,7 @@ class Examined:
     graph: Graph
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pair:
     """A number before and after."""
 

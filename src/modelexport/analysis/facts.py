@@ -28,7 +28,7 @@ class FileFacts:
     matches_record: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeFacts:
     """One node. `module` is the module that issued it, or the one that encloses all of `modules`."""
 
@@ -100,7 +100,7 @@ class Coverage:
     initializers: Tally
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unowned:
     """A module that owns neither a node nor an initializer. `inside`: modules inside of it do."""
 

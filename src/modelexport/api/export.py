@@ -19,7 +19,8 @@ from modelexport.errors import ExtraMissing, UnknownName, UserError
 from modelexport.graph.atomic import ensure_writable, staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
 from modelexport.graph.index import Graph, dynamic_axes_of, index_model
-from modelexport.graph.model_file import ModelFile, stage_model
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.saving import stage_model
 from modelexport.record.check import OutputCheck
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Origin, Provenance

@@ -11,7 +11,7 @@ from modelexport.analysis.facts import Analysis
 from modelexport.analysis.recorded import fit, read_best, read_sidecar
 from modelexport.errors import FileUnreadable
 from modelexport.graph.index import index_model
-from modelexport.graph.model_file import open_model, save_model
+from modelexport.graph.model_file import open_model
 from modelexport.record.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def validate(
 def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
     """How many nodes were given other keys, and the file that they went to; a file that is right is left alone."""
     from modelexport.analysis.repair import repair_keys
+    from modelexport.graph.saving import save_model
 
     repaired = repair_keys(inspection.model, inspection.record, inspection.fitted)
     if not repaired and output is None:

@@ -1,8 +1,7 @@
-"""Opening and saving ONNX models whose weights stay where they are.
+"""Opening ONNX models whose weights stay where they are.
 
-Protobuf would decode and encode every weight to change one metadata entry. Here the file is mapped, the data
-of large initializers is stepped over, and only the rest becomes a proto; saving puts the mapped bytes back
-between the new ones.
+Protobuf would decode every weight to answer a question about structure. Here the file is mapped, the data of large
+initializers is stepped over, and only the rest becomes a proto; `saving.py` puts the mapped bytes back.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from modelexport.errors import FileUnreadable, UserError
+from modelexport.errors import FileUnreadable
 from modelexport.graph import external, wire
-from modelexport.graph.atomic import Stage, StagedFile, staging
-from modelexport.graph.layout import PROTOBUF_LIMIT, Layout, data_file, lay_out
 from modelexport.graph.opened import ModelFile
-from modelexport.graph.weights import WeightData, attach, detach, name_of_empty
+from modelexport.graph.weights import WeightData, detach
 from modelexport.graph.wire import Part
 
 _DETACHED_ABOVE = 1024  # smaller constants stay: shape arithmetic needs them
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
 _IR_WITH_OPSETS = 3
-__all__ = ["ModelFile", "open_model", "parse_model", "save_model", "stage_model"]
+__all__ = ["ModelFile", "open_model", "parse_model", "with_initializers"]
 
 _FIRST_TAG = b"\x08"  # ir_version, which every writer of ONNX files puts first
 _LFS_POINTER = b"version https://git-lfs"
@@ -39,39 +36,6 @@ def open_model(path: Path) -> ModelFile:
 def parse_model(data: bytes | bytearray | memoryview) -> ModelFile:
     """A model from memory, such as an exporter's buffer; its weights are views of `data`."""
     return _model_file(memoryview(data).cast("B"), "the data", None, "")
-
-
-def save_model(
-    model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
-) -> tuple[Path, ...]:
-    """Write a model and give the files written; all appear at once, or none.
-
-    external_data: True puts initializers of at least `threshold` bytes into `<name>.data` beside the model,
-    False puts everything into one file, None leaves each tensor where it is unless the file would pass the
-    2 GB that protobuf can hold. A data file that only the replaced model used stays: others may share it.
-    """
-    with staging() as stage:
-        return stage_model(stage, model, path, external_data=external_data, threshold=threshold)
-
-
-def stage_model(
-    stage: Stage, model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
-) -> tuple[Path, ...]:
-    """Like `save_model`, for a model that appears together with other files."""
-    layout = lay_out(model, path, external_data, threshold)
-    parts = _spliced(layout)
-    if wire.size_of(parts) > PROTOBUF_LIMIT:
-        raise UserError(
-            f"{path.name} would be {wire.size_of(parts) / 1e9:.1f} GB; one ONNX file holds at most 2 GB",
-            "Let the weights go into a data file beside the model (external data).",
-        )
-    if not layout.outside:
-        _write_parts(stage.open(path), parts)
-        return (path,)
-    data = data_file(path)
-    _write_outside(stage.open(data), layout)  # first: a model must never be there before its data is
-    _write_parts(stage.open(path), parts)
-    return path, data
 
 
 def _mapped(path: Path) -> memoryview:
@@ -122,33 +86,13 @@ def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[
         weights[detached.name] = detached.data
         return [detached.header]
 
-    proto = onnx.ModelProto.FromString(wire.join(_with_initializers(model, without_data)))
+    proto = onnx.ModelProto.FromString(wire.join(with_initializers(model, without_data)))
     names = Counter(tensor.name for tensor in proto.graph.initializer)
     # A name that occurs twice (which is not valid) says nothing about whose data this is.
     repeated = frozenset(name for name in weights if names[name] > 1)
     return _take_apart(model, repeated) if repeated else (proto, weights)
 
 
-def _spliced(layout: Layout) -> list[Part]:
-    """The serialized model with its initializers' data in it."""
-
-    def with_data(tensor: memoryview) -> list[Part] | None:
-        data = layout.inside.get(name_of_empty(tensor) or "")
-        return None if data is None else attach(tensor, data)
-
-    return _with_initializers(memoryview(layout.proto.SerializeToString()), with_data)
-
-
-def _with_initializers(model: memoryview, edit: wire.Edit) -> list[Part]:
+def with_initializers(model: memoryview, edit: wire.Edit) -> list[Part]:
+    """A serialized model with its initializers edited one by one."""
     return wire.rewrite(model, {_MODEL_GRAPH: lambda graph: wire.rewrite(graph, {_GRAPH_INITIALIZER: edit})})
-
-
-def _write_parts(file: StagedFile, parts: list[Part]) -> None:
-    for part in parts:
-        file.write(part if isinstance(part, memoryview) else part.raw())
-
-
-def _write_outside(file: StagedFile, layout: Layout) -> None:
-    for place in layout.outside:
-        file.pad_to(place.offset)
-        file.write(place.data.raw())
