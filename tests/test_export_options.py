@@ -250,6 +250,29 @@ def test_wrong_inputs(tmp_path: Path, inputs: object, message: str) -> None:
         mx.export(nets.CalledThrice(), tmp_path / "n.onnx", inputs=inputs)
 
 
+def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+    source = tmp_path / "nets.py"
+    source.write_text("precious = 1\n")
+    with pytest.raises(mx.UserError, match="not an ONNX model"):
+        mx.export(nets.CalledThrice(), source, inputs=X)
+    assert source.read_text() == "precious = 1\n"
+
+
+@pytest.mark.parametrize("options", [{"atol": -1.0}, {"rtol": float("nan")}])
+def test_tolerances_that_make_no_sense(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(mx.UserError, match="not negative"):
+        mx.export(nets.CalledThrice(), tmp_path / "n.onnx", inputs=X, **options)
+
+
+def test_the_record_of_another_model_is_not_believed(tmp_path: Path) -> None:
+    """dynamo names the values of all models alike, so that many node keys of two models coincide."""
+    ours = mx.export(build("bert"), tmp_path / "bert.onnx", embed="none", no_check=True)
+    mx.export(build("gpt2"), tmp_path / "gpt2.onnx", embed="none", no_check=True)
+    (tmp_path / "gpt2.hierarchy.json").replace(tmp_path / "bert.hierarchy.json")
+    with pytest.raises(mx.UserError, match="made for another graph"):
+        mx.load(ours.path)
+
+
 def test_public_names() -> None:
     for name in mx.__all__:
         assert getattr(mx, name) is not None

@@ -129,3 +129,12 @@ def test_what_is_not_onnx(verb: str, small_path: Path, capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("name", ["small.onnx", "small.hierarchy.json"])
+def test_a_report_never_replaces_what_it_is_about(small_path: Path, name: str) -> None:
+    target = small_path.with_name(name)
+    before = small_path.read_bytes()
+    assert run("analyze", small_path, "-o", target) == 2
+    assert run("compare", small_path, small_path, "-o", target) == 2
+    assert small_path.read_bytes() == before

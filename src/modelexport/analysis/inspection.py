@@ -25,12 +25,16 @@ class Inspection:
     @property
     def foreign(self) -> bool:
         """The record speaks of another file, so that nothing else can be asked about it."""
-        return not belongs(self.record, self.graph)
+        return not belongs(self.record, self.graph, beside=self._beside)
+
+    @property
+    def _beside(self) -> bool:
+        return self.stored.embedded is None
 
     @cached_property
     def fitted(self) -> Provenance:
         """The record for exactly the nodes of the file; a foreign one cannot be fitted."""
-        return fit(self.record, self.graph, self.path)
+        return fit(self.record, self.graph, self.path, beside=self._beside)
 
 
 def inspect(model: ModelFile, path: Path) -> Inspection:

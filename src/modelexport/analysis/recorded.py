@@ -22,6 +22,7 @@ from modelexport.record.provenance import NodeEntry, Provenance
 
 # Below this share of known nodes a record says nothing about the file: it belongs to another one.
 _LEAST_KNOWN = 0.1
+_MOSTLY_KNOWN = 0.8
 _NOT_RECORDED = "not in the record: the graph was changed after export"
 
 
@@ -90,14 +91,23 @@ def known_nodes(record: Provenance, graph: Graph) -> int:
     return sum(node.key in record.nodes for node in graph.nodes)
 
 
-def belongs(record: Provenance, graph: Graph) -> bool:
-    """Whether the record speaks of this graph, or of one that it was made from."""
-    return not graph.nodes or known_nodes(record, graph) >= _LEAST_KNOWN * len(graph.nodes)
+def belongs(record: Provenance, graph: Graph, *, beside: bool) -> bool:
+    """Whether the record speaks of this graph, or of one that it was made from.
+
+    beside  it was found beside the file, where that of another model may lie. Exporters name the values of all
+            models alike (`linear_3`), so that knowing some nodes is not enough: weights must be known as well.
+    """
+    if record.origin.graph == graph.fingerprint or not graph.nodes:
+        return True
+    nodes = known_nodes(record, graph) / len(graph.nodes)
+    weights = sum(name in record.initializers for name in graph.initializers)
+    strange = beside and graph.initializers and weights < _LEAST_KNOWN * len(graph.initializers)
+    return nodes >= (_MOSTLY_KNOWN if strange else _LEAST_KNOWN)
 
 
-def fit(record: Provenance, graph: Graph, path: Path) -> Provenance:
+def fit(record: Provenance, graph: Graph, path: Path, *, beside: bool) -> Provenance:
     """The record for exactly the nodes and initializers of this graph."""
-    if not belongs(record, graph):
+    if not belongs(record, graph, beside=beside):
         raise RecordMismatch(
             f"the hierarchy record of {path} was made for another graph: "
             f"it knows {known_nodes(record, graph)} of {len(graph.nodes)} nodes",

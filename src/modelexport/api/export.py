@@ -16,11 +16,11 @@ import onnx
 from modelexport.api.attribute import Judged, judge_folded, judge_optimized
 from modelexport.api.options import EXPORTERS, STRATEGIES, ExportOptions, ExportResult, Progress
 from modelexport.errors import ExtraMissing, UnknownName, UserError
-from modelexport.graph.atomic import ensure_writable, staging
+from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
 from modelexport.graph.index import Graph, dynamic_axes_of, index_model
 from modelexport.graph.opened import ModelFile
-from modelexport.graph.saving import stage_model
+from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.record.check import OutputCheck
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Origin, Provenance
@@ -103,10 +103,12 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         verbose=verbose,
     )
     _check_opset(opset)
+    if not (atol >= 0 and rtol >= 0):
+        raise UserError(f"tolerances are not negative: atol {atol:g}, rtol {rtol:g}", "Give numbers from 0 on.")
     if static and dynamic:
         raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
     path = Path(output)
-    ensure_writable(path)
+    ensure_model_target(path)
     _need_torch()
     from modelexport.capture.loading import LoadOptions
     from modelexport.capture.source import SourceOptions, prepare

@@ -10,6 +10,7 @@ from modelexport.analysis.analyze import Subject, analyze_file
 from modelexport.analysis.facts import Analysis
 from modelexport.analysis.recorded import fit, read_best, read_sidecar
 from modelexport.errors import FileUnreadable
+from modelexport.graph.embed import read_record
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
 from modelexport.record.provenance import Provenance
@@ -68,12 +69,13 @@ def validate(
 def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
     """How many nodes were given other keys, and the file that they went to; a file that is right is left alone."""
     from modelexport.analysis.repair import repair_keys
-    from modelexport.graph.saving import save_model
+    from modelexport.graph.saving import ensure_model_target, save_model
 
     repaired = repair_keys(inspection.model, inspection.record, inspection.fitted)
     if not repaired and output is None:
         return 0, ""
     target = inspection.path if output is None else output
+    ensure_model_target(target)
     save_model(inspection.model, target)
     return repaired, str(target)
 
@@ -82,7 +84,7 @@ def _open(path: Path) -> Subject:
     model = open_model(_model_path(path))
     graph = index_model(model.proto)
     record = read_best(model, path)
-    return Subject(path, model.proto, graph, fit(record, graph, path))
+    return Subject(path, model.proto, graph, fit(record, graph, path, beside=read_record(model.proto) is None))
 
 
 def _model_path(path: Path) -> Path:

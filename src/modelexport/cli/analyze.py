@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from modelexport.cli.options import Speech, format_option, model_argument, output_option, speech_options
+from modelexport.cli.options import Speech, format_option, model_argument, output_option, spare_inputs, speech_options
 
 
 @click.command()
@@ -26,6 +26,7 @@ def analyze(model: Path, form: str, filter_tag: str | None, output: Path | None,
     """
     from modelexport.api.reading import analyze as analyze_model
 
+    spare_inputs(output, model)
     analysis = analyze_model(model, filter_tag)
     if form == "json":
         from modelexport.views.as_json import analysis_json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from modelexport.cli.options import Speech, format_option, model_argument, output_option, speech_options
+from modelexport.cli.options import Speech, format_option, model_argument, output_option, spare_inputs, speech_options
 
 
 @click.command()
@@ -22,6 +22,7 @@ def compare(a: Path, b: Path, form: str, output: Path | None, speech: Speech) ->
     """
     from modelexport.api.reading import compare as compare_models
 
+    spare_inputs(output, a, b)
     comparison = compare_models(a, b)
     if form == "json":
         from modelexport.views.as_json import comparison_json

@@ -53,3 +53,14 @@ def speech_options(function: Callable[..., int]) -> Callable[..., int]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def spare_inputs(output: Path | None, *inputs: Path) -> None:
+    """A report never goes where a model or its record is."""
+    from modelexport.errors import UserError
+
+    if output is None:
+        return
+    taken = {path.resolve() for given in inputs for path in (given, given.with_suffix(".hierarchy.json"))}
+    if output.resolve() in taken:
+        raise UserError(f"{output} is what the report is about, or its record", "Give the report another name.")

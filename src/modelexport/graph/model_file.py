@@ -22,9 +22,9 @@ from modelexport.graph.wire import Part
 _DETACHED_ABOVE = 1024  # smaller constants stay: shape arithmetic needs them
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
 _IR_WITH_OPSETS = 3
-__all__ = ["ModelFile", "open_model", "parse_model", "with_initializers"]
+__all__ = ["FIRST_TAG", "ModelFile", "open_model", "parse_model", "with_initializers"]
 
-_FIRST_TAG = b"\x08"  # ir_version, which every writer of ONNX files puts first
+FIRST_TAG = b"\x08"  # ir_version, which every writer of ONNX files puts first
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -70,7 +70,7 @@ def _not_onnx(data: memoryview, subject: str) -> FileUnreadable:
     start = bytes(data[: len(_LFS_POINTER)])
     if start == _LFS_POINTER:
         return FileUnreadable(f"{subject} is a git-lfs pointer, not the model itself", "Fetch it with `git lfs pull`.")
-    if start.startswith(_FIRST_TAG):
+    if start.startswith(FIRST_TAG):
         return FileUnreadable(f"{subject} is truncated or damaged", "Export or download the model again.")
     return FileUnreadable(f"{subject} is not an ONNX model", "Give the .onnx file that an exporter wrote.")
 

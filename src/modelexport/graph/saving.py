@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
-from modelexport.errors import UserError
+from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph import wire
-from modelexport.graph.atomic import Stage, StagedFile, staging
+from modelexport.graph.atomic import Stage, StagedFile, ensure_writable, staging
 from modelexport.graph.layout import PROTOBUF_LIMIT, Layout, data_file, lay_out
-from modelexport.graph.model_file import with_initializers
+from modelexport.graph.model_file import FIRST_TAG, with_initializers
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.weights import attach, name_of_empty
 from modelexport.graph.wire import Part
@@ -25,6 +26,18 @@ def save_model(
     """
     with staging() as stage:
         return stage_model(stage, model, path, external_data=external_data, threshold=threshold)
+
+
+def ensure_model_target(path: Path) -> None:
+    """Fail now rather than after a long computation if a model cannot, or should not, be written there."""
+    ensure_writable(path)
+    with path.open("rb") if path.is_file() else nullcontext() as file:
+        start = b"" if file is None else file.read(1)
+    # Every writer of ONNX files begins with this byte; anything else is a file of another kind.
+    if start and start != FIRST_TAG:
+        raise FileUnwritable(
+            f"{path} is there already and is not an ONNX model", "Give another name, or remove that file first."
+        )
 
 
 def stage_model(
