@@ -15,6 +15,8 @@ from modelexport.record.tags import Scope, TagPolicy, TorchNN
 
 Json = dict[str, Any]
 
+_NEXT = "Put the record back as it was written, or export the model again."
+
 # What reading a record raises where it does not hold what it should.
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -63,7 +65,7 @@ def _lines(entries: Iterable[str]) -> str:
 def from_document(document: object) -> Provenance:
     """Read a document back; anything that is not one raises `RecordUnreadable`."""
     if not isinstance(document, dict):
-        raise RecordUnreadable("the hierarchy record is not a JSON object")
+        raise RecordUnreadable("the hierarchy record is not a JSON object", _NEXT)
     check_version(document.get("schema"))
     try:
         found = Provenance(
@@ -76,7 +78,7 @@ def from_document(document: object) -> Provenance:
         )
         check_coherent(found)
     except DAMAGE as error:
-        raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}") from error
+        raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}", _NEXT) from error
     return found
 
 
@@ -92,7 +94,7 @@ def check_coherent(provenance: Provenance) -> None:
 
 def check_version(version: object) -> None:
     if not isinstance(version, int):
-        raise RecordUnreadable(f"the hierarchy record has no schema version (saw {version!r})")
+        raise RecordUnreadable(f"the hierarchy record has no schema version (saw {version!r})", _NEXT)
     if version > SCHEMA_VERSION:
         raise RecordUnreadable(
             f"the hierarchy record has schema {version}, this version of modelexport reads up to {SCHEMA_VERSION}",
