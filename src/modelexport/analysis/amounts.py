@@ -13,7 +13,7 @@ from modelexport.analysis.facts import Amounts
 from modelexport.graph.index import Graph, Tensor
 from modelexport.graph.weights import storage_size
 from modelexport.record.evidence import Attribution
-from modelexport.record.hierarchy import Hierarchy, join, lineage_of
+from modelexport.record.hierarchy import Hierarchy, lineage_of
 from modelexport.record.provenance import Provenance
 
 # Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
@@ -59,7 +59,7 @@ def sum_by_module(provenance: Provenance, graph: Graph) -> ModuleSums:
     for entry in provenance.nodes.values():
         for found in _holders(sums, entry.attribution):
             found.op_types[entry.op_type] += 1
-    parameters = _parameter_names(provenance.hierarchy)
+    parameters = provenance.hierarchy.parameter_owners
     for name, attribution in provenance.initializers.items():
         tensor = graph.initializers[name]
         size, nbytes = math.prod(tensor.shape), _nbytes(tensor)
@@ -77,15 +77,6 @@ def _holders(sums: ModuleSums, attribution: Attribution) -> Iterable[_Sum]:
     around = {above for path in owners for above in lineage_of(path)}
     yield from (sums._own.setdefault(path, _Sum()) for path in owners)
     yield from (sums._total.setdefault(path, _Sum()) for path in around)
-
-
-def _parameter_names(hierarchy: Hierarchy) -> set[str]:
-    return {
-        join(path, tensor.name)
-        for module in hierarchy.modules.values()
-        for path in (module.path, *module.aliases)
-        for tensor in module.parameters
-    }
 
 
 def _is_folded_weight(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:

@@ -22,12 +22,11 @@ from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.failure import export_failed, reason
 from modelexport.errors import ExportFailed
 from modelexport.graph.index import index_model
-from modelexport.graph.model_file import ModelFile
+from modelexport.graph.model_file import DETACHED_ABOVE, ModelFile
 from modelexport.graph.weights import Lazy, WeightData
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import ExporterScopes
 
-_SMALL = 1024
 _CALL_NUMBER = re.compile(r"@(\d+)$")
 
 
@@ -147,7 +146,7 @@ def _weights_aside(model: ir.Model) -> Iterator[dict[str, WeightData]]:
     large = {
         name: (value, value.const_value)
         for name, value in model.graph.initializers.items()
-        if value.const_value is not None and value.const_value.nbytes > _SMALL
+        if value.const_value is not None and value.const_value.nbytes > DETACHED_ABOVE
     }
     weights: dict[str, WeightData] = {}
     try:

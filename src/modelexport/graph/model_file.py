@@ -19,10 +19,10 @@ from modelexport.graph.opened import ModelFile
 from modelexport.graph.weights import WeightData, detach
 from modelexport.graph.wire import Part
 
-_DETACHED_ABOVE = 1024  # smaller constants stay: shape arithmetic needs them
+DETACHED_ABOVE = 1024  # smaller constants stay: shape arithmetic needs them
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
 _IR_WITH_OPSETS = 3
-__all__ = ["FIRST_TAG", "ModelFile", "open_model", "parse_model", "with_initializers"]
+__all__ = ["DETACHED_ABOVE", "FIRST_TAG", "ModelFile", "open_model", "parse_model", "with_initializers"]
 
 FIRST_TAG = b"\x08"  # ir_version, which every writer of ONNX files puts first
 _LFS_POINTER = b"version https://git-lfs"
@@ -80,7 +80,7 @@ def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[
     weights: dict[str, WeightData] = {}
 
     def without_data(tensor: memoryview) -> list[Part] | None:
-        detached = detach(tensor, _DETACHED_ABOVE)
+        detached = detach(tensor, DETACHED_ABOVE)
         if detached is None or detached.name in kept:
             return None
         weights[detached.name] = detached.data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 
@@ -99,7 +99,7 @@ def _holders(node: Node, hierarchy: Hierarchy) -> set[str]:
 
 def _plain(value: str) -> str:
     """A value's own name, without the graph that it is defined in."""
-    return value.rpartition("|")[2]
+    return value.rpartition(KEY_SEPARATOR)[2]
 
 
 def _claims_of(path: str, readers: list[Node], hierarchy: Hierarchy, strategy: str) -> Mapping[str, Claim]:
