@@ -74,6 +74,8 @@ class Attribution:
     ancestor  the one owner, or the innermost call that encloses all of them
     reason    why there is no owner, where there is none
     lost      claims that said something else
+    role      what the node does, found from dataflow: `attention.query`, `mlp.gate`, `norm`; empty if nothing is known
+    layer_id  the number of the repeated block that it is part of, in the order of execution
     """
 
     owners: tuple[ModuleCall, ...]
@@ -82,6 +84,18 @@ class Attribution:
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
     lost: tuple[Claim, ...] = ()
+    role: str = ""
+    layer_id: int | None = None
+
+    @property
+    def semantic_type(self) -> str:
+        """The first part of the role: `attention` of `attention.query`."""
+        return self.role.partition(".")[0]
+
+    @property
+    def component(self) -> str:
+        """The second part of the role: `query` of `attention.query`."""
+        return self.role.partition(".")[2]
 
     @property
     def module(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What an exporter said about its own graph, beside what it wrote into it."""
+"""Signals: what was seen while a model ran and while it was exported. `capture` records them, strategies judge by them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,87 @@ from modelexport.record.hierarchy import ModuleCall
 
 @dataclass(frozen=True)
 class ExporterScopes:
-    """FX node names of the exported program, mapped to the module call that issued them.
+    """What an exporter knows about its own graph, beside what it wrote into it.
 
-    The ONNX metadata that dynamo writes keeps the module's path but drops the call's number; the exported program
-    still has both.
+    fx_calls  FX node names of the exported program, mapped to the module call that issued them. The ONNX metadata
+              that dynamo writes keeps the module's path but drops the call's number; the exported program has both.
+    parts     module paths, mapped to the part of a scope by which TorchScript's own module map names them; empty
+              where this version of torch has no such map
     """
 
     fx_calls: Mapping[str, ModuleCall] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a tensor holds, in a few numbers. Made by `graph.fingerprint`, for torch and ONNX Runtime alike.
+
+    kind     `float`, `int` or `bool`: exporters change the width of a type, never its kind
+    sketch   of floats: projections that two runs of the same arithmetic give nearly alike
+    spread   the length that differences between sketches are measured by
+    digest   of integers and bools: equal for equal content
+    telling  whether equal content is a reason to believe in a common origin; masks, ranges and constants are not
+    """
+
+    shape: tuple[int, ...]
+    kind: str
+    sketch: tuple[float, ...] = ()
+    spread: float = 0.0
+    digest: bytes = b""
+    telling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOp:
+    """One operator of a run, `aten::addmm` say, and the module call that issued it. Values are known by number."""
+
+    name: str
+    call: ModuleCall
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All operators of one run in their order, with fingerprints of what they made: never the tensors themselves.
+
+    source     who recorded it: `hooks`, `torch.export` or `torch.fx`
+    values     fingerprints, by number of the value
+    inputs     the model's inputs by the name that the ONNX graph gives them
+    tensors    parameters and buffers by their full name
+    operators  names of operators, mapped to the ONNX operators that exporters can make of them
+    """
+
+    source: str
+    ops: tuple[TracedOp, ...]
+    values: tuple[Fingerprint, ...]
+    inputs: Mapping[str, int]
+    tensors: Mapping[str, int]
+    operators: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GraphValues:
+    """What the values of an ONNX graph hold in one run of it: inputs, initializers and everything computed.
+
+    failure  why ONNX Runtime did not run the graph, or not all of it; initializers are there all the same
+    """
+
+    prints: Mapping[str, Fingerprint]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Everything that strategies may judge by, beside the graph and the hierarchy.
+
+    fx          the model as torch.export or torch.fx saw it, with its values
+    fx_failure  why they did not
+    """
+
+    scopes: ExporterScopes = ExporterScopes()
+    trace: Trace | None = None
+    values: GraphValues | None = None
+    fx: Trace | None = None
+    fx_failure: str = ""
