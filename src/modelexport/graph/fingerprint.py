@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def _of_floats(shape: tuple[int, ...], array: np.ndarray) -> Fingerprint:
         flat = np.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     squashed = np.arcsinh(flat.astype(np.float64, copy=False))
     np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER, posinf=_INFINITE, neginf=-_INFINITE)
-    sketch = _directions(len(squashed)) @ squashed
+    sketch = _directions()[:, : len(squashed)] @ squashed
     return Fingerprint(
         shape,
         "float",
@@ -80,9 +80,8 @@ def _is_telling(values: np.ndarray) -> bool:
     return len(head) >= _TELLING or len(np.unique(values)) >= _TELLING
 
 
-@lru_cache(maxsize=64)
-def _directions(length: int) -> np.ndarray:
-    """Unit vectors in no particular direction, the same in every process."""
-    random = np.random.default_rng(length)
-    found: np.ndarray = random.standard_normal((_PROJECTIONS, length))
+@cache
+def _directions() -> np.ndarray:
+    """Vectors in no particular direction, the same in every process."""
+    found: np.ndarray = np.random.default_rng(0).standard_normal((_PROJECTIONS, 2 * _LONGEST))
     return found
