@@ -1,4 +1,4 @@
-"""Signals: what was seen while a model ran and while it was exported. `capture` records them, strategies judge by them."""
+"""What was seen while a model ran and was exported: `capture` records these signals, strategies judge by them."""
 
 from __future__ import annotations
 
