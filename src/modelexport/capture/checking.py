@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from modelexport.capture.arguments import output_tensors
+from modelexport.capture.arrays import to_array
 from modelexport.capture.failure import reason
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.session import TracedRun
@@ -79,12 +80,12 @@ class OutputChecker:
 
     def _compare(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> OutputCheck:
         try:
-            actual = self._session_run({name: _array(tensor) for name, tensor in inputs.items()})
+            actual = self._session_run({name: to_array(tensor) for name, tensor in inputs.items()})
         except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
             return _failed(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
             return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
-        return _compare(actual, {name: _array(tensor) for name, tensor in outputs.items()}, self._tolerance)
+        return _compare(actual, {name: to_array(tensor) for name, tensor in outputs.items()}, self._tolerance)
 
     def _session_run(self, arrays: _Arrays) -> list[np.ndarray]:
         wanted = {value.name for value in self._session.get_inputs()}
@@ -121,14 +122,6 @@ def _other_values(tensor: torch.Tensor) -> torch.Tensor:
         masked[..., -1] = 0
         return masked
     return tensor
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
-    array: np.ndarray = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    return array
 
 
 def _compare(actual: list[np.ndarray], expected: _Arrays, tolerance: Tolerance) -> OutputCheck:

@@ -6,7 +6,8 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from modelexport.capture.arguments import CallArguments, bind_arguments
+from modelexport.capture.op_trace import OpRecorder
 from modelexport.capture.state import quiet, undisturbed
 from modelexport.errors import InputError
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join
+from modelexport.record.signals import Trace
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
@@ -28,33 +31,56 @@ class TracingHierarchyBuilder:
     def trace_model_execution(self, model: nn.Module, inputs: object) -> Hierarchy:
         """Run the model once and record its modules and their calls. The model is left as it was."""
         with quiet():
-            return trace_run(model, bind_arguments(model, inputs))[0]
+            return trace_run(model, bind_arguments(model, inputs)).hierarchy
 
 
-def trace_run(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:
-    """The hierarchy of a model and what it returned for these arguments."""
+@dataclass(frozen=True)
+class Seen:
+    """What one run of a model showed: its modules and their calls, what it returned, and its operators if asked for."""
+
+    hierarchy: Hierarchy
+    outputs: Any
+    trace: Trace | None = None
+
+
+def trace_run(model: nn.Module, arguments: CallArguments, *, operators: bool = False) -> Seen:
+    """Run a model once and see what happens."""
     compiler_was_there = _compiler_is_there()
     try:
-        return _trace_once(model, arguments)
+        return _trace_once(model, arguments, operators)
     except InputError:
         if compiler_was_there or not _compiler_is_there():
             raise
     # The run itself brought the compiler in (control-flow operators do), and it tried to compile the recording too.
-    return _trace_once(model, arguments)
+    return _trace_once(model, arguments, operators)
 
 
-def _trace_once(model: nn.Module, arguments: CallArguments) -> tuple[Hierarchy, Any]:
-    with _recorded_calls(model) as calls:
-        outputs = run_model(model, arguments)
-    return Hierarchy.of(read_modules(model), calls), outputs
+def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> Seen:
+    own = arguments.copied()
+    with undisturbed(model), _recorded_calls(model) as calls:
+        recorder = OpRecorder(own.tensors, tensors_of(model), calls.current) if operators else None
+        with recorder or nullcontext():
+            outputs = _call(model, own)
+    trace = None if recorder is None else recorder.trace()
+    return Seen(Hierarchy.of(read_modules(model), calls.calls), outputs, trace)
 
 
 def run_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Run a model once, leaving it as it was."""
-    with undisturbed(model), _uncompiled():
+    with undisturbed(model):
+        return _call(model, arguments.copied())
+
+
+def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer, under every name that it has."""
+    named = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {name: tensor for pairs in named for name, tensor in pairs}
+
+
+def _call(model: nn.Module, arguments: CallArguments) -> Any:
+    with _uncompiled():
         try:
-            own = arguments.copied()
-            return model(*own.args, **own.kwargs)
+            return model(*arguments.args, **arguments.kwargs)
         except Exception as error:
             raise InputError(
                 f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {error}",
@@ -107,8 +133,8 @@ def _uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def _recorded_calls(model: nn.Module) -> Iterator[list[CallSite]]:
-    """Calls of the model's modules in the order in which they begin.
+def _recorded_calls(model: nn.Module) -> Iterator[_CallRecorder]:
+    """Records the calls of the model's modules in the order in which they begin.
 
     The hooks are global ones: nothing is attached to the model, so nothing can be left on it.
     """
@@ -118,7 +144,7 @@ def _recorded_calls(model: nn.Module) -> Iterator[list[CallSite]]:
         module_hooks.register_module_forward_hook(recorder.leave, always_call=True),
     ]
     try:
-        yield recorder.calls
+        yield recorder
     finally:
         for hook in hooks:
             hook.remove()
@@ -132,6 +158,10 @@ class _CallRecorder:
         self._open: list[ModuleCall] = []
         self._thread = threading.get_ident()
 
+    def current(self) -> ModuleCall | None:
+        """The innermost call that is open."""
+        return self._open[-1] if self._open else None
+
     def enter(self, module: nn.Module, _args: object) -> None:
         path = self._path(module)
         if path is None:
@@ -139,7 +169,7 @@ class _CallRecorder:
         index = self._counts.get(path, 0)
         self._counts[path] = index + 1
         call = ModuleCall(path, index)
-        self.calls.append(CallSite(call, self._open[-1] if self._open else None))
+        self.calls.append(CallSite(call, self.current()))
         self._open.append(call)
 
     def leave(self, module: nn.Module, _args: object, _output: object) -> None:

@@ -19,6 +19,7 @@ from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
 from modelexport.capture.torchscript import export_torchscript, unfolded_torchscript
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.signals import Trace
 
 _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
 
@@ -32,22 +33,24 @@ class TracedRun:
     hierarchy: Hierarchy
     outputs: Mapping[str, torch.Tensor]
     output_names: tuple[str, ...]
+    trace: Trace | None = None
     notes: tuple[str, ...] = ()
 
 
-def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
+def trace(model: torch.nn.Module, inputs: object, *, operators: bool = False) -> TracedRun:
+    """Run a model once. `operators`: also record every operator, which takes longer."""
     arguments = bind_arguments(model, inputs)
     with EXPORT_LOCK, quiet(), exportable_experts(model):
-        hierarchy, outputs = trace_run(model, arguments)
+        seen = trace_run(model, arguments, operators=operators)
         notes: tuple[str, ...] = ()
-        if _is_opaque(outputs) and _takes(model, "use_cache"):
+        if _is_opaque(seen.outputs) and _takes(model, "use_cache"):
             # Neither exporter can return the cache object that generation uses.
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
-            hierarchy, outputs = trace_run(model, arguments)
-    tensors = output_tensors(outputs)
-    names = _output_names(tensors, arguments) if has_named_outputs(outputs) else ()
-    return TracedRun(model, arguments, hierarchy, tensors, names, notes)
+            seen = trace_run(model, arguments, operators=operators)
+    tensors = output_tensors(seen.outputs)
+    names = _output_names(tensors, arguments) if has_named_outputs(seen.outputs) else ()
+    return TracedRun(model, arguments, seen.hierarchy, tensors, names, seen.trace, notes)
 
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:

@@ -1,0 +1,28 @@
+"""Torch tensors as numpy arrays, the way that ONNX Runtime has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from modelexport.graph.fingerprint import fingerprint
+from modelexport.record.signals import Fingerprint
+
+# numpy has no such types; what they hold fits into a float.
+_WIDENED = frozenset({torch.bfloat16, *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_"))})
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
+    array: np.ndarray = (tensor.float() if tensor.dtype in _WIDENED else tensor).numpy()
+    return array
+
+
+def print_of(tensor: torch.Tensor) -> Fingerprint:
+    """The fingerprint of a tensor; of its shape alone where its content cannot be seen."""
+    plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    if not plain or type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return Fingerprint(tuple(map(int, tensor.shape)), "other")
+    return fingerprint(to_array(tensor))
