@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modelexport.api.export import export
     from modelexport.api.options import ExportResult
+    from modelexport.api.query import query
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.evidence import Attribution, Confidence, Evidence
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
-    from modelexport.record.provenance import Provenance
+    from modelexport.record.provenance import NodeEntry, Provenance
     from modelexport.record.tags import TagPolicy, Tags
+    from modelexport.record.tensors import Boundary, TensorEntry
 
 # Where each public name lives. They are imported on first use, so that `import modelexport` costs nothing and no name
 # that works without torch ever imports it.
 _HOMES = {
     "Attribution": "record.evidence",
+    "Boundary": "record.tensors",
     "Confidence": "record.evidence",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
@@ -35,21 +38,25 @@ _HOMES = {
     "ModelExportError": "errors",
     "Module": "record.hierarchy",
     "ModuleCall": "record.hierarchy",
+    "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
     "SemanticMapper": "api.semantic_mapper",
     "TagPolicy": "record.tags",
     "Tags": "record.tags",
+    "TensorEntry": "record.tensors",
     "TracingHierarchyBuilder": "capture.hierarchy",
     "UserError": "errors",
     "analyze": "api.reading",
     "compare": "api.reading",
     "export": "api.export",
     "load": "api.reading",
+    "query": "api.query",
     "validate": "api.reading",
 }
 
 __all__ = [
     "Attribution",
+    "Boundary",
     "Confidence",
     "Evidence",
     "ExportResult",
@@ -57,16 +64,19 @@ __all__ = [
     "ModelExportError",
     "Module",
     "ModuleCall",
+    "NodeEntry",
     "Provenance",
     "SemanticMapper",
     "TagPolicy",
     "Tags",
+    "TensorEntry",
     "TracingHierarchyBuilder",
     "UserError",
     "analyze",
     "compare",
     "export",
     "load",
+    "query",
     "validate",
 ]
 

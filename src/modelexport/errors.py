@@ -12,6 +12,7 @@
         ├── RecordUnreadable               the record is damaged or of a newer schema
         ├── RecordMismatch                 the record was made for another graph
         ├── UnknownName                    a strategy, exporter, node or module nobody knows
+        ├── QueryInvalid                   a query that cannot be understood
         └── ExtraMissing                   an optional dependency is not installed
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -92,3 +93,29 @@ class UnknownName(UserError):
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names[:12])}."
         super().__init__(f"unknown {kind} {name!r}", hint)
+
+
+class QueryInvalid(UserError):
+    """A query that cannot be understood. `position` is that of the character in the way; the message points at it."""
+
+    def __init__(self, problem: str, query: str, position: int, hint: str = "") -> None:
+        super().__init__(f"{problem}\n{_pointed(query, position)}", hint)
+        self.query = query
+        self.position = position
+
+
+def _pointed(text: str, position: int, around: int = 60) -> str:
+    """The text around a character, and a caret under it."""
+    import unicodedata
+
+    before = text[max(0, position - around) : position]
+    after = text[position : position + around]
+    cut = "…" if position > around else ""
+    head = cut + "".join(map(_visible, before))
+    width = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in head)
+    tail = "".join(map(_visible, after)) + ("…" if len(text) > position + around else "")
+    return f"  {head}{tail}\n  {' ' * width}^"
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]

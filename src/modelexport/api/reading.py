@@ -10,6 +10,7 @@ from modelexport.analysis.analyze import Subject, analyze_file
 from modelexport.analysis.facts import Analysis
 from modelexport.analysis.recorded import fit, read_best, read_sidecar
 from modelexport.errors import FileUnreadable
+from modelexport.graph.edges import edges_of
 from modelexport.graph.embed import read_record
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
@@ -24,9 +25,12 @@ _SIDECAR = ".json"
 
 
 def load(path: str | Path) -> Provenance:
-    """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is."""
+    """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    return read_sidecar(path) if path.suffix == _SIDECAR else _open(path).provenance
+    if path.suffix == _SIDECAR:
+        return read_sidecar(path)
+    opened = _open(path)
+    return replace(opened.provenance, edges=edges_of(opened.graph))
 
 
 def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:

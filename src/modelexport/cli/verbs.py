@@ -11,6 +11,7 @@ _VERBS = {
     "export": "Export a model to ONNX and record which module produced each node.",
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
+    "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
     "compare": "Show how two files differ, module by module.",
 }
 

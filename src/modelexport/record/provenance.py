@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from modelexport.errors import UnknownName
+from modelexport.errors import UnknownName, UserError
+from modelexport.record.edges import Edges
 from modelexport.record.evidence import Attribution
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.tags import TagPolicy, Tags
+from modelexport.record.tensors import Boundary, TensorEntry, find_boundary
 
 SCHEMA_VERSION = 1
 
@@ -40,6 +42,7 @@ class Provenance:
     """What is known about one ONNX file. Needs neither torch nor the model.
 
     absent  executed modules that own nothing in the graph, and why
+    edges   what the nodes make and read; known where the graph is at hand, and not part of the record
     """
 
     hierarchy: Hierarchy
@@ -48,6 +51,7 @@ class Provenance:
     origin: Origin
     policy: TagPolicy = TagPolicy()
     absent: Mapping[str, str] = field(default_factory=dict)
+    edges: Edges | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def tags(self) -> Tags:
@@ -69,3 +73,56 @@ class Provenance:
     @cached_property
     def _by_name(self) -> Mapping[str, NodeEntry]:
         return {entry.name: entry for entry in reversed(list(self.nodes.values())) if entry.name}
+
+    def known_edges(self) -> Edges:
+        """The edges, or an error that says how to get them."""
+        if self.edges is None:
+            raise UserError(
+                "tensors are not part of a record: only the model knows what its nodes make and read",
+                "Load the .onnx file instead of the .hierarchy.json beside it.",
+            )
+        return self.edges
+
+    def tensor(self, name: str) -> TensorEntry:
+        """A value of the graph, what makes it and all that read it. In a body, behind the id of that body."""
+        edges = self.known_edges()
+        if name not in edges:
+            raise UnknownName("tensor", name, edges.values)
+        return TensorEntry(
+            name=name,
+            producers={key: self.nodes[key].attribution for key in edges.producers.get(name, ())},
+            initializer=self.initializers.get(name),
+            consumers={key: self.nodes[key].attribution for key in edges.consumers.get(name, ())},
+            is_input=name in edges.inputs,
+            is_output=name in edges.outputs,
+        )
+
+    def boundary(self, module: str) -> Boundary:
+        """The tensors that go into a module (all of its calls, or the one in `block#2`) and come out of it.
+
+        Inside is what ran while the module, or one below its path, was being called. A node with several owners is
+        inside if one of them is.
+        """
+        edges = self.known_edges()
+        within = self._within(module)
+        inside = {key for key, entry in self.nodes.items() if within(entry.attribution)}
+        own = {name for name, attribution in self.initializers.items() if within(attribution)}
+        return find_boundary(module, edges, inside, own)
+
+    def _within(self, module: str) -> Callable[[Attribution], bool]:
+        """Whether something was issued inside a module or a call."""
+        hierarchy = self.hierarchy
+        wanted = ModuleCall.parse(module)
+        path = hierarchy.canonical.get(module)
+        if path is None and wanted not in hierarchy.stacks:
+            raise UnknownName("module", module, hierarchy.canonical)
+
+        def fits(call: ModuleCall) -> bool:
+            return call == wanted if path is None else is_within(call.path, path)
+
+        return lambda found: any(fits(call) for owner in found.owners for call in hierarchy.stack(owner))
+
+
+def is_within(path: str, above: str) -> bool:
+    """Whether a path is that of a module or of one below it."""
+    return not above or path == above or path.startswith(f"{above}.")

@@ -1,0 +1,55 @@
+"""The nodes that a query means; and where there are none, what stood in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from modelexport.queries.expression import Expression, Field, Operator, Term, asserted_terms
+from modelexport.queries.known import check_names
+from modelexport.queries.parsing import parse_query
+from modelexport.queries.predicates import predicate_of
+from modelexport.queries.values import Glob
+from modelexport.record.provenance import NodeEntry, Provenance
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`query` is as it was understood; `remarks` say why there are no nodes, if there are none."""
+
+    query: str
+    provenance: Provenance
+    nodes: tuple[NodeEntry, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def answer_query(text: str, provenance: Provenance) -> Answer:
+    """Nodes in file order."""
+    expression = parse_query(text)
+    check_names(expression, provenance)
+    nodes = select(expression, provenance)
+    remarks = () if nodes else tuple(_remarks(expression, provenance))
+    return Answer(str(expression), provenance, nodes, remarks)
+
+
+def select(expression: Expression, provenance: Provenance) -> tuple[NodeEntry, ...]:
+    holds = predicate_of(expression, provenance)
+    return tuple(entry for entry in provenance.nodes.values() if holds(entry))
+
+
+def _remarks(expression: Expression, provenance: Provenance) -> Iterator[str]:
+    alone = [term for term in asserted_terms(expression) if not select(term, provenance)]
+    if not alone:
+        yield "no node matches all of the query"
+    for term in alone:
+        yield _remark(term, provenance)
+
+
+def _remark(term: Term, provenance: Provenance) -> str:
+    if term.field is Field.MODULE and isinstance(term.value, Glob):
+        inside = Term(Field.MODULE, Operator.IS, Glob(f"{term.value}.**" if term.value.text else "**"))
+        if select(inside, provenance):
+            return f"no node matches {term} itself; {inside} is with everything inside of it"
+    if term.field is Field.PARAM:
+        return f"no node reads {term} under that name: the exporter may have renamed or folded it"
+    return f"no node matches {term}"

@@ -1,0 +1,99 @@
+"""What a query found: names for scripts, a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from modelexport.record.evidence import Confidence
+from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.views.console import plain, table
+from modelexport.views.printable import printable
+
+QUERY_SCHEMA = 1
+
+_STYLES = {
+    Confidence.EXACT: "green",
+    Confidence.STRONG: "green",
+    Confidence.INFERRED: "yellow",
+    Confidence.FALLBACK: "red",
+    Confidence.NONE: "red",
+}
+
+
+def query_names(nodes: Sequence[NodeEntry], provenance: Provenance) -> str:
+    """One line for each node: its name, or its key where the name does not say which node is meant."""
+    label = _labels(provenance)
+    return "".join(f"{printable(label(entry))}\n" for entry in nodes)
+
+
+def query_table(nodes: Sequence[NodeEntry], provenance: Provenance) -> Iterator[RenderableType]:
+    if nodes:
+        label = _labels(provenance)
+        # A column in which nothing stands is left out: not every record knows roles.
+        roles = any(entry.attribution.role for entry in nodes)
+        layers = any(entry.attribution.layer_id is not None for entry in nodes)
+        optional = (*(["role"] if roles else []), *(["layer"] if layers else []))
+        shown = table("", "node", "operator", "module", *optional, "tag", "confidence", right=("layer",))
+        shown.title = None
+        for entry in nodes:
+            found = entry.attribution
+            extras = {"role": plain(found.role), "layer": plain(_number(found.layer_id))}
+            shown.add_row(
+                plain(label(entry)),
+                plain(entry.op_type, "cyan"),
+                plain(" + ".join(owner or "(model)" for owner in found.modules) or found.reason),
+                *(extras[column] for column in optional),
+                plain(provenance.tag(found)),
+                Text(found.confidence.label, _STYLES[found.confidence]),
+            )
+        yield shown
+        yield Text()
+    yield Text(f"{len(nodes)} of {len(provenance.nodes)} nodes", "dim")
+
+
+def query_json(query: str, nodes: Sequence[NodeEntry], provenance: Provenance) -> str:
+    document = {
+        "schema": QUERY_SCHEMA,
+        "query": query,
+        "total": len(provenance.nodes),
+        "count": len(nodes),
+        "nodes": [_node(entry, provenance) for entry in nodes],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _node(entry: NodeEntry, provenance: Provenance) -> dict[str, Any]:
+    found = entry.attribution
+    item: dict[str, Any] = {
+        "name": entry.name,
+        "key": entry.key,
+        "op_type": entry.op_type,
+        "module": found.module,
+        "modules": list(found.modules),
+        "tag": provenance.tag(found),
+        "role": found.role or None,
+        "layer": found.layer_id,
+        "confidence": found.confidence.label,
+        "evidence": [str(item) for item in found.evidence],
+    }
+    return item | {"reason": found.reason} if found.reason else item
+
+
+def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
+    counts = Counter(entry.name for entry in provenance.nodes.values())
+
+    def label(entry: NodeEntry) -> str:
+        other = entry.name in provenance.nodes and entry.name != entry.key
+        return entry.key if not entry.name or counts[entry.name] > 1 or other else entry.name
+
+    return label
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else str(number)
