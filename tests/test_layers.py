@@ -190,10 +190,12 @@ def test_importing_the_package_is_light() -> None:
 
 
 @needs_package
-@pytest.mark.parametrize("verb", ["--help", "--version", "export --help", "analyze", "validate", "compare"])
+@pytest.mark.parametrize(
+    "verb", ["--help", "--version", "export --help", "analyze", "validate", "compare", "query op=Relu"]
+)
 def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     name, *rest = verb.split()
-    files = [str(onnx_file)] * {"analyze": 1, "validate": 1, "compare": 2}.get(name, 0)
-    imported = _imported_by("-m", "modelexport", name, *rest, *files)
+    files = [str(onnx_file)] * {"analyze": 1, "validate": 1, "compare": 2, "query": 1}.get(name, 0)
+    imported = _imported_by("-m", "modelexport", name, *files, *rest)
     assert PACKAGE in imported
     assert sorted(imported & SLOW) == []

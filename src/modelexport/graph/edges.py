@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -26,7 +27,7 @@ def edges_of(graph: Graph) -> Edges:
         consumers=MappingProxyType(consumers),
         inputs=graph.inputs,
         outputs=graph.outputs,
-        initializers=tuple(graph.initializers),
+        initializers=MappingProxyType({name: math.prod(tensor.shape) for name, tensor in graph.initializers.items()}),
         domains=MappingProxyType({node.key: node.domain for node in graph.nodes if node.domain not in _ONNX_DOMAINS}),
     )
 

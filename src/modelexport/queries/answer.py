@@ -51,5 +51,5 @@ def _remark(term: Term, provenance: Provenance) -> str:
         if select(inside, provenance):
             return f"no node matches {term} itself; {inside} is with everything inside of it"
     if term.field is Field.PARAM:
-        return f"no node reads {term} under that name: the exporter may have renamed or folded it"
+        return f"no node reads {term}: the exporter folded it into something else"
     return f"no node matches {term}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from modelexport.errors import UnknownName, UserError
 from modelexport.queries.expression import Expression, Field, terms_of
-from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern, parameter_values, written_op
+from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern, written_op
+from modelexport.queries.parameters import parameter_names
 from modelexport.queries.values import Glob
 from modelexport.record.evidence import EvidenceKind
 from modelexport.record.provenance import Provenance
@@ -89,8 +91,8 @@ def _evidence(provenance: Provenance, glob: Glob) -> Iterator[str]:
 
 
 def _params(provenance: Provenance, _: Glob) -> Iterator[str]:
-    """Those of the model too: a parameter that an exporter renamed or folded away is no misspelt name."""
-    yield from parameter_values(provenance).values()
+    """Those of the model too: a parameter that an exporter folded away is no misspelt name."""
+    yield from chain.from_iterable(parameter_names(provenance).values())
     yield from provenance.hierarchy.tensor_owners
 
 

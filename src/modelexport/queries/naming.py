@@ -1,16 +1,15 @@
-"""How things are written in a query: modules and their calls, operators with a domain, parameters, evidence."""
+"""How things are written in a query: modules and their calls, operators with a domain, evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from modelexport.graph.index import KEY_SEPARATOR
 from modelexport.queries.values import Glob
 from modelexport.record.edges import Edges
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
-from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.record.provenance import NodeEntry
 
 DOMAIN_MARK = "::"
 EVIDENCE_MARK = ":"
@@ -60,11 +59,3 @@ def _never(_: str) -> bool:
 
 def written_op(entry: NodeEntry, edges: Edges) -> str:
     return f"{edges.domains.get(entry.key, _ONNX_DOMAIN)}{DOMAIN_MARK}{entry.op_type}"
-
-
-def parameter_values(provenance: Provenance) -> Mapping[str, str]:
-    """Values that are stored in the file, or that are a copy under a parameter's name; with that name."""
-    edges = provenance.known_edges()
-    stored = {value: value for value in edges.initializers}
-    plain = {value: value.rpartition(KEY_SEPARATOR)[2] for value in edges.producers}
-    return stored | {value: name for value, name in plain.items() if name in provenance.hierarchy.tensor_owners}

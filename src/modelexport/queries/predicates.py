@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from modelexport.queries.expression import And, Expression, Field, Not, Operator, Or, Term
-from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern, parameter_values, written_op
+from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern, written_op
+from modelexport.queries.parameters import parameter_names
 from modelexport.queries.values import Glob, Spans
 from modelexport.record.evidence import Confidence
 from modelexport.record.provenance import NodeEntry, Provenance
@@ -138,8 +139,8 @@ def _by_evidence(glob: Glob, _: Provenance) -> Predicate:
 
 def _by_param(glob: Glob, provenance: Provenance) -> Predicate:
     edges, matches = provenance.known_edges(), glob.matcher(".")
-    read = (edges.consumers.get(value, ()) for value, name in parameter_values(provenance).items() if matches(name))
-    keys = {key for readers in read for key in readers}
+    values = [value for value, names in parameter_names(provenance).items() if any(map(matches, names))]
+    keys = {key for value in values for key in edges.consumers.get(value, ())}
     return lambda entry: entry.key in keys
 
 

@@ -15,7 +15,7 @@ class Edges:
     consumers     all nodes that read a value, in file order; what a body returns is read by the node that runs it
     inputs        of the model
     outputs       of the model
-    initializers  values that are stored in the file
+    initializers  values that are stored in the file, with the number of their elements
     domains       of the operators that are not ONNX's own, by node key
     """
 
@@ -23,7 +23,7 @@ class Edges:
     consumers: Mapping[str, tuple[str, ...]]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    initializers: tuple[str, ...]
+    initializers: Mapping[str, int]
     domains: Mapping[str, str]
 
     @cached_property

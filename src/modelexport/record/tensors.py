@@ -57,7 +57,6 @@ class Boundary:
 
 def find_boundary(module: str, edges: Edges, inside: Collection[str], own: Collection[str]) -> Boundary:
     """From the keys of the nodes inside, and the initializers that belong there."""
-    stored = set(edges.initializers)
     enters, leaves = [], []
     for value in edges.values:
         makers, readers = edges.producers.get(value, ()), edges.consumers.get(value, ())
@@ -66,6 +65,10 @@ def find_boundary(module: str, edges: Edges, inside: Collection[str], own: Colle
             if read_outside or value in edges.outputs:
                 leaves.append(value)
         # A stored value that nothing else reads is the module's, whoever it is credited to.
-        elif any(key in inside for key in readers) and value not in own and (read_outside or value not in stored):
+        elif (
+            any(key in inside for key in readers)
+            and value not in own
+            and (read_outside or value not in edges.initializers)
+        ):
             enters.append(value)
     return Boundary(module, tuple(enters), tuple(leaves))
