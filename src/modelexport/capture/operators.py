@@ -20,6 +20,10 @@ from torch.onnx import _constants
 from modelexport.capture.state import quiet
 
 
+# Code outside of these emits no ONNX operators.
+_EXPORTERS = ("torch.onnx", "onnxscript")
+
+
 def onnx_operators(names: Iterable[str]) -> dict[str, frozenset[str]]:
     """For each operator (`aten::addmm`) that an exporter knows, the ONNX operators that it can become."""
     with quiet():
@@ -69,9 +73,16 @@ def _mentioned(functions: Iterable[Callable[..., Any]]) -> frozenset[str]:
             seen.add(code)
             words = _words(code)
             found |= words & _onnx_names()
-            known: Mapping[str, Any] = function.__globals__
-            waiting += [known[word] for word in words if inspect.isfunction(inspect.unwrap(known.get(word, None)))]
+            waiting += _called(words, function.__globals__)
     return frozenset(found)
+
+
+def _called(words: Iterable[str], known: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
+    """Functions that a function's code may call: by their own name, or as part of a module that it names."""
+    modules = [known[word] for word in words if inspect.ismodule(known.get(word))]
+    homes = [known, *(vars(module) for module in modules if module.__name__.startswith(_EXPORTERS))]
+    for home in homes:
+        yield from (home[word] for word in words if inspect.isfunction(inspect.unwrap(home.get(word))))
 
 
 def _words(code: CodeType) -> set[str]:

@@ -1,0 +1,54 @@
+"""Projecting the operators of a run on the nodes of an ONNX graph, without looking at a single name.
+
+1. *Anchors*. A node that makes a value which exactly one module call made in the run is that call's; so is a node that
+   reads a weight which one call alone put to use.
+2. *Regions*. What lies before an anchor, back to the anchors before it, does the work of what lies there in the run.
+3. *Order*. Where ONNX Runtime cannot run the graph there are no values. Weights and the order between them remain, and
+   every conclusion is one step less sure.
+"""
+
+from __future__ import annotations
+
+from modelexport.graph.index import Graph
+from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.signals import GraphValues, Trace
+from modelexport.strategies.projection.anchors import Anchor, passing_anchors, value_anchors, weight_anchors
+from modelexport.strategies.projection.matched import Matched
+from modelexport.strategies.projection.order import aligned
+from modelexport.strategies.projection.regions import Regions
+
+__all__ = ["project"]
+
+
+def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str) -> dict[str, Claim]:
+    """Claims for the nodes of the main graph that the run explains."""
+    matched = Matched(graph, trace, values)
+    anchors = value_anchors(matched)
+    anchors |= weight_anchors(matched, anchors)
+    firm = {key: _anchored(anchor, trace, strategy) for key, anchor in (passing_anchors(matched) | anchors).items()}
+    regions = Regions(matched, hierarchy, anchors, strategy)
+    between = regions.claims()
+    order = {
+        key: place for key, place in aligned(matched, anchors).items() if values.failure or regions.allow(key, place)
+    }
+    by_order = {key: _ordered(place, trace, strategy) for key, place in order.items()}
+    certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}
+    claims = {**between, **by_order, **certain, **firm}
+    return {key: _lowered(claim) for key, claim in claims.items()} if values.failure else claims
+
+
+def _anchored(anchor: Anchor, trace: Trace, strategy: str) -> Claim:
+    certain = Confidence.EXACT if anchor.evidence.kind is EvidenceKind.VALUE else Confidence.STRONG
+    issued = Evidence(EvidenceKind.TRACE, trace.source, trace.ops[anchor.places[0]].name)
+    return Claim((anchor.call,), certain, (anchor.evidence, issued), strategy)
+
+
+def _ordered(place: int, trace: Trace, strategy: str) -> Claim:
+    op = trace.ops[place]
+    return Claim((op.call,), Confidence.INFERRED, (Evidence(EvidenceKind.TRACE, trace.source, "by order"),), strategy)
+
+
+def _lowered(claim: Claim) -> Claim:
+    confidence = Confidence(max(claim.confidence - 1, Confidence.INFERRED))
+    return Claim(claim.owners, confidence, claim.evidence, claim.strategy)

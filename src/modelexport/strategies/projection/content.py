@@ -1,0 +1,66 @@
+"""Which values of a run and which values of an ONNX graph hold the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+from modelexport.graph.fingerprint import distance
+from modelexport.record.signals import Fingerprint, Trace
+
+# Two kernels that do the same arithmetic differ by some 1e-6 of a tensor's size, after dozens of layers by some 1e-5;
+# 16-bit floats by some 1e-3. Values of other origin differ by far more than this.
+_TOLERANCE = 2e-3
+# The nearest value is meant if the next one is this many times as far away.
+_FAR = 20.0
+_NOISE = 1e-6
+
+
+class ValueIndex:
+    """The values of a trace, by content. The order of elements counts, their arrangement in a shape does not."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._prints = trace.values
+        self._exact: dict[tuple[str, bytes], list[int]] = {}
+        self._floats: dict[int, list[tuple[float, int]]] = {}
+        for number, print_ in enumerate(trace.values):
+            if print_.kind == "float":
+                self._floats.setdefault(size_of(print_), []).append((print_.sketch[0], number))
+            elif print_.digest:
+                self._exact.setdefault((print_.kind, print_.digest), []).append(number)
+        for entries in self._floats.values():
+            entries.sort()
+
+    def matches(self, print_: Fingerprint) -> tuple[int, ...]:
+        """Numbers of the values that hold the same, those of the same shape if there are any."""
+        found = self._near(print_) if print_.kind == "float" else self._equal(print_)
+        same_shape = [number for number in found if self._prints[number].shape == print_.shape]
+        return tuple(sorted(same_shape or found))
+
+    def _equal(self, print_: Fingerprint) -> list[int]:
+        found = self._exact.get((print_.kind, print_.digest), [])
+        return [number for number in found if size_of(self._prints[number]) == size_of(print_)]
+
+    def _near(self, print_: Fingerprint) -> list[int]:
+        entries = self._floats.get(size_of(print_), [])
+        reach = _TOLERANCE * max(print_.spread, 1e-30) * 2
+        first = bisect_left(entries, (print_.sketch[0] - reach, -1))
+        last = bisect_right(entries, (print_.sketch[0] + reach, len(self._prints)))
+        apart = {number: distance(self._prints[number], print_) for _, number in entries[first:last]}
+        near = {number: far for number, far in apart.items() if far <= _TOLERANCE}
+        limit = _FAR * max(min(near.values(), default=0.0), _NOISE)
+        return [number for number, far in near.items() if far <= limit]
+
+
+def size_of(print_: Fingerprint) -> int:
+    size = 1
+    for dim in print_.shape:
+        size *= dim
+    return size
+
+
+def match_values(trace: Trace, prints: Mapping[str, Fingerprint]) -> dict[str, tuple[int, ...]]:
+    """For each value of a graph, the values of the run that hold the same; those with none are left out."""
+    index = ValueIndex(trace)
+    found = {name: index.matches(print_) for name, print_ in prints.items()}
+    return {name: numbers for name, numbers in found.items() if numbers}

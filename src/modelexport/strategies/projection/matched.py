@@ -1,0 +1,58 @@
+"""A graph and a run side by side, with the values that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.signals import GraphValues, Trace
+from modelexport.strategies.projection.content import match_values
+
+
+class Matched:
+    """Operators of the run are known by their place in its order, values of the run by number.
+
+    nodes    the main graph's nodes; what is in bodies and functions has no values of its own
+    matches  values of the graph by name, mapped to the values of the run that hold the same
+    """
+
+    def __init__(self, graph: Graph, trace: Trace, values: GraphValues) -> None:
+        self.graph = graph
+        self.trace = trace
+        self.prints = values.prints
+        self.nodes = [node for node in graph.nodes if node.graph == MAIN]
+        self.matches = match_values(trace, values.prints)
+
+    @cached_property
+    def maker(self) -> Mapping[int, int]:
+        """For each value of the run, the place of the operator that made it."""
+        return {value: place for place, op in enumerate(self.trace.ops) for value in op.outputs}
+
+    def makers(self, name: str) -> list[int]:
+        """Places of the operators that made what the named value holds; not those that passed it on."""
+        places, passing = self._places(name)
+        return [place for place in places if place not in passing] or places
+
+    def passers(self, name: str) -> list[int]:
+        """Places of the operators that were given what the named value holds, and passed it on."""
+        return sorted(self._places(name)[1])
+
+    def passes_on(self, node: Node) -> bool:
+        """Whether what a node makes is what it was given: a cast or a reshape that changes nothing."""
+        made = {number for output in node.outputs for number in self.matches.get(output, ())}
+        return any(not made.isdisjoint(self.matches.get(value, ())) for value in node.inputs)
+
+    def fits(self, node: Node, place: int) -> bool:
+        """Whether an exporter can have made such a node of this operator; one that nobody knows can become anything."""
+        operators = self.trace.operators.get(self.trace.ops[place].name)
+        return operators is None or node.op_type in operators
+
+    def calls(self, places: Iterable[int]) -> set[ModuleCall]:
+        return {self.trace.ops[place].call for place in places}
+
+    def _places(self, name: str) -> tuple[list[int], set[int]]:
+        same = set(self.matches.get(name, ()))
+        places = sorted({self.maker[value] for value in same if value in self.maker})
+        return places, {place for place in places if not same.isdisjoint(self.trace.ops[place].inputs)}

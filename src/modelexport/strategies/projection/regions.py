@@ -1,0 +1,223 @@
+"""What lies between anchors.
+
+An *end* is a value that graph and run both have: one that an anchor makes, or an input. The nodes before an anchor,
+back to the nearest ends, do the work of the operators that lie there in the run; and a node can only be part of an
+operator that depends on everything that the node depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from modelexport.graph.index import Node
+from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.strategies.projection.anchors import Anchor
+from modelexport.strategies.projection.matched import Matched
+
+# How many steps further up than the run an exporter takes values from; a transposition is one.
+_STEPS = 4
+_NONE: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Numbers of ends, by the values that they are in the run and in the graph."""
+
+    of_run: Mapping[int, int]
+    of_graph: Mapping[str, int]
+
+    @classmethod
+    def at(cls, matched: Matched, anchors: Mapping[str, Anchor]) -> Ends:
+        places: dict[str, Iterable[int]] = {name: matched.matches.get(name, ()) for name in matched.graph.inputs}
+        for key, anchor in anchors.items():
+            for name in filter(None, matched.graph.by_key[key].outputs):
+                # An anchor without a value of its own stands where the operator that it was found by stands.
+                places[name] = matched.matches.get(name) or matched.trace.ops[max(anchor.places)].outputs
+        return cls._numbered(places)
+
+    @classmethod
+    def inside(cls, matched: Matched, nodes: Iterable[Node], places: Iterable[int]) -> Ends:
+        """Values within a region that both have; they do not tell by themselves, but there they do."""
+        made = {value for place in places for value in matched.trace.ops[place].outputs}
+        names = [name for node in nodes for name in node.outputs if name in matched.matches]
+        shared = {name: made.intersection(matched.matches[name]) for name in names}
+        return cls._numbered({name: numbers for name, numbers in shared.items() if numbers})
+
+    @classmethod
+    def _numbered(cls, places: Mapping[str, Iterable[int]]) -> Ends:
+        """An end's number is the first value of the run that it is."""
+        of_run: dict[int, int] = {}
+        of_graph: dict[str, int] = {}
+        for name, numbers in places.items():
+            listed = sorted(numbers)
+            if listed:
+                of_graph[name] = next((of_run[number] for number in listed if number in of_run), listed[0])
+                of_run.update(dict.fromkeys(listed, of_graph[name]))
+        return cls(of_run, of_graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The operators that a node can be part of as far as one anchor knows.
+
+    places  those that fit best
+    region  all that lie in the region
+    alone   whether they are all one call's
+    """
+
+    places: frozenset[int]
+    region: frozenset[int]
+    alone: bool
+
+
+class Regions:
+    """The regions of one projection."""
+
+    def __init__(self, matched: Matched, hierarchy: Hierarchy, anchors: Mapping[str, Anchor], strategy: str) -> None:
+        self._matched = matched
+        self._hierarchy = hierarchy
+        self._anchors = anchors
+        self._strategy = strategy
+        self._ends = Ends.at(matched, anchors)
+        self._behind: dict[int, frozenset[int]] = {}
+
+        self._by_node: dict[str, list[_Candidates]] = {}
+        for key, anchor in anchors.items():
+            for node, found in self._candidates(matched.graph.by_key[key], anchor):
+                self._by_node.setdefault(node.key, []).append(found)
+
+    def claims(self) -> dict[str, Claim]:
+        claims = {key: self._claim(self._matched.graph.by_key[key], found) for key, found in self._by_node.items()}
+        return {key: claim for key, claim in claims.items() if claim is not None}
+
+    def allow(self, key: str, place: int) -> bool:
+        """Whether an operator lies where a node lies."""
+        return any(place in found.region for found in self._by_node.get(key, ()))
+
+    # which operators a node can be part of
+
+    def _candidates(self, target: Node, anchor: Anchor) -> Iterator[tuple[Node, _Candidates]]:
+        """The nodes before an anchor, each with the operators that it can be part of as far as this anchor knows."""
+        nodes = self._nodes_before(target)
+        if not nodes:
+            return
+        places = self._ops_before(anchor.places)
+        inside = Ends.inside(self._matched, nodes, places)
+        needs = self._needs_of_ops(places, inside)
+        alone = len(self._matched.calls(places)) == 1
+        for node, needed in self._needs_of_nodes(nodes, inside).items():
+            yield node, _Candidates(self._able(node, needed, needs), frozenset(places), alone)
+
+    def _nodes_before(self, anchor: Node) -> list[Node]:
+        """Nodes without an anchor that lead to this one with no other anchor in between, in file order."""
+        graph = self._matched.graph
+        found: dict[str, Node] = {}
+        waiting = list(graph.predecessors(anchor))
+        while waiting:
+            node = waiting.pop()
+            if node.key not in self._anchors and node.key not in found and node.key in graph.computed:
+                found[node.key] = node
+                waiting.extend(graph.predecessors(node))
+        return sorted(found.values(), key=lambda node: node.position)
+
+    def _ops_before(self, places: Iterable[int]) -> list[int]:
+        """The operators at these places, and those before them back to the nearest ends, in their order."""
+        found: set[int] = set()
+        waiting = list(places)
+        while waiting:
+            place = waiting.pop()
+            if place not in found:
+                found.add(place)
+                inner = [value for value in self._matched.trace.ops[place].inputs if value not in self._ends.of_run]
+                waiting.extend(self._matched.maker[value] for value in inner if value in self._matched.maker)
+        return sorted(found)
+
+    def _needs_of_ops(self, places: Iterable[int], inside: Ends) -> dict[int, frozenset[int]]:
+        """The ends that each operator depends on."""
+        needs: dict[int, frozenset[int]] = {}
+        for place in places:
+            found: set[int] = set()
+            for value in self._matched.trace.ops[place].inputs:
+                if value in self._ends.of_run:
+                    found.add(self._ends.of_run[value])
+                else:
+                    found |= needs.get(self._matched.maker.get(value, -1), _NONE)
+                    found.update(_end(inside.of_run, value))
+            needs[place] = frozenset(found)
+        return needs
+
+    def _needs_of_nodes(self, nodes: Iterable[Node], inside: Ends) -> dict[Node, frozenset[int]]:
+        needs: dict[str, frozenset[int]] = {}
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            own: set[int] = set()
+            for value in node.inputs:
+                own |= needs.get(value, _NONE)
+                own.update(_end(self._ends.of_graph, value) or _end(inside.of_graph, value))
+            found[node] = frozenset(own)
+            needs.update(dict.fromkeys(node.outputs, found[node]))
+        return found
+
+    def _able(self, node: Node, needed: frozenset[int], needs: Mapping[int, frozenset[int]]) -> frozenset[int]:
+        """The operators that can become such a node and depend on all that it needs, and on the least beside it."""
+        for _ in range(_STEPS):
+            able = [place for place, have in needs.items() if needed <= have]
+            if able:
+                fitting = [place for place in able if self._matched.fits(node, place)] or able
+                least = min(len(needs[place]) for place in fitting)
+                return frozenset(place for place in fitting if len(needs[place]) == least)
+            # An exporter may take a value from further up than the run did.
+            needs = {place: have.union(*map(self._ends_behind, have)) for place, have in needs.items()}
+        return frozenset(needs)
+
+    def _ends_behind(self, end: int) -> frozenset[int]:
+        """The ends that an end itself was made from."""
+        if end not in self._behind:
+            # While it is being looked for it has none: a value that is written into leads back to itself.
+            self._behind[end] = _NONE
+            place = self._matched.maker.get(end)
+            nothing = Ends({}, {})
+            found = {} if place is None else self._needs_of_ops(self._ops_before([place]), nothing)
+            self._behind[end] = found[place] if place is not None else _NONE
+        return self._behind[end]
+
+    def _made_by(self, node: Node, places: frozenset[int]) -> bool:
+        """Whether one of the operators made just what the node makes."""
+        return any(not places.isdisjoint(self._matched.makers(name)) for name in node.outputs)
+
+    # from operators to a claim
+
+    def _claim(self, node: Node, candidates: list[_Candidates]) -> Claim | None:
+        """One claim from the operators that each of the anchors behind a node allows."""
+        sets = [item.places for item in candidates]
+        common = frozenset.intersection(*sets)
+        places = common or frozenset().union(*sets)
+        calls = self._matched.calls(places)
+        passes_on = self._matched.passes_on(node)
+        if len(calls) == 1:
+            # Nothing in the run shows that a node was there which merely passes a value on.
+            sure = not passes_on and (all(item.alone for item in candidates) or self._made_by(node, places))
+            return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "before")
+        if not common and not passes_on and all(len(self._matched.calls(item)) == 1 for item in sets):
+            # Each of several calls did this work, and the exporter kept it once.
+            return self._claim_of(calls, Confidence.INFERRED, "shared")
+        calls = self._aligned(node, places)
+        enclosing = self._hierarchy.common_ancestor(calls)
+        return None if enclosing is None else self._claim_of({enclosing}, Confidence.INFERRED, "between")
+
+    def _aligned(self, node: Node, places: frozenset[int]) -> set[ModuleCall]:
+        """Of several possible calls, those that made just this value, by an operator that becomes such a node."""
+        made = {place for name in node.outputs for place in self._matched.makers(name)} & places
+        fitting = {place for place in made or places if self._matched.fits(node, place)}
+        return self._matched.calls(fitting or made or places)
+
+    def _claim_of(self, calls: set[ModuleCall], confidence: Confidence, how: str) -> Claim:
+        evidence = Evidence(EvidenceKind.TRACE, self._matched.trace.source, how)
+        return Claim(tuple(sorted(calls)), confidence, (evidence,), self._strategy)
+
+
+def _end(ends: Mapping[int, int] | Mapping[str, int], value: int | str) -> tuple[int, ...]:
+    found = ends.get(value)  # type: ignore[arg-type]
+    return () if found is None else (found,)
