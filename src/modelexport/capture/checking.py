@@ -16,6 +16,7 @@ from modelexport.capture.arguments import output_tensors
 from modelexport.capture.arrays import to_array
 from modelexport.capture.failure import reason
 from modelexport.capture.hierarchy import run_model
+from modelexport.capture.probing import other_values
 from modelexport.capture.session import TracedRun
 from modelexport.capture.state import quiet
 from modelexport.errors import InputError
@@ -65,7 +66,7 @@ class OutputChecker:
     def frozen_values(self) -> str:
         """What goes wrong with other values; empty if nothing does."""
         tensors = self._run.arguments.tensors
-        return self._remark({name: _other_values(tensor) for name, tensor in tensors.items()}, "inputs like the sample")
+        return self._remark({name: other_values(tensor) for name, tensor in tensors.items()}, "inputs like the sample")
 
     def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
         if not tensors:
@@ -110,17 +111,6 @@ def _longer(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
     for axis in axes:
         size = tensor.shape[axis]
         tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
-    return tensor
-
-
-def _other_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values that are as valid: numbers of the other sign, and a mask that hides the last place."""
-    if tensor.is_floating_point():
-        return -tensor
-    if tensor.dim() >= 2 and bool((tensor == 1).all()):
-        masked = tensor.clone()
-        masked[..., -1] = 0
-        return masked
     return tensor
 
 

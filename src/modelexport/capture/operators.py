@@ -19,7 +19,6 @@ from torch.onnx import _constants
 
 from modelexport.capture.state import quiet
 
-
 # Code outside of these emits no ONNX operators.
 _EXPORTERS = ("torch.onnx", "onnxscript")
 

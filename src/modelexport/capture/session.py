@@ -15,13 +15,23 @@ from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.experts import exportable_experts
 from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.hierarchy import trace_run
+from modelexport.capture.probing import with_work_to_do
 from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
 from modelexport.capture.torchscript import export_torchscript, unfolded_torchscript
+from modelexport.errors import InputError
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.signals import Trace
 
 _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A run with every operator recorded: what went in, and what happened."""
+
+    arguments: CallArguments
+    trace: Trace
 
 
 @dataclass(frozen=True)
@@ -33,24 +43,49 @@ class TracedRun:
     hierarchy: Hierarchy
     outputs: Mapping[str, torch.Tensor]
     output_names: tuple[str, ...]
-    trace: Trace | None = None
     notes: tuple[str, ...] = ()
 
 
-def trace(model: torch.nn.Module, inputs: object, *, operators: bool = False) -> TracedRun:
-    """Run a model once. `operators`: also record every operator, which takes longer."""
+def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
+    """Run a model once."""
     arguments = bind_arguments(model, inputs)
     with EXPORT_LOCK, quiet(), exportable_experts(model):
-        seen = trace_run(model, arguments, operators=operators)
+        seen = trace_run(model, arguments)
         notes: tuple[str, ...] = ()
         if _is_opaque(seen.outputs) and _takes(model, "use_cache"):
             # Neither exporter can return the cache object that generation uses.
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
-            seen = trace_run(model, arguments, operators=operators)
+            seen = trace_run(model, arguments)
     tensors = output_tensors(seen.outputs)
     names = _output_names(tensors, arguments) if has_named_outputs(seen.outputs) else ()
-    return TracedRun(model, arguments, seen.hierarchy, tensors, names, seen.trace, notes)
+    return TracedRun(model, arguments, seen.hierarchy, tensors, names, notes)
+
+
+def probe(run: TracedRun) -> Probe:
+    """Run the model again with every operator recorded, on inputs that leave it all of its work if possible."""
+    with EXPORT_LOCK, quiet(), exportable_experts(run.model):
+        busy = with_work_to_do(run.arguments)
+        found = None if busy is None else _probe(run, busy)
+        found = found or _probe(run, run.arguments)
+    if found is None:
+        raise InputError(
+            f"{type(run.model).__name__} calls other modules when it runs on the same inputs again",
+            "The strategy htp needs a model whose path does not change from run to run; try enhanced_semantic.",
+        )
+    return found
+
+
+def _probe(run: TracedRun, arguments: CallArguments) -> Probe | None:
+    """None where the model took another path than before: then the calls would not be those of the hierarchy."""
+    try:
+        seen = trace_run(run.model, arguments, operators=True)
+    except InputError:
+        if arguments is run.arguments:
+            raise
+        return None  # a model may have every right to refuse other inputs
+    same = seen.trace is not None and seen.hierarchy.calls == run.hierarchy.calls
+    return Probe(arguments, seen.trace) if same and seen.trace is not None else None
 
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:

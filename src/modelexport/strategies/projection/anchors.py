@@ -52,7 +52,7 @@ def weight_anchors(matched: Matched, known: Mapping[str, Anchor]) -> dict[str, A
     readers: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Node]] = {}
     for node in matched.nodes:
         if node.key not in known and node.key in matched.graph.computed:
-            weights = {name: found for name in node.inputs if (found := _uses_of(name, matched, uses))}
+            weights = {name: found for name in node.inputs if (found := uses_of(name, matched, uses))}
             places = set[int].intersection(*weights.values()) if weights else None
             if places:
                 readers.setdefault((tuple(weights), tuple(sorted(places))), []).append(node)
@@ -83,7 +83,7 @@ def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
     return {value: tuple(sorted(places)) for value, places in uses.items() if places}
 
 
-def _uses_of(name: str, matched: Matched, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
+def uses_of(name: str, matched: Matched, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
     numbers = matched.matches.get(name, ()) if name in matched.graph.initializers else ()
     return {place for number in numbers for place in uses.get(number, ())}
 
