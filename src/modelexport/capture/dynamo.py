@@ -20,14 +20,13 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, leaf_name
 from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.failure import export_failed, reason
+from modelexport.capture.fx_calls import fx_calls
 from modelexport.errors import ExportFailed
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import DETACHED_ABOVE, ModelFile
 from modelexport.graph.weights import Lazy, WeightData
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.signals import ExporterScopes
-
-_CALL_NUMBER = re.compile(r"@(\d+)$")
 
 
 def export_dynamo(
@@ -36,7 +35,8 @@ def export_dynamo(
     program, notes = _export(model, arguments, request)
     fixed = _fixed_symbols(program)
     before = index_model(_to_file(program.model).proto)
-    scopes = ExporterScopes(_fx_calls(program, hierarchy))
+    exported = program.exported_program
+    scopes = ExporterScopes({} if exported is None else fx_calls(exported.graph.nodes, hierarchy))
     program.optimize()
     file = _to_file(program.model)
     # After a refusal every axis is fixed, and the note that says so is there.
@@ -99,34 +99,6 @@ def _dynamic_shapes(model: torch.nn.Module, arguments: CallArguments, axes: Mapp
     # The shapes are bound to the parameters of `forward` just as the arguments are: `*xs` has a tuple of them.
     shapes = [shape_of(name, value) for name, value in zip(arguments.positions, arguments.args, strict=True)]
     return dict(inspect.signature(model.forward).bind(*shapes).arguments)
-
-
-def _fx_calls(program: torch.onnx.ONNXProgram, hierarchy: Hierarchy) -> dict[str, ModuleCall]:
-    """The module call of each FX node. The stack's keys number the calls: `L__self___layer@2`."""
-    if program.exported_program is None:
-        return {}
-    calls: dict[str, ModuleCall] = {}
-    order: dict[str, dict[str, int]] = {}
-    for node in program.exported_program.graph.nodes:
-        for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
-            own = hierarchy.canonical.get(path)
-            if own is None:
-                calls.pop(node.name, None)
-                continue
-            place = order.setdefault(own, {}).setdefault(key, len(order[own]))
-            calls[node.name] = ModuleCall(own, place if hierarchy.modules[own].aliases else _number(key))
-    # Each name of a module is numbered by itself. Their common order tells the calls only if every call left a node.
-    unclear = {
-        path
-        for path, keys in order.items()
-        if hierarchy.modules[path].aliases and len(keys) != hierarchy.call_counts.get(path, 0)
-    }
-    return {name: call for name, call in calls.items() if call in hierarchy.stacks and call.path not in unclear}
-
-
-def _number(key: str) -> int:
-    found = _CALL_NUMBER.search(key)
-    return int(found[1]) if found else 0
 
 
 def _to_file(model: ir.Model) -> ModelFile:

@@ -1,0 +1,217 @@
+"""The model as an FX graph, and one run of it node by node.
+
+torch.export and torch.fx keep with every node the modules that were open when it was made. Running the graph on the
+real inputs adds what each node makes, so that its values can be found again in an ONNX graph. A value is let go as soon
+as no later node reads it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from modelexport.capture.arguments import CallArguments
+from modelexport.capture.arrays import print_of
+from modelexport.capture.experts import exportable_experts
+from modelexport.capture.failure import reason
+from modelexport.capture.fx_calls import fx_stacks
+from modelexport.capture.fx_text import fx_text
+from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
+from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
+from modelexport.record.signals import Fingerprint, Trace, TracedOp
+
+FxKind = Literal["torch_export", "symbolic_trace"]
+_Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class FxCapture:
+    """A model as FX saw it.
+
+    trace    its operators and values; None where FX cannot trace the model
+    failure  why it cannot
+    text     the graph for people, with the module calls of each node; empty if there is none
+    """
+
+    trace: Trace | None
+    failure: str = ""
+    text: str = ""
+
+
+def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierarchy, kind: FxKind) -> FxCapture:
+    """Make the FX graph of a model for these arguments and run it once. The model is left as it was."""
+    make, source = _MAKERS[kind]
+    text = ""
+    with EXPORT_LOCK, quiet(), undisturbed(model), exportable_experts(model), _no_constants_left(model):
+        own = arguments.copied()
+        try:
+            made = make(model, own)
+            text = fx_text(made.module, made.graph, hierarchy)
+            recorder = _Recorder(made, hierarchy, own.tensors, _state(model))
+            recorder.run(*made.feed, enable_io_processing=False)
+        except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
+            return FxCapture(None, reason(error, lines=1), text)
+    return FxCapture(recorder.trace(source), "", text)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A graph, the module that holds what it refers to, and what to give to its placeholders in their order."""
+
+    module: torch.nn.Module
+    graph: torch.fx.Graph
+    feed: Sequence[object]
+
+
+def _exported(model: torch.nn.Module, arguments: CallArguments) -> _Made:
+    program = torch.export.export(model, arguments.args, dict(arguments.kwargs), strict=False)
+    if any(_writes(node.target) for node in program.graph.nodes):
+        # Nothing else tells who reads a tensor before it is written into, and who afterwards.
+        program = program.run_decompositions({})
+    held = {**program.state_dict, **program.constants, **_state(model)}
+    given = iter(pytree.tree_leaves((arguments.args, dict(arguments.kwargs))))
+    feed = [
+        next(given) if spec.kind is InputKind.USER_INPUT else held.get(spec.target or "")
+        for spec in program.graph_signature.input_specs
+    ]
+    return _Made(program.graph_module, program.graph, feed)
+
+
+def _writes(target: object) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _traced(model: torch.nn.Module, arguments: CallArguments) -> _Made:
+    graph = _Tracer(arguments).trace(model)
+    return _Made(model, graph, list(arguments.tensors.values()))
+
+
+_MAKERS: Mapping[str, tuple[Callable[[torch.nn.Module, CallArguments], _Made], str]] = {
+    "torch_export": (_exported, "torch.export"),
+    "symbolic_trace": (_traced, "torch.fx"),
+}
+
+
+class _Tracer(torch.fx.Tracer):
+    """`torch.fx.symbolic_trace` of one call: what is no tensor stays as it was given, or is left to its default."""
+
+    def __init__(self, arguments: CallArguments) -> None:
+        super().__init__()
+        self._arguments = arguments
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: object = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        del is_module, concrete_args
+        tensors = {name: self.create_proxy("placeholder", name, (), {}) for name in self._arguments.tensors}
+        filled = self._arguments.with_tensors(tensors)  # type: ignore[arg-type]
+
+        def forward() -> tuple[Any, ...]:
+            return tuple(pytree.tree_leaves(root_fn(self.root, *filled.args, **filled.kwargs)))
+
+        return forward, []
+
+
+@contextmanager
+def _no_constants_left(model: torch.nn.Module) -> Iterator[None]:
+    """torch.fx puts the constants that it meets on the model; take them away."""
+    before = set(vars(model))
+    try:
+        yield
+    finally:
+        for name in set(vars(model)) - before:
+            del vars(model)[name]
+
+
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers under all of their names."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    return {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph and records its operators. Values are known by number."""
+
+    def __init__(self, made: _Made, hierarchy: Hierarchy, inputs: _Tensors, state: _Tensors) -> None:
+        super().__init__(made.module, graph=made.graph)
+        self.extra_traceback = False
+        self._stacks = fx_stacks(made.graph.nodes, hierarchy)
+        self._ops: list[TracedOp] = []
+        self._prints: list[Fingerprint] = []
+        # Inputs, parameters and buffers live longer than the run: they are known by their identity.
+        self._held: dict[int, int] = {}
+        self._inputs = {name: self._hold(tensor) for name, tensor in inputs.items()}
+        self._tensors = {name: self._hold(tensor) for name, tensor in state.items()}
+        # What each node made: numbers in the place of tensors, None in the place of everything else.
+        self._numbers: dict[torch.fx.Node, Any] = {}
+
+    def trace(self, source: str) -> Trace:
+        return Trace(source, tuple(self._ops), tuple(self._prints), self._inputs, self._tensors)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op in ("placeholder", "get_attr"):
+            self._numbers[n] = _with_numbers(result, self._hold)
+        elif n.op != "output":
+            part = self._part_of_a_result(n)
+            self._numbers[n] = self._record(n, result) if part is None else part
+        return result
+
+    def _part_of_a_result(self, node: torch.fx.Node) -> Any:
+        """Taking one tensor out of several is no operator."""
+        whole = self._numbers.get(node.args[0]) if node.args and isinstance(node.args[0], torch.fx.Node) else None
+        taken = node.target is operator.getitem and isinstance(whole, tuple | list | dict)
+        return operator.getitem(whole, node.args[1]) if taken else None  # type: ignore[arg-type]
+
+    def _record(self, node: torch.fx.Node, result: object) -> Any:
+        made = _with_numbers(result, self._add)
+        outputs = _numbers_in(made)
+        if outputs:
+            self._ops.append(TracedOp(_operator(node), self._call(node), self._read_by(node), outputs))
+        return made
+
+    def _read_by(self, node: torch.fx.Node) -> tuple[int, ...]:
+        read = [number for source in node.all_input_nodes for number in _numbers_in(self._numbers.get(source))]
+        if node.op == "call_module":
+            module = self.fetch_attr(str(node.target))
+            read += [self._hold(tensor) for tensor in (*module.parameters(), *module.buffers())]
+        return tuple(read)
+
+    def _call(self, node: torch.fx.Node) -> ModuleCall:
+        """The innermost call that is certain: what encloses it is right as well."""
+        return next((call for call in reversed(self._stacks[node.name]) if call is not None), ModuleCall(ROOT))
+
+    def _hold(self, tensor: torch.Tensor) -> int:
+        if id(tensor) not in self._held:
+            self._held[id(tensor)] = self._add(tensor)
+        return self._held[id(tensor)]
+
+    def _add(self, tensor: torch.Tensor) -> int:
+        self._prints.append(print_of(tensor))
+        return len(self._prints) - 1
+
+
+def _with_numbers(value: object, number: Callable[[torch.Tensor], int]) -> Any:
+    return pytree.tree_map(lambda leaf: number(leaf) if isinstance(leaf, torch.Tensor) else None, value)
+
+
+def _numbers_in(made: object) -> tuple[int, ...]:
+    return tuple(number for number in pytree.tree_leaves(made) if number is not None)
+
+
+def _operator(node: torch.fx.Node) -> str:
+    """`aten::addmm`; a module that torch.fx does not look into is `module`, a function of Python `torch::relu`."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._schema.name)
+    if node.op == "call_module":
+        return "module"
+    space = "higher_order" if isinstance(target, torch._ops.HigherOrderOperator) else "torch"
+    return f"{space}::{target if isinstance(target, str) else target.__name__}"
