@@ -6,7 +6,7 @@ from tests.building import body, graph, module, node, owners, run, set_metadata,
 from modelexport.record.evidence import Confidence
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import ExporterScopes
-from modelexport.strategies.dynamo_scopes import SCOPES_KEY, dynamo_claims
+from modelexport.strategies.dynamo_scopes import SCOPES_KEY, dynamo_calls, dynamo_claims
 
 NONE = ExporterScopes()
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear", "head": "Linear"})
@@ -117,6 +117,16 @@ def test_calls_that_order_does_not_tell_apart_share_their_nodes(operators: list[
     assert set(owners(found).values()) == {("fc", "fc#1")}
     assert len(found) == len(operators)
     assert {claim.confidence for claim in found.values()} == {Confidence.STRONG}
+
+
+def test_a_scope_alone_stands_for_all_calls_of_its_module() -> None:
+    made = graph(node("MatMul", "x w", "h", scope=["", "fc", "linear"]), node("Relu", "h", "y", scope=["", "relu"]))
+    numbered = ExporterScopes({"linear": ModuleCall("fc", 1)})
+    assert list(dynamo_calls(made, TWICE, NONE).values()) == [
+        (ModuleCall("fc"), ModuleCall("fc", 1)),
+        (ModuleCall(""),),
+    ]
+    assert list(dynamo_calls(made, TWICE, numbered).values()) == [(ModuleCall("fc", 1),), (ModuleCall(""),)]
 
 
 def test_nodes_in_bodies_have_scopes_of_their_own() -> None:

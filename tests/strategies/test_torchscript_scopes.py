@@ -5,7 +5,7 @@ from tests.building import graph, module, node, owners, tree
 
 from modelexport.record.evidence import Confidence
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
-from modelexport.strategies.torchscript_scopes import expected_scope, torchscript_claims
+from modelexport.strategies.torchscript_scopes import expected_scope, torchscript_calls, torchscript_claims
 
 
 def claimed(hierarchy: Hierarchy, *names: str) -> dict[str, tuple[str, ...]]:
@@ -137,3 +137,17 @@ def test_the_scope_of_a_stack() -> None:
     stack = [ModuleCall(""), ModuleCall("encoder.layer.11", 3), ModuleCall("encoder.layer.11.self.query")]
     assert expected_scope(stack) == "/layer.11/query"
     assert expected_scope(stack[:1]) == ""
+    assert expected_scope(stack, {"encoder.layer.11": "eleven"}) == "/eleven/query"
+
+
+def test_the_exporters_own_names_come_first() -> None:
+    net = tree({"": "Net", "a": "Block", "a.fc": "Linear"})
+    made = graph(node("Relu", "x", "y", "/renamed/fc/Relu"))
+    assert torchscript_claims(made, net, "s") == {}
+    assert owners(torchscript_claims(made, net, "s", {"a": "renamed"})) == {"y": ("a.fc",)}
+
+
+def test_a_scope_alone_may_stand_for_several_calls() -> None:
+    net = tree({"": "Net", "fc": "Linear", "fc_1": "Linear"}, "", "fc", "fc", "fc_1")
+    found = torchscript_calls(graph(node("Gemm", "x fc_1.weight", "y", "/fc_1/Gemm")), net)
+    assert [sorted({call.path for call in calls}) for calls in found.values()] == [["fc", "fc_1"]]

@@ -1,9 +1,11 @@
-"""From an exporter's graph to claims on the graph that is written."""
+"""From a graph and signals to claims on the graph that is written."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.adopt import adopt
@@ -12,9 +14,10 @@ from modelexport.lineage.relink import relink
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import Lineage, Relation
-from modelexport.record.signals import ExporterScopes
+from modelexport.record.signals import Signals
+from modelexport.strategies.catalogue import Strategy
+from modelexport.strategies.claims import GraphClaims
 from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
-from modelexport.strategies.enhanced_semantic import NAME, GraphClaims, enhanced_semantic
 from modelexport.strategies.parameters import (
     absorbed_parameter_claims,
     folded_parameter_claims,
@@ -27,42 +30,90 @@ _TORCHSCRIPT_FOLDING = "torchscript folding"
 
 
 @dataclass(frozen=True)
+class Scene:
+    """Everything that is judged by.
+
+    graph     the graph that is written
+    before    the exporter's graph before its optimizer ran, where there is one
+    unfolded  makes the exporter's graph before folding, for an exporter that cannot show it otherwise
+    """
+
+    graph: Graph
+    hierarchy: Hierarchy
+    signals: Signals
+    before: Graph | None = None
+    unfolded: Callable[[], Graph] | None = None
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        assert self.before is not None
+        return relink(self.before, self.graph)
+
+
+@dataclass(frozen=True)
 class Judged:
-    """Claims on the written graph, and the modules that owned something before the exporter's optimizer ran."""
+    """What one strategy says of the written graph.
 
+    owned_before  the modules that owned something before the exporter's optimizer ran, where that is known
+    """
+
+    strategy: str
     claims: GraphClaims
-    owned_before: set[str] | None
+    seconds: float
+    owned_before: set[str] | None = None
 
 
-def judge_optimized(graph: Graph, before: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> Judged:
+def judge(strategy: Strategy, scene: Scene) -> Judged:
+    start = time.perf_counter()
+    if strategy.before and scene.before is not None and _reads_exporter(strategy, scene.signals):
+        claims, owned = _judge_before(strategy, scene, scene.before)
+    else:
+        claims, owned = strategy.judge(scene.graph, scene.hierarchy, scene.signals), None
+        if strategy.before and strategy.infers and scene.unfolded is not None:
+            claims, owned = _look_behind_folding(strategy, scene, scene.unfolded, claims)
+    return Judged(strategy.name, claims, time.perf_counter() - start, owned)
+
+
+def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
+    """FX claims rest on the exporter's graph only if its FX nodes are known; else they are projected on any graph."""
+    return not strategy.needs or bool(signals.scopes.fx_calls)
+
+
+def _judge_before(strategy: Strategy, scene: Scene, before: Graph) -> tuple[GraphClaims, set[str]]:
     """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it."""
-    origin = enhanced_semantic(before, hierarchy, scopes)
-    lineage = relink(before, graph)
+    graph, hierarchy, lineage = scene.graph, scene.hierarchy, scene.lineage
+    origin = strategy.judge(before, hierarchy, scene.signals)
     nodes = carry(origin.nodes, lineage.nodes, _TORCH_OPTIMIZER)
-    nodes |= dataflow_claims(graph, hierarchy, nodes, NAME)
     initializers = carry(origin.nodes, lineage.initializers, _TORCH_OPTIMIZER)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
-    initializers |= initializer_claims(graph, hierarchy, NAME)
-    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, NAME)
+    initializers |= initializer_claims(graph, hierarchy, strategy.name)
+    if strategy.infers:
+        nodes |= dataflow_claims(graph, hierarchy, nodes, strategy.name)
+        initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
     initializers |= _shared_weights(graph, hierarchy, lineage, nodes, initializers)
-    return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
+    return GraphClaims(nodes, initializers), _owners(origin.nodes)
 
 
-def judge_folded(graph: Graph, hierarchy: Hierarchy, unfolded: Callable[[], Graph]) -> Judged:
-    """Judge a graph whose exporter folds before it can be seen; look behind the folding where that hid a module."""
-    claims = enhanced_semantic(graph, hierarchy, ExporterScopes())
-    orphans = orphaned(hierarchy, claims)
-    if not orphans:
-        return Judged(claims, None)
+def _look_behind_folding(
+    strategy: Strategy, scene: Scene, unfolded: Callable[[], Graph], claims: GraphClaims
+) -> tuple[GraphClaims, set[str] | None]:
+    """Where an exporter that folds before it can be seen hid a module, find out what it became part of."""
+    orphans = orphaned(scene.hierarchy, claims)
+    if not orphans or _reads_no_names(strategy):
+        return claims, None
     before = unfolded()
-    origin = enhanced_semantic(before, hierarchy, ExporterScopes())
-    lineage = relink(before, graph)
+    origin = strategy.judge(before, scene.hierarchy, Signals(scopes=scene.signals.scopes))
+    lineage = relink(before, scene.graph)
     nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
     initializers = dict(claims.initializers)
     initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
-    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
-    initializers |= _shared_weights(graph, hierarchy, lineage, nodes, initializers)
-    return Judged(GraphClaims(nodes, initializers), _owners(origin.nodes))
+    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), scene.hierarchy)
+    initializers |= _shared_weights(scene.graph, scene.hierarchy, lineage, nodes, initializers)
+    return GraphClaims(nodes, initializers), _owners(origin.nodes)
+
+
+def _reads_no_names(strategy: Strategy) -> bool:
+    return bool(strategy.needs)
 
 
 def _shared_weights(

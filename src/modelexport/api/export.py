@@ -26,6 +26,7 @@ from modelexport.record.document import write_document
 from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
 from modelexport.resolve.provenance import absent_modules, build_provenance
+from modelexport.strategies.claims import by_initializer, by_node
 
 if TYPE_CHECKING:
     import torch
@@ -189,7 +190,7 @@ class _Export:
             self.prepared.source,
             _tool_versions(),
         )
-        found = build_provenance(graph, run.hierarchy, judged.claims.nodes, judged.claims.initializers, origin)
+        found = build_provenance(graph, run.hierarchy, by_node(judged.claims), by_initializer(judged.claims), origin)
         owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
         owned |= {owner.path for attribution in found.initializers.values() for owner in attribution.owners}
         absent = absent_modules(run.hierarchy, owned, judged.owned_before)

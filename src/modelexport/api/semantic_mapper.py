@@ -13,6 +13,7 @@ from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.signals import ExporterScopes
 from modelexport.resolve.provenance import build_provenance
+from modelexport.strategies.claims import by_initializer, by_node
 from modelexport.strategies.enhanced_semantic import NAME, enhanced_semantic
 
 
@@ -27,7 +28,7 @@ class SemanticMapper:
     def provenance(self) -> Provenance:
         claims = enhanced_semantic(self._graph, self._hierarchy, ExporterScopes())
         origin = Origin(NAME, "unknown", self._graph.fingerprint)
-        return build_provenance(self._graph, self._hierarchy, claims.nodes, claims.initializers, origin)
+        return build_provenance(self._graph, self._hierarchy, by_node(claims), by_initializer(claims), origin)
 
     def map_all_nodes(self) -> dict[str, Attribution]:
         """The attribution of every node, by node name; by node key where the name is missing or not the only one."""

@@ -1,25 +1,93 @@
-"""Merging claims. The result does not depend on their order, and an agreeing claim never lowers confidence."""
+"""Merging claims of different strategies into one answer.
+
+The surest claims are heard. Among them a claim that says all that another one says, and more, is the better of the two:
+it names a module inside of the other's, or further modules of a fused node. Where claims that contradict each other
+remain, the answer is the innermost call that encloses all of them, one level less sure. Every claim that is not the
+answer is kept. The result does not depend on the order of the claims, and an agreeing claim never lowers confidence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from modelexport.record.evidence import Attribution, Claim, Evidence, unattributed
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, unattributed
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+
+_Owners = frozenset[ModuleCall]
 
 
 def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evidence names a module") -> Attribution:
-    """One attribution: the best claim wins, claims that agree add their evidence, the others are kept as lost."""
-    ranked = sorted((claim for claim in claims if claim.owners), key=_rank)
+    """One attribution: claims that agree with the answer add their evidence, the others are kept as lost."""
+    # Most nodes have claims that are all alike, or only one.
+    ranked = sorted({claim for claim in claims if claim.owners}, key=_rank)
     if not ranked:
         return unattributed(reason)
-    best = ranked[0]
-    agreeing = [claim for claim in ranked if set(claim.owners) == set(best.owners)]
-    owners = tuple(sorted(set(best.owners)))
+    top = ranked[0].confidence
+    best = _unbeaten({frozenset(claim.owners) for claim in ranked if claim.confidence == top}, hierarchy)
+    if len(best) == 1:
+        return _answer(next(iter(best)), top, ranked, hierarchy)
+    return _compromise(best, top, ranked, hierarchy)
+
+
+def disagreements(attribution: Attribution, hierarchy: Hierarchy) -> tuple[Claim, ...]:
+    """The lost claims that contradict the answer: those that say something which the answer does not say as well."""
+    answer = frozenset(attribution.owners)
+    return tuple(claim for claim in attribution.lost if not _says_all_of(answer, frozenset(claim.owners), hierarchy))
+
+
+def _unbeaten(contenders: set[_Owners], hierarchy: Hierarchy) -> set[_Owners]:
+    if len(contenders) == 1:
+        return contenders
+    beaten = {one for one in contenders if any(_says_more_than(other, one, hierarchy) for other in contenders)}
+    return contenders - beaten or contenders
+
+
+def _says_more_than(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
+    if _told_apart(a, b, hierarchy) or _told_apart(b, a, hierarchy):
+        return a < b
+    return _covers(a, b, hierarchy) and (a > b or not _covers(b, a, hierarchy))
+
+
+def _says_all_of(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
+    return _covers(a, b, hierarchy) or _told_apart(a, b, hierarchy)
+
+
+def _covers(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
+    """Whether each owner in `b` is in `a` too, itself or by a call that was made inside of it."""
+    reached = {call for owner in a for call in hierarchy.stack(owner)}
+    return b <= reached
+
+
+def _told_apart(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
+    """Whether `b` names calls of the same modules as `a`, and further calls of them.
+
+    Further modules say more: a fused node belongs to all of them. Further calls of a module say less: whoever claims
+    them could not tell them apart.
+    """
+    if not (a < b and {owner.path for owner in a} == {owner.path for owner in b}):
+        return False
+    # A module that calls itself is inside of its own call; then both calls may be meant.
+    return not any(b & set(hierarchy.stack(owner)[:-1]) for owner in b)
+
+
+def _compromise(best: set[_Owners], top: Confidence, ranked: list[Claim], hierarchy: Hierarchy) -> Attribution:
+    """The call around all of the contradicting claims. They are lost, but the answer rests on their evidence."""
+    ancestor = hierarchy.common_ancestor(owner for owners in best for owner in owners)
+    if ancestor is None:
+        return replace(unattributed("claims contradict each other and no call encloses them"), lost=tuple(ranked))
+    lower = Confidence(max(top - 1, min(top, Confidence.FALLBACK)))
+    answer = _answer(frozenset({ancestor}), lower, ranked, hierarchy)
+    contenders = [claim for claim in ranked if claim.confidence == top and frozenset(claim.owners) in best]
+    return replace(answer, evidence=tuple(dict.fromkeys((*answer.evidence, *_all_evidence(contenders)))))
+
+
+def _answer(owners: _Owners, confidence: Confidence, ranked: list[Claim], hierarchy: Hierarchy) -> Attribution:
+    agreeing = [claim for claim in ranked if frozenset(claim.owners) == owners]
     return Attribution(
-        owners=owners,
+        owners=tuple(sorted(owners)),
         ancestor=hierarchy.common_ancestor(owners),
-        confidence=max(claim.confidence for claim in agreeing),
+        confidence=confidence,
         evidence=_all_evidence(agreeing),
         lost=tuple(claim for claim in ranked if claim not in agreeing),
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
-from modelexport.graph.index import Graph
+from modelexport.graph.index import Graph, Node
 from modelexport.record.evidence import Attribution, Claim
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
@@ -15,21 +15,22 @@ from modelexport.resolve.merge import resolve
 def build_provenance(
     graph: Graph,
     hierarchy: Hierarchy,
-    nodes: Mapping[str, Claim],
-    initializers: Mapping[str, Claim],
+    nodes: Mapping[str, Sequence[Claim]],
+    initializers: Mapping[str, Sequence[Claim]],
     origin: Origin,
 ) -> Provenance:
-    """One attribution for every node and initializer of the graph."""
+    """One attribution for every node and initializer of the graph, from all claims on it."""
 
     @cache
-    def answer(claim: Claim | None) -> Attribution:
-        # Most nodes of a module share one claim, and then one attribution.
-        return resolve([] if claim is None else [claim], hierarchy, "not connected to any node with a known module")
+    def answer(claims: tuple[Claim, ...]) -> Attribution:
+        # Most nodes of a module share their claims, and then one attribution.
+        return resolve(claims, hierarchy, "not connected to any node with a known module")
 
-    entries = {
-        node.key: NodeEntry(node.key, node.name, node.op_type, answer(nodes.get(node.key))) for node in graph.nodes
-    }
-    owners = {name: answer(initializers.get(name)) for name in graph.initializers}
+    def entry(node: Node) -> NodeEntry:
+        return NodeEntry(node.key, node.name, node.op_type, answer(tuple(nodes.get(node.key, ()))))
+
+    entries = {node.key: entry(node) for node in graph.nodes}
+    owners = {name: answer(tuple(initializers.get(name, ()))) for name in graph.initializers}
     return Provenance(hierarchy, entries, owners, origin)
 
 

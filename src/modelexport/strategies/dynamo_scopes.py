@@ -15,8 +15,22 @@ SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 
 
 def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, strategy: str) -> dict[str, Claim]:
+    """Claims from scopes; calls of one module that the file does not number are told apart by the order of nodes."""
     claims: dict[str, Claim] = {}
-    unnumbered: dict[str, list[Node]] = {}
+    unnumbered: dict[tuple[ModuleCall, ...], list[Node]] = {}
+    for node, calls in dynamo_calls(graph, hierarchy, scopes).items():
+        if len(calls) > 1:
+            unnumbered.setdefault(calls, []).append(node)
+        else:
+            claims[node.key] = _claim(calls[0], Confidence.EXACT, "", strategy)
+    for calls, nodes in unnumbered.items():
+        claims.update(_number_calls(nodes, calls, strategy))
+    return claims
+
+
+def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> dict[Node, tuple[ModuleCall, ...]]:
+    """The call that each node's scope names; all calls of the module where nothing numbers them."""
+    found: dict[Node, tuple[ModuleCall, ...]] = {}
     for node in graph.nodes:
         path, fx_name = _scope(node)
         path = None if path is None else hierarchy.canonical.get(path)
@@ -24,13 +38,8 @@ def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, st
         if path is None:
             continue
         known = scopes.fx_calls.get(fx_name) if node.graph == MAIN else None
-        if known is None and hierarchy.call_counts.get(path, 0) > 1:
-            unnumbered.setdefault(path, []).append(node)
-            continue
-        claims[node.key] = _claim(known or ModuleCall(path), Confidence.EXACT, "", strategy)
-    for path, nodes in unnumbered.items():
-        claims.update(_number_calls(nodes, hierarchy.calls_of(path), strategy))
-    return claims
+        found[node] = (known,) if known is not None else hierarchy.calls_of(path) or (ModuleCall(path),)
+    return found
 
 
 def _scope(node: Node) -> tuple[str | None, str]:

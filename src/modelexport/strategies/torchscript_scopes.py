@@ -12,19 +12,33 @@ with the same parts ends in `_1`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from types import MappingProxyType
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 
+_Calls = tuple[ModuleCall, ...]
+_NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
-def torchscript_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
+
+def torchscript_claims(
+    graph: Graph, hierarchy: Hierarchy, strategy: str, parts: Mapping[str, str] = _NO_PARTS
+) -> dict[str, Claim]:
+    """Claims from scopes; where one has several meanings, parameters and the order of nodes narrow them down."""
+    named = torchscript_calls(graph, hierarchy, parts)
+    found = {node: _by_parameters(calls, node, hierarchy) or calls for node, calls in named.items()}
+    return {node.key: _claim(calls, strategy) for node, calls in _within_time(found, hierarchy).items()}
+
+
+def torchscript_calls(graph: Graph, hierarchy: Hierarchy, parts: Mapping[str, str] = _NO_PARTS) -> dict[Node, _Calls]:
+    """The calls that each node's scope can stand for.
+
+    parts: how TorchScript's own module map names modules; what it does not name follows from the path
+    """
     scopes = _scopes_in(graph)
-    meanings = _Meanings.of(hierarchy, scopes)
-    found = {node: meanings.calls(scope, node) for scope, nodes in scopes.items() for node in nodes}
-    possible = _within_time({node: calls for node, calls in found.items() if calls}, hierarchy)
-    return {node.key: _claim(calls, strategy) for node, calls in possible.items()}
+    meanings = _meanings(hierarchy, scopes, parts)
+    return {node: meanings[scope] for scope, nodes in scopes.items() if scope in meanings for node in nodes}
 
 
 def scope_of(node: Node) -> str | None:
@@ -32,12 +46,12 @@ def scope_of(node: Node) -> str | None:
     return node.name.rpartition("/")[0] if node.name.startswith("/") else None
 
 
-def expected_scope(stack: Sequence[ModuleCall]) -> str:
+def expected_scope(stack: Sequence[ModuleCall], parts: Mapping[str, str] = _NO_PARTS) -> str:
     """The scope, not numbered yet, of nodes issued while these calls were open (root first)."""
-    return "".join(f"/{_part(call.path)}" for call in stack[1:])
+    return "".join(f"/{parts.get(call.path) or _part_of(call.path)}" for call in stack[1:])
 
 
-def _part(path: str) -> str:
+def _part_of(path: str) -> str:
     names = path.split(".")
     first = next((place for place in reversed(range(len(names))) if not names[place].isnumeric()), 0)
     return ".".join(names[first:])
@@ -53,7 +67,7 @@ def _scopes_in(graph: Graph) -> dict[str, list[Node]]:
     return scopes
 
 
-def _claim(calls: tuple[ModuleCall, ...], strategy: str) -> Claim:
+def _claim(calls: _Calls, strategy: str) -> Claim:
     if len(calls) == 1:
         return Claim(calls, Confidence.EXACT, (Evidence(EvidenceKind.SCOPE, "torchscript"),), strategy)
     evidence = Evidence(EvidenceKind.SCOPE, "torchscript", f"one of {', '.join(map(str, calls))}")
@@ -62,7 +76,7 @@ def _claim(calls: tuple[ModuleCall, ...], strategy: str) -> Claim:
     return Claim(owners, Confidence.INFERRED, (evidence,), strategy)
 
 
-def _within_time(found: dict[Node, tuple[ModuleCall, ...]], hierarchy: Hierarchy) -> dict[Node, tuple[ModuleCall, ...]]:
+def _within_time(found: dict[Node, _Calls], hierarchy: Hierarchy) -> dict[Node, _Calls]:
     """Rule out calls that were over, or had not begun, when a node was issued.
 
     Nodes are listed in the order in which they were issued, so nodes whose call is known bound the time of the others.
@@ -102,42 +116,32 @@ def _running(pick: Callable[[int, int], int], values: list[tuple[Node, int]]) ->
     return result
 
 
-@dataclass(frozen=True)
-class _Meanings:
+def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Mapping[str, str]) -> dict[str, _Calls]:
     """Which calls each scope may stand for."""
+    groups: dict[str, list[ModuleCall]] = {}
+    for site in hierarchy.calls:
+        groups.setdefault(expected_scope(hierarchy.stack(site.call), parts), []).append(site.call)
+    candidates: dict[str, list[ModuleCall]] = {}
+    for scope, calls in groups.items():
+        used = [name for name in _numbered(scope, len(calls)) if name in scopes]
+        for name, matches in zip(used, _spread(len(used), calls), strict=True):
+            candidates.setdefault(name, []).extend(matches)
+    return {name: tuple(calls) for name, calls in candidates.items()}
 
-    hierarchy: Hierarchy
-    candidates: Mapping[str, tuple[ModuleCall, ...]]
 
-    @classmethod
-    def of(cls, hierarchy: Hierarchy, scopes: Mapping[str, list[Node]]) -> _Meanings:
-        groups: dict[str, list[ModuleCall]] = {}
-        for site in hierarchy.calls:
-            groups.setdefault(expected_scope(hierarchy.stack(site.call)), []).append(site.call)
-        candidates: dict[str, list[ModuleCall]] = {}
-        for scope, calls in groups.items():
-            used = [name for name in _numbered(scope, len(calls)) if name in scopes]
-            for name, matches in zip(used, _spread(len(used), calls), strict=True):
-                candidates.setdefault(name, []).extend(matches)
-        return cls(hierarchy, {name: tuple(calls) for name, calls in candidates.items()})
-
-    def calls(self, scope: str, node: Node) -> tuple[ModuleCall, ...]:
-        found = self.candidates.get(scope, ())
-        if len({call.path for call in found}) > 1:
-            # `fc_1` is a module of that name or the second call of `fc`: the parameters that a node reads decide.
-            return self._by_parameters(found, node) or found
-        return found
-
-    def _by_parameters(self, calls: tuple[ModuleCall, ...], node: Node) -> tuple[ModuleCall, ...]:
-        owners = {path for value in node.inputs for path in self.hierarchy.tensor_owners.get(value, ())}
-        return tuple(call for call in calls if call.path in owners)
+def _by_parameters(calls: _Calls, node: Node, hierarchy: Hierarchy) -> _Calls:
+    """`fc_1` is a module of that name or the second call of `fc`: the parameters that a node reads decide."""
+    if len({call.path for call in calls}) == 1:
+        return calls
+    owners = {path for value in node.inputs for path in hierarchy.tensor_owners.get(value, ())}
+    return tuple(call for call in calls if call.path in owners)
 
 
 def _numbered(scope: str, count: int) -> list[str]:
     return [scope if number == 0 else f"{scope}_{number}" for number in range(count)]
 
 
-def _spread(used: int, calls: list[ModuleCall]) -> list[tuple[ModuleCall, ...]]:
+def _spread(used: int, calls: list[ModuleCall]) -> list[_Calls]:
     """The calls that each numbered scope may stand for. A call that left no node took no number.
 
     The k-th number is one of the calls from the k-th on that leaves enough calls for the numbers behind it.
