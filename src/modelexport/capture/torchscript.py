@@ -11,7 +11,7 @@ import io
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,31 +22,41 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, output_tensors
 from modelexport.capture.exported import Exported, ExportRequest
 from modelexport.capture.failure import export_failed
+from modelexport.capture.module_map import scope_parts
 from modelexport.graph.index import Graph, index_model
 from modelexport.graph.model_file import ModelFile, open_model, parse_model
+from modelexport.record.signals import ExporterScopes
 
 # Protobuf's limit is 2 GB; the graph itself needs some of it.
 _IN_MEMORY = 1_900_000_000
+_NO_MAP = "this torch has no module map that can be read: scopes are taken from module paths"
 
 
 def export_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Exported:
-    return Exported(_torch_export(model, arguments, request, {}), "torchscript")
+    parts: dict[str, str] = {}
+    file = _torch_export(model, arguments, request, {}, lambda: parts.update(scope_parts(model)))
+    unknown = not parts and any(True for _ in model.children())
+    return Exported(file, "torchscript", scopes=ExporterScopes(parts=parts), notes=(_NO_MAP,) if unknown else ())
 
 
 def unfolded_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Graph:
     """The graph before TorchScript's constant folding and its fusion of convolution and batch normalization."""
     options = {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
-    return index_model(_torch_export(model, arguments, request, options).proto)
+    return index_model(_torch_export(model, arguments, request, options, lambda: None).proto)
 
 
 def _torch_export(
-    model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, options: Mapping[str, Any]
+    model: torch.nn.Module,
+    arguments: CallArguments,
+    request: ExportRequest,
+    options: Mapping[str, Any],
+    at_call: Callable[[], None],
 ) -> ModelFile:
     tensors = arguments.tensors
     folder = Path(tempfile.mkdtemp(prefix="modelexport-")) if _size(model) > _IN_MEMORY else None
     target = io.BytesIO() if folder is None else str(folder / "model.onnx")
     try:
-        with called_by_position(model, arguments), _log_off():
+        with called_by_position(model, arguments, at_call), _log_off():
             torch.onnx.export(
                 model,
                 tuple(tensors.values()),
@@ -81,12 +91,16 @@ def _remove(folder: Path | None) -> None:
 
 
 @contextmanager
-def called_by_position(model: torch.nn.Module, arguments: CallArguments) -> Iterator[None]:
+def called_by_position(
+    model: torch.nn.Module, arguments: CallArguments, at_call: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """While this is open, the model takes its tensors by position; `at_call` is told whenever it is called."""
     leaves, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     original = model.forward
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        at_call()
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
