@@ -68,12 +68,20 @@ def test_a_file_without_roles() -> None:
         answer_query("role=mlp", replace(KNOWN, nodes=nodes))
 
 
-def test_many_names_are_not_all_compared() -> None:
+def test_many_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def unknown(kind: str, name: str, names: list[str]) -> UnknownName:
+        compared.append(len(names))
+        return UnknownName(kind, name, names)
+
+    monkeypatch.setattr("modelexport.queries.known.UnknownName", unknown)
     edges = KNOWN.known_edges()
     many = {f"value_{number}_of_a_large_model": ("e",) for number in range(50_000)}
     found = replace(KNOWN, edges=replace(edges, consumers={**edges.consumers, **many}))
     with pytest.raises(UnknownName, match="Did you mean 'value_123"):
         answer_query("tensor=value_123_of_large_model", found)
+    assert compared[0] < 1000
 
 
 def test_from_python(small: SmallFile, small_path: Path) -> None:

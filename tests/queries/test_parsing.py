@@ -144,6 +144,10 @@ def test_depth_is_bounded(opening: str) -> None:
     assert caught.value.position == DEEPEST
 
 
+def test_depth_is_not_length() -> None:
+    parse_query(" & ".join(["!(op=A)"] * DEEPEST))
+
+
 def test_length_is_not_bounded() -> None:
     parsed = parse_query(" & ".join(["op=A"] * 20_000))
     assert isinstance(parsed, And)

@@ -18,6 +18,7 @@ from modelexport.queries.values import Glob
 from modelexport.record.evidence import Confidence, Evidence, EvidenceKind
 from modelexport.record.hierarchy import Hierarchy, TensorInfo
 from modelexport.record.provenance import Provenance
+from modelexport.record.tags import TagPolicy
 
 TENSORS = (TensorInfo("weight", (2, 3), "float32", 24), TensorInfo("bias", (3,), "float32", 12))
 HIERARCHY = Hierarchy.of(
@@ -170,6 +171,21 @@ def test_a_tied_parameter_is_found_under_both_names() -> None:
     modules = {**HIERARCHY.modules, "layers.1.fc": replace(HIERARCHY.modules["layers.1.fc"], parameters=(tied,))}
     found = replace(KNOWN, hierarchy=replace(HIERARCHY, modules=modules))
     assert keys("param=layers.0.fc.weight", found) == ["h", "i", "j"]
+
+
+def test_a_copy_of_a_weight_is_the_parameter_that_it_is_named_after() -> None:
+    proto = model(
+        node("Identity", "emb.weight", "layers.0.fc.weight"),
+        node("MatMul", "x layers.0.fc.weight", "y"),
+        weights=["emb.weight"],
+    )
+    found = replace(provenance(proto, HIERARCHY, {}), edges=edges_of(index_model(proto)))
+    assert keys("param=layers.0.fc.weight", found) == ["y"]
+
+
+def test_a_module_without_a_tag_matches_no_tag() -> None:
+    hidden = replace(KNOWN, policy=TagPolicy(drop=("", "Net", "Block", "Embedding")))
+    assert keys("tag=**", hidden) == []
 
 
 @pytest.mark.parametrize("query", ["param=**", "tensor=e", "op=ai.onnx::Gemm"])

@@ -99,6 +99,13 @@ def test_boundaries_of_what_only_holds_modules_and_of_the_model() -> None:
     assert prov.boundary("shared") == mx.Boundary("shared", (), ())
 
 
+def test_a_path_that_begins_alike_is_another_module() -> None:
+    hierarchy = Hierarchy.of([module(path, "Block") for path in ("", "blocks.1", "blocks.10")], run("", "blocks.1"))
+    proto = model(node("Relu", "x", "h"), node("Neg", "h", "y"))
+    prov = recorded(proto, {"h": ("blocks.1",), "y": ("blocks.10",)}, hierarchy)
+    assert prov.boundary("blocks.1") == mx.Boundary("blocks.1", ("x",), ("h",))
+
+
 def test_a_weight_that_others_hold_and_read_enters() -> None:
     proto = model(node("MatMul", "x w", "h"), node("MatMul", "h w", "y"), weights=["w"])
     prov = recorded(proto, {"h": ("blocks.0",), "y": ("blocks.1",), "w": ("blocks.0",)})
