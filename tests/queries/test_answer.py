@@ -62,10 +62,16 @@ def test_remarks_say_what_stood_in_the_way() -> None:
     assert answer_query("op=Gemm", KNOWN).remarks == ()
 
 
+def test_there_are_only_so_many_remarks() -> None:
+    query = " & ".join(f"layer={number}" for number in range(1000, 6000))
+    assert len(answer_query(query, KNOWN).remarks) == 10
+
+
 def test_a_file_without_roles() -> None:
     nodes = {key: replace(entry, attribution=replace(entry.attribution, role="")) for key, entry in KNOWN.nodes.items()}
     with pytest.raises(UserError, match="nothing in this file has a role, so role=mlp cannot be answered"):
         answer_query("role=mlp", replace(KNOWN, nodes=nodes))
+    assert answer_query("!role=**", replace(KNOWN, nodes=nodes)).nodes == tuple(nodes.values())
 
 
 def test_many_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:

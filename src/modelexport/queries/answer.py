@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from modelexport.queries.expression import Expression, Field, Operator, Term, asserted_terms
 from modelexport.queries.known import check_names
@@ -11,6 +12,9 @@ from modelexport.queries.parsing import parse_query
 from modelexport.queries.predicates import predicate_of
 from modelexport.queries.values import Glob
 from modelexport.record.provenance import NodeEntry, Provenance
+
+# Of a query with thousands of terms, not each one is tried by itself.
+_MOST_REMARKS = 10
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ def select(expression: Expression, provenance: Provenance) -> tuple[NodeEntry, .
 
 
 def _remarks(expression: Expression, provenance: Provenance) -> Iterator[str]:
-    alone = [term for term in asserted_terms(expression) if not select(term, provenance)]
+    terms = islice(dict.fromkeys(asserted_terms(expression)), _MOST_REMARKS)
+    alone = [term for term in terms if not select(term, provenance)]
     if not alone:
         yield "no node matches all of the query"
     for term in alone:

@@ -27,6 +27,8 @@ def check_names(expression: Expression, provenance: Provenance) -> None:
 
 
 def _is_known(field: Field, glob: Glob, provenance: Provenance) -> bool:
+    if glob.text and not glob.text.strip("*"):
+        return True  # anything at all, also where there is nothing
     if field is Field.MODULE:
         return any(map(ModulePattern.of(glob, provenance.hierarchy).fits_module, provenance.hierarchy.modules))
     return any(map(glob.matcher(_SEPARATORS.get(field, "")), _NAMES[field](provenance, glob)))
