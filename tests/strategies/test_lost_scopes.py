@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.building import claim, graph, node, owners, tree
 
 from modelexport.record.evidence import Confidence
-from modelexport.record.signals import ExporterScopes
+from modelexport.record.signals import Signals
 from modelexport.strategies.enhanced_semantic import enhanced_semantic
 from modelexport.strategies.lost_scopes import mend_lost_scopes
 
@@ -60,7 +60,7 @@ def test_a_module_that_did_not_run_lost_nothing() -> None:
 
 
 def test_the_default_strategy_mends_a_checkpointed_export() -> None:
-    found = enhanced_semantic(CHECKPOINTED, NET, ExporterScopes()).nodes
+    found = enhanced_semantic(CHECKPOINTED, NET, Signals()).nodes
     assert owners(found) == {"p": ("block.p",), "r": ("block",), "q": ("block.q",), "h": ("head",), "y": ("",)}
 
 
@@ -74,7 +74,7 @@ def test_the_default_strategy_answers_for_every_node_and_initializer() -> None:
         node("MatMul", "q onnx::MatMul_9", "y", "/head/MatMul"),
         weights=["block.p.weight", "onnx::MatMul_9"],
     )
-    found = enhanced_semantic(made, NET, ExporterScopes())
+    found = enhanced_semantic(made, NET, Signals())
     assert owners(found.nodes) == {
         "block.q.weight": ("block.q",),
         "c": ("block",),
@@ -88,4 +88,4 @@ def test_the_default_strategy_answers_for_every_node_and_initializer() -> None:
 
 def test_a_dynamo_scope_goes_before_a_name_that_looks_like_one() -> None:
     made = graph(node("Relu", "x", "y", "/block/Relu", scope=["", "head", "relu"]))
-    assert owners(enhanced_semantic(made, NET, ExporterScopes()).nodes) == {"y": ("head",)}
+    assert owners(enhanced_semantic(made, NET, Signals()).nodes) == {"y": ("head",)}

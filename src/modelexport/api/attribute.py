@@ -65,18 +65,19 @@ class Judged:
 
 def judge(strategy: Strategy, scene: Scene) -> Judged:
     start = time.perf_counter()
-    if strategy.before and scene.before is not None and _reads_exporter(strategy, scene.signals):
+    owned: set[str] | None = None
+    if scene.before is not None and _reads_exporter(strategy, scene.signals):
         claims, owned = _judge_before(strategy, scene, scene.before)
     else:
-        claims, owned = strategy.judge(scene.graph, scene.hierarchy, scene.signals), None
-        if strategy.before and strategy.infers and scene.unfolded is not None:
+        claims = strategy.judge(scene.graph, scene.hierarchy, scene.signals)
+        if scene.unfolded is not None and strategy.infers and _reads_exporter(strategy, scene.signals):
             claims, owned = _look_behind_folding(strategy, scene, scene.unfolded, claims)
     return Judged(strategy.name, claims, time.perf_counter() - start, owned)
 
 
 def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
-    """FX claims rest on the exporter's graph only if its FX nodes are known; else they are projected on any graph."""
-    return not strategy.needs or bool(signals.scopes.fx_calls)
+    """Whether a strategy rests on what the exporter wrote. FX claims do only if the exporter's FX nodes are known."""
+    return strategy.before and (not strategy.needs or (signals.fx is None and bool(signals.scopes.fx_calls)))
 
 
 def _judge_before(strategy: Strategy, scene: Scene, before: Graph) -> tuple[GraphClaims, set[str]]:
@@ -99,7 +100,7 @@ def _look_behind_folding(
 ) -> tuple[GraphClaims, set[str] | None]:
     """Where an exporter that folds before it can be seen hid a module, find out what it became part of."""
     orphans = orphaned(scene.hierarchy, claims)
-    if not orphans or _reads_no_names(strategy):
+    if not orphans:
         return claims, None
     before = unfolded()
     origin = strategy.judge(before, scene.hierarchy, Signals(scopes=scene.signals.scopes))
@@ -110,10 +111,6 @@ def _look_behind_folding(
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), scene.hierarchy)
     initializers |= _shared_weights(scene.graph, scene.hierarchy, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owners(origin.nodes)
-
-
-def _reads_no_names(strategy: Strategy) -> bool:
-    return bool(strategy.needs)
 
 
 def _shared_weights(

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
-
-from modelexport.api.attribute import Judged, judge_folded, judge_optimized
-from modelexport.api.options import EXPORTERS, STRATEGIES, ExportOptions, ExportResult, Progress
-from modelexport.errors import ExtraMissing, UnknownName, UserError
+from modelexport.api.attribute import Scene
+from modelexport.api.choices import EXPORTERS, check_opset, embed_options, fx_graphs, known
+from modelexport.api.choices import tag_policy as build_policy
+from modelexport.api.judging import Verdict, decide
+from modelexport.api.options import ExportOptions, ExportResult
+from modelexport.api.signals import Recorded, SignalOptions, record_signals
+from modelexport.api.surroundings import Clock, Progress, need_torch, tool_versions
+from modelexport.errors import UserError
 from modelexport.graph.atomic import staging
-from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
-from modelexport.graph.index import Graph, dynamic_axes_of, index_model
+from modelexport.graph.embed import Names, embed, rename_nodes, sidecar_path
+from modelexport.graph.index import dynamic_axes_of, index_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.record.check import OutputCheck
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Origin, Provenance
-from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
-from modelexport.resolve.provenance import absent_modules, build_provenance
-from modelexport.strategies.claims import by_initializer, by_node
+from modelexport.record.signals import Signals
+from modelexport.strategies.catalogue import NAMES, chosen
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from modelexport.capture.exported import Exported, ExportRequest
     from modelexport.capture.session import TracedRun
     from modelexport.capture.source import Prepared
-
-_TOOLS = ("modelexport", "torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
 def export(  # noqa: PLR0913 - the keywords are the command line's options
@@ -70,6 +66,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     no_check: bool = False,
     atol: float = 1e-4,
     rtol: float = 1e-4,
+    jit_graph: str | Path | None = None,
+    fx_graph: str | None = None,
     verbose: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
@@ -80,69 +78,43 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     The other keywords are the options of `modelexport export`.
     """
     options = ExportOptions(
-        exporter=_known("exporter", exporter, EXPORTERS),
-        strategy=_known("strategy", strategy, STRATEGIES),
+        exporter=known("exporter", exporter, EXPORTERS),
+        strategy=known("strategy", strategy, NAMES),
         opset=opset,
         static=static,
         dynamic=dynamic,
         external_data=external_data,
-        policy=TagPolicy(
-            Scope.HF if _known("tag policy", tag_policy, ("default", "hf")) == "hf" else Scope.ANY,
-            TorchNN(_known("value for torch_nn", torch_nn, list(TorchNN))),
-            tuple(torch_nn_exception) or TORCH_NN_EXCEPTIONS,
-            tuple(keep),
-            tuple(drop),
-        ),
-        embed=EmbedOptions(
-            Level(_known("embed level", embed, list(Level))),
-            Names(_known("kind of names", names, list(Names))),
-            strip_exporter_metadata,
-        ),
+        policy=build_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
+        embed=embed_options(embed, names, strip_exporter_metadata),
         check=not no_check,
         atol=atol,
         rtol=rtol,
         verbose=verbose,
+        fx_graph=fx_graphs(fx_graph),
+        jit_graph=None if jit_graph is None else Path(jit_graph),
     )
-    _check_opset(opset)
+    check_opset(opset)
     if not (atol >= 0 and rtol >= 0):
         raise UserError(f"tolerances are not negative: atol {atol:g}, rtol {rtol:g}", "Give numbers from 0 on.")
     if static and dynamic:
         raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
     path = Path(output)
     ensure_model_target(path)
-    _need_torch()
+    need_torch("exporting")
     from modelexport.capture.loading import LoadOptions
     from modelexport.capture.source import SourceOptions, prepare
 
     load = LoadOptions(task, dtype, device, seed, trust_remote_code, allow_pickle)
     source = SourceOptions(load, text, image, tuple(input), input_specs, static)
-    clock = _Clock(progress)
+    clock = Clock(progress)
     prepared = prepare(model, inputs, source, clock.step)
     return _Export(prepared, path, options, clock).run()
-
-
-class _Clock:
-    """Tells which step is running and remembers how long each one took."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.seconds: dict[str, float] = {}
-        self._progress = progress
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        if self._progress is not None:
-            self._progress(name)
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 class _Export:
     """One export; each method is one step."""
 
-    def __init__(self, prepared: Prepared, path: Path, options: ExportOptions, clock: _Clock) -> None:
+    def __init__(self, prepared: Prepared, path: Path, options: ExportOptions, clock: Clock) -> None:
         self.prepared = prepared
         self.path = path
         self.options = options
@@ -154,13 +126,14 @@ class _Export:
         with self.clock.step("export"):
             request, exported = self._export(run)
         with self.clock.step("attribute"):
-            provenance = self._attribute(run, exported, request)
+            recorded = self._record(run, exported)
+            verdict = self._attribute(run, exported, request, recorded.signals)
         with self.clock.step("write"):
-            provenance = self._rename(exported.model, provenance)
-            files = self._write(exported.model, provenance)
+            provenance = self._rename(exported.model, verdict.provenance)
+            files = self._write(exported.model, provenance, self._graph_texts(run, recorded))
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
-        notes = (*self.prepared.notes, *run.notes, *exported.notes, *remarks)
+        notes = (*self.prepared.notes, *run.notes, *exported.notes, *verdict.notes, *remarks)
         return ExportResult(self.path, files, provenance, check, notes, self.clock.seconds)
 
     def _trace(self) -> TracedRun:
@@ -180,28 +153,30 @@ class _Export:
         )
         return request, export_traced(run, self.options.exporter, request)
 
-    def _attribute(self, run: TracedRun, exported: Exported, request: ExportRequest) -> Provenance:
-        graph = index_model(exported.model.proto)
-        judged = self._judge(graph, run, exported, request)
-        origin = Origin(
-            self.options.strategy,
-            exported.exporter,
-            graph.fingerprint,
-            self.prepared.source,
-            _tool_versions(),
-        )
-        found = build_provenance(graph, run.hierarchy, by_node(judged.claims), by_initializer(judged.claims), origin)
-        owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
-        owned |= {owner.path for attribution in found.initializers.values() for owner in attribution.owners}
-        absent = absent_modules(run.hierarchy, owned, judged.owned_before)
-        return replace(found, policy=self.options.policy, absent=absent)
+    def _record(self, run: TracedRun, exported: Exported) -> Recorded:
+        options = SignalOptions(self.options.fx_graph)
+        return record_signals(chosen(self.options.strategy), run, exported.model, exported.scopes, options)
 
-    def _judge(self, graph: Graph, run: TracedRun, exported: Exported, request: ExportRequest) -> Judged:
-        if exported.before is not None:
-            return judge_optimized(graph, exported.before, run.hierarchy, exported.scopes)
+    def _attribute(self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals) -> Verdict:
         from modelexport.capture.session import unfolded
 
-        return judge_folded(graph, run.hierarchy, lambda: unfolded(run, request))
+        graph = index_model(exported.model.proto)
+        look_behind = None if exported.before is not None else lambda: unfolded(run, request)
+        scene = Scene(graph, run.hierarchy, signals, exported.before, look_behind)
+        tools = tool_versions()
+        origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, self.prepared.source, tools)
+        verdict = decide(scene, origin)
+        return replace(verdict, provenance=replace(verdict.provenance, policy=self.options.policy))
+
+    def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
+        """The intermediate graphs that were asked for, by the file that each goes to."""
+        wanted = {kind: recorded.fx[kind].text for kind in self.options.fx_graph}
+        texts = {self.path.with_suffix(f".{kind}.txt"): text for kind, text in wanted.items() if text}
+        if self.options.jit_graph is not None:
+            from modelexport.capture.jit_graph import jit_graph_text
+
+            texts[self.options.jit_graph] = jit_graph_text(run.model, run.arguments)
+        return texts
 
     def _rename(self, model: ModelFile, provenance: Provenance) -> Provenance:
         if self.options.embed.names is not Names.HIERARCHICAL:
@@ -211,13 +186,15 @@ class _Export:
             provenance, nodes={key: replace(entry, name=names[key]) for key, entry in provenance.nodes.items()}
         )
 
-    def _write(self, model: ModelFile, provenance: Provenance) -> tuple[Path, ...]:
+    def _write(self, model: ModelFile, provenance: Provenance, texts: Mapping[Path, str]) -> tuple[Path, ...]:
         embed(model.proto, provenance, self.options.embed)
         sidecar = sidecar_path(self.path)
         with staging() as stage:
             files = stage_model(stage, model, self.path, external_data=self.options.external_data)
             stage.write(sidecar, write_document(provenance))
-        return (*files, sidecar)
+            for path, text in texts.items():
+                stage.write(path, text)
+        return (*files, sidecar, *texts)
 
     def _check(
         self, run: TracedRun, model: ModelFile, request: ExportRequest
@@ -239,36 +216,3 @@ class _Export:
         if frozen and self.options.dynamic:
             return replace(check, ok=False, message=frozen), ()
         return check, tuple(remark for remark in (frozen, checker.frozen_values()) if remark)
-
-
-def _known(kind: str, name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        raise UnknownName(kind, name, names)
-    return name
-
-
-def _check_opset(opset: int | None) -> None:
-    newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not 1 <= opset <= newest:
-        raise UserError(f"there is no opset {opset}", f"This version of onnx knows opsets 1 to {newest}.")
-
-
-def _need_torch() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise ExtraMissing(
-            "exporting needs torch, which is not installed",
-            "Install it with: pip install 'modelexport[export]'",
-        ) from error
-
-
-@cache
-def _tool_versions() -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for name in _TOOLS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -11,7 +11,7 @@ from modelexport.graph.index import Graph, index_model
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Origin, Provenance
-from modelexport.record.signals import ExporterScopes
+from modelexport.record.signals import Signals
 from modelexport.resolve.provenance import build_provenance
 from modelexport.strategies.claims import by_initializer, by_node
 from modelexport.strategies.enhanced_semantic import NAME, enhanced_semantic
@@ -26,7 +26,7 @@ class SemanticMapper:
 
     @cached_property
     def provenance(self) -> Provenance:
-        claims = enhanced_semantic(self._graph, self._hierarchy, ExporterScopes())
+        claims = enhanced_semantic(self._graph, self._hierarchy, Signals())
         origin = Origin(NAME, "unknown", self._graph.fingerprint)
         return build_provenance(self._graph, self._hierarchy, by_node(claims), by_initializer(claims), origin)
 

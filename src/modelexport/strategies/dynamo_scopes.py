@@ -42,6 +42,11 @@ def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> 
     return found
 
 
+def fx_node(node: Node) -> str:
+    """The name of the FX node that a node was made from; empty where the exporter does not say."""
+    return _scope(node)[1]
+
+
 def _scope(node: Node) -> tuple[str | None, str]:
     """The innermost module path and the FX node that a node's metadata names."""
     text = node.metadata.get(SCOPES_KEY)

@@ -20,12 +20,10 @@ NAME = "fx_graph"
 
 
 def fx_graph(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    """Claims from the exporter's own FX nodes, else from those of `signals.fx`; none where FX could not trace."""
-    if signals.scopes.fx_calls:
-        return _named(graph, hierarchy, signals)
-    if signals.fx is None or signals.values is None:
-        return GraphClaims({}, {})
-    return projected(graph, hierarchy, signals, signals.fx, NAME)
+    """Claims from `signals.fx` if it was recorded, else from the exporter's own FX nodes if it has any."""
+    if signals.fx is not None and signals.values is not None:
+        return projected(graph, hierarchy, signals, signals.fx, NAME)
+    return _named(graph, hierarchy, signals)
 
 
 def _named(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:

@@ -1,0 +1,56 @@
+"""Words that users choose from, turned into values; an unknown word names the nearest known one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from modelexport.api.options import FxKind
+from modelexport.errors import UnknownName, UserError
+from modelexport.graph.embed import EmbedOptions, Level, Names
+from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
+
+EXPORTERS = ("dynamo", "torchscript")
+FX_GRAPHS: tuple[FxKind, ...] = ("torch_export", "symbolic_trace")
+_BOTH = "both"
+
+
+def known(kind: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise UnknownName(kind, name, names)
+    return name
+
+
+def tag_policy(
+    scope: str, torch_nn: str, torch_nn_exception: Sequence[str], keep: Sequence[str], drop: Sequence[str]
+) -> TagPolicy:
+    return TagPolicy(
+        Scope.HF if known("tag policy", scope, ("default", "hf")) == "hf" else Scope.ANY,
+        TorchNN(known("value for torch_nn", torch_nn, list(TorchNN))),
+        tuple(torch_nn_exception) or TORCH_NN_EXCEPTIONS,
+        tuple(keep),
+        tuple(drop),
+    )
+
+
+def embed_options(level: str, names: str, strip_exporter_metadata: bool) -> EmbedOptions:
+    return EmbedOptions(
+        Level(known("embed level", level, list(Level))),
+        Names(known("kind of names", names, list(Names))),
+        strip_exporter_metadata,
+    )
+
+
+def fx_graphs(name: str | None) -> tuple[FxKind, ...]:
+    """The kinds of FX graph that a word stands for."""
+    if name is None:
+        return ()
+    wanted = known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))
+    return tuple(kind for kind in FX_GRAPHS if wanted in (kind, _BOTH))
+
+
+def check_opset(opset: int | None) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not 1 <= opset <= newest:
+        raise UserError(f"there is no opset {opset}", f"This version of onnx knows opsets 1 to {newest}.")

@@ -1,0 +1,66 @@
+"""From the strategies that were chosen to one provenance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from modelexport.api.attribute import Judged, Scene, judge
+from modelexport.graph.edges import edges_of
+from modelexport.record.provenance import Origin, Provenance
+from modelexport.record.signals import Signals
+from modelexport.resolve.merge import disagreements
+from modelexport.resolve.provenance import absent_modules, build_provenance
+from modelexport.roles.assign import assign_roles
+from modelexport.strategies.catalogue import ALL, CATALOGUE, Strategy, chosen
+from modelexport.strategies.claims import by_initializer, by_node
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One answer for each node, what each strategy had said, and what to know about it."""
+
+    provenance: Provenance
+    judged: tuple[Judged, ...]
+    notes: tuple[str, ...]
+
+
+def decide(scene: Scene, origin: Origin) -> Verdict:
+    """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
+    strategies, notes = _able(chosen(origin.strategy), scene.signals)
+    judged = tuple(judge(strategy, scene) for strategy in strategies)
+    claims = [item.claims for item in judged]
+    used = origin.strategy if origin.strategy == ALL else strategies[0].name
+    found = build_provenance(
+        scene.graph, scene.hierarchy, by_node(*claims), by_initializer(*claims), replace(origin, strategy=used)
+    )
+    found = replace(found, absent=_absent(found, scene, judged), edges=edges_of(scene.graph))
+    found = assign_roles(scene.graph, found)
+    return Verdict(found, judged, (*notes, *_remarks(found, scene.signals, strategies)))
+
+
+def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:
+    """The strategies that have what they need; where fx_graph has not, htp takes its place."""
+    fx, htp = CATALOGUE["fx_graph"], CATALOGUE["htp"]
+    if fx not in strategies or not signals.fx_failure or signals.scopes.fx_calls:
+        return strategies, ()
+    kept = tuple(strategy for strategy in strategies if strategy is not fx)
+    note = f"fx_graph cannot trace this model ({signals.fx_failure})"
+    return kept or (htp,), (f"{note}; attributed by htp" if not kept else note,)
+
+
+def _absent(found: Provenance, scene: Scene, judged: tuple[Judged, ...]) -> dict[str, str]:
+    owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
+    owned |= {owner.path for attribution in found.initializers.values() for owner in attribution.owners}
+    before = next((item.owned_before for item in judged if item.owned_before is not None), None)
+    return absent_modules(scene.hierarchy, owned, before)
+
+
+def _remarks(found: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:
+    remarks: list[str] = []
+    if signals.values is not None and signals.values.failure and any(strategy.needs for strategy in strategies):
+        remarks.append(f"{signals.values.failure}; judged by weights and order alone, one step less sure")
+    entries = found.nodes.values()
+    split = sum(1 for entry in entries if disagreements(entry.attribution, found.hierarchy))
+    if split:
+        remarks.append(f"strategies disagree on {split} of {len(found.nodes)} nodes")
+    return remarks
