@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -14,9 +15,11 @@ from tests.building import attribution, body, model, module, node, provenance, r
 from modelexport.graph.embed import (
     CONFIDENCE_KEY,
     EVIDENCE_KEY,
+    LAYER_KEY,
     MODULE_KEY,
     MODULES_KEY,
     RECORD_KEY,
+    ROLE_KEY,
     TAG_KEY,
     EmbedOptions,
     Level,
@@ -154,6 +157,16 @@ def test_every_node_of_every_graph_says_where_it_comes_from() -> None:
     assert keys["local::Twice|b"][MODULE_KEY] == "head"
     assert keys["k"][MODULE_KEY] == ""
     assert json.loads(keys["k"][MODULES_KEY]) == ["enc.layer.0", "head"]
+
+
+def test_a_node_says_what_it_does_and_in_which_layer() -> None:
+    proto, found = everything(), record()
+    entry = found.nodes["h"]
+    changed = replace(entry, attribution=replace(entry.attribution, role="mlp.up", layer_id=0))
+    embed(proto, replace(found, nodes={**found.nodes, "h": changed}), EmbedOptions())
+    keys = {key: read_node_keys(item) for key, item in walk_nodes(proto)}
+    assert (keys["h"][ROLE_KEY], keys["h"][LAYER_KEY]) == ("mlp.up", "0")
+    assert not {ROLE_KEY, LAYER_KEY} & keys["y"].keys()
 
 
 def test_a_node_without_answer_has_its_confidence_alone() -> None:

@@ -27,6 +27,8 @@ MODULE_KEY = f"{PREFIX}module"
 MODULES_KEY = f"{PREFIX}modules"
 CONFIDENCE_KEY = f"{PREFIX}confidence"
 EVIDENCE_KEY = f"{PREFIX}evidence"
+ROLE_KEY = f"{PREFIX}role"
+LAYER_KEY = f"{PREFIX}layer"
 
 # ONNX has had metadata on nodes since this version of its format.
 _IR_WITH_NODE_METADATA = 10
@@ -122,6 +124,10 @@ def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str
         keys[MODULES_KEY] = json.dumps(attribution.modules, ensure_ascii=False)
     if attribution.evidence:
         keys[EVIDENCE_KEY] = "; ".join(map(str, attribution.evidence))
+    if attribution.role:
+        keys[ROLE_KEY] = attribution.role
+    if attribution.layer_id is not None:
+        keys[LAYER_KEY] = str(attribution.layer_id)
     return keys
 
 

@@ -210,6 +210,10 @@ def attribution_out(attribution: Attribution) -> Json:
         item["reason"] = attribution.reason
     if attribution.lost:
         item["lost"] = [_claim_out(claim) for claim in attribution.lost]
+    if attribution.role:
+        item["role"] = attribution.role
+    if attribution.layer_id is not None:
+        item["layer"] = attribution.layer_id
     return item
 
 
@@ -222,7 +226,15 @@ def attribution_in(item: Json) -> Attribution:
         tuple(map(_evidence_in, item["evidence"])),
         text_in(item.get("reason", "")),
         tuple(map(_claim_in, item.get("lost", ()))),
+        text_in(item.get("role", "")),
+        _layer_in(item.get("layer")),
     )
+
+
+def _layer_in(value: object) -> int | None:
+    if not (value is None or (isinstance(value, int) and value >= 0)):
+        raise TypeError(f"{value!r} stands where a layer should")
+    return value
 
 
 def _evidence_out(evidence: Evidence) -> list[str]:

@@ -12,6 +12,7 @@ import base64
 import bz2
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -88,7 +89,9 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
     numbers = {path: number for number, path in enumerate(provenance.hierarchy.modules)}
     answers = _Table()
     operators = _Table()
+    roles = _Table()
     entries = provenance.nodes.values()
+    weights = provenance.initializers.values()
 
     @cache
     def answer(attribution: Attribution) -> int:
@@ -104,10 +107,13 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
         "names": [entry.name for entry in entries],
         "operators": [operators.place(entry.op_type) for entry in entries],
         "answers": [answer(entry.attribution) for entry in entries],
+        "roles": [roles.place(entry.attribution.role) for entry in entries],
         "initializers": list(provenance.initializers),
-        "owners": [answer(item) for item in provenance.initializers.values()],
+        "owners": [answer(item) for item in weights],
+        "weight_roles": [roles.place(item.role) for item in weights],
         "operator_table": operators.values,
         "answer_table": answers.values,
+        "role_table": roles.values,
     }
 
 
@@ -117,13 +123,22 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     hierarchy = Hierarchy.of(modules, _unfold_calls(folded["calls"], paths))
     answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
     operators = list(map(text_in, folded["operator_table"]))
+    # Records were written without roles at first.
+    roles = list(map(text_in, folded.get("role_table", [""])))
     keys, names = map(text_in, folded["keys"]), map(text_in, folded["names"])
-    columns = zip(keys, names, folded["operators"], folded["answers"], strict=True)
-    owners = zip(map(text_in, folded["initializers"]), folded["owners"], strict=True)
+    node_roles = folded.get("roles", [0] * len(folded["keys"]))
+    weight_roles = folded.get("weight_roles", [0] * len(folded["initializers"]))
+    columns = zip(keys, names, folded["operators"], folded["answers"], node_roles, strict=True)
+    owners = zip(map(text_in, folded["initializers"]), folded["owners"], weight_roles, strict=True)
+
+    @cache
+    def answer(place: int, role: int) -> Attribution:
+        return replace(answers[place], role=roles[role])
+
     return Provenance(
         hierarchy=hierarchy,
-        nodes={key: NodeEntry(key, name, operators[op], answers[answer]) for key, name, op, answer in columns},
-        initializers={name: answers[answer] for name, answer in owners},
+        nodes={key: NodeEntry(key, name, operators[op], answer(place, role)) for key, name, op, place, role in columns},
+        initializers={name: answer(place, role) for name, place, role in owners},
         origin=origin_in(folded["origin"]),
         policy=policy_in(folded["policy"]),
         absent=_unfold_absent(folded["absent"], paths),
@@ -186,7 +201,8 @@ def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list
 def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[Any]:
     item = attribution_out(attribution)
     owners = [[numbers.get(path, path), index] for path, index in item["owners"]]
-    return [owners, item["confidence"], item["evidence"], item.get("reason", ""), item.get("lost", [])]
+    rest = [item["confidence"], item["evidence"], item.get("reason", ""), item.get("lost", []), item.get("layer")]
+    return [owners, *rest]
 
 
 def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hierarchy) -> Attribution:
@@ -200,6 +216,7 @@ def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hiera
             "evidence": folded[2],
             "reason": folded[3],
             "lost": folded[4],
+            "layer": next(iter(folded[5:]), None),
         }
     )
 
