@@ -8,6 +8,7 @@
         ├── ExportFailed                   torch cannot export this model this way
         ├── FileUnreadable                 missing, truncated, or not ONNX
         ├── FileUnwritable                 no permission, no room, no such folder
+        ├── ModelMismatch                  the file was not made from the model
         ├── RecordMissing                  the file carries no hierarchy record
         ├── RecordUnreadable               the record is damaged or of a newer schema
         ├── RecordMismatch                 the record was made for another graph
@@ -64,6 +65,10 @@ class FileUnreadable(UserError):
 
 
 class FileUnwritable(UserError):
+    pass
+
+
+class ModelMismatch(UserError):
     pass
 
 

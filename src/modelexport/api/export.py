@@ -14,14 +14,12 @@ from modelexport.api.judging import Verdict, decide
 from modelexport.api.options import ExportOptions, ExportResult
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.surroundings import Clock, Progress, need_torch, tool_versions
+from modelexport.api.writing import Written, write_tagged
 from modelexport.errors import UserError
-from modelexport.graph.atomic import staging
-from modelexport.graph.embed import Names, embed, rename_nodes, sidecar_path
 from modelexport.graph.index import dynamic_axes_of, index_model
 from modelexport.graph.opened import ModelFile
-from modelexport.graph.saving import ensure_model_target, stage_model
+from modelexport.graph.saving import ensure_model_target
 from modelexport.record.check import OutputCheck
-from modelexport.record.document import write_document
 from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.signals import Signals
 from modelexport.strategies.catalogue import NAMES, chosen
@@ -129,12 +127,11 @@ class _Export:
             recorded = self._record(run, exported)
             verdict = self._attribute(run, exported, request, recorded.signals)
         with self.clock.step("write"):
-            provenance = self._rename(exported.model, verdict.provenance)
-            files = self._write(exported.model, provenance, self._graph_texts(run, recorded))
+            written = self._write(exported.model, verdict.provenance, self._graph_texts(run, recorded))
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *verdict.notes, *remarks)
-        return ExportResult(self.path, files, provenance, check, notes, self.clock.seconds)
+        return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
 
     def _trace(self) -> TracedRun:
         from modelexport.capture.session import trace
@@ -178,23 +175,11 @@ class _Export:
             texts[self.options.jit_graph] = jit_graph_text(run.model, run.arguments)
         return texts
 
-    def _rename(self, model: ModelFile, provenance: Provenance) -> Provenance:
-        if self.options.embed.names is not Names.HIERARCHICAL:
-            return provenance
-        names = rename_nodes(model.proto, {key: entry.attribution for key, entry in provenance.nodes.items()})
-        return replace(
-            provenance, nodes={key: replace(entry, name=names[key]) for key, entry in provenance.nodes.items()}
+    def _write(self, model: ModelFile, provenance: Provenance, texts: Mapping[Path, str]) -> Written:
+        options = self.options
+        return write_tagged(
+            model, provenance, self.path, options.embed, external_data=options.external_data, texts=texts
         )
-
-    def _write(self, model: ModelFile, provenance: Provenance, texts: Mapping[Path, str]) -> tuple[Path, ...]:
-        embed(model.proto, provenance, self.options.embed)
-        sidecar = sidecar_path(self.path)
-        with staging() as stage:
-            files = stage_model(stage, model, self.path, external_data=self.options.external_data)
-            stage.write(sidecar, write_document(provenance))
-            for path, text in texts.items():
-                stage.write(path, text)
-        return (*files, sidecar, *texts)
 
     def _check(
         self, run: TracedRun, model: ModelFile, request: ExportRequest

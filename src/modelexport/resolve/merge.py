@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from enum import StrEnum
 
 from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, unattributed
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -30,10 +31,25 @@ def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evi
     return _compromise(best, top, ranked, hierarchy)
 
 
+class Agreement(StrEnum):
+    """How a claim stands to the answer."""
+
+    SAME = "same"
+    LESS = "less"
+    OTHER = "other"
+
+
+def agreement(claim: Claim, attribution: Attribution, hierarchy: Hierarchy) -> Agreement:
+    """Whether a claim says the same as the answer, less (a module around it, fewer owners), or something else."""
+    said, answer = frozenset(claim.owners), frozenset(attribution.owners)
+    if said == answer:
+        return Agreement.SAME
+    return Agreement.LESS if _says_all_of(answer, said, hierarchy) else Agreement.OTHER
+
+
 def disagreements(attribution: Attribution, hierarchy: Hierarchy) -> tuple[Claim, ...]:
     """The lost claims that contradict the answer: those that say something which the answer does not say as well."""
-    answer = frozenset(attribution.owners)
-    return tuple(claim for claim in attribution.lost if not _says_all_of(answer, frozenset(claim.owners), hierarchy))
+    return tuple(claim for claim in attribution.lost if agreement(claim, attribution, hierarchy) is Agreement.OTHER)
 
 
 def _unbeaten(contenders: set[_Owners], hierarchy: Hierarchy) -> set[_Owners]:

@@ -1,0 +1,129 @@
+"""A file and the model that it is said to come from: run both, and judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from modelexport.api.attribute import Scene
+from modelexport.api.judging import Verdict, decide
+from modelexport.api.signals import SignalOptions, record_signals
+from modelexport.api.surroundings import Clock, need_torch, tool_versions
+from modelexport.errors import ModelMismatch
+from modelexport.graph.index import Graph, index_model
+from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
+from modelexport.record.provenance import Origin
+from modelexport.record.signals import ExporterScopes, Signals
+from modelexport.strategies.catalogue import CATALOGUE, chosen
+from modelexport.strategies.projection.kinship import kinship
+
+if TYPE_CHECKING:
+    import torch
+
+    from modelexport.capture.loading import LoadOptions
+    from modelexport.capture.source import Prepared, SourceOptions
+
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The model and its inputs, as a user names them; the fields are options of the command line."""
+
+    model: torch.nn.Module | str | Path
+    inputs: object = None
+    task: str | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    seed: int = 0
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    text: str | None = None
+    image: str | Path | None = None
+    input: Sequence[str] = ()
+    input_specs: str | Path | None = None
+
+    @property
+    def says_nothing_of_inputs(self) -> bool:
+        return self.inputs is None and not (self.text or self.image or self.input or self.input_specs)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A file with what was found out about it."""
+
+    file: ModelFile
+    verdict: Verdict
+    clock: Clock
+
+
+def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judgement:
+    """Judge a file by a strategy; a model that the file was not made from is an error."""
+    need_torch("running a model")
+    file = open_model(path)
+    prepared = _prepared(file.proto, source, clock)
+    from modelexport.capture.session import trace
+
+    with clock.step("trace"):
+        run = trace(prepared.module, prepared.inputs)
+    graph = index_model(file.proto)
+    with clock.step("record"):
+        # Values are recorded whatever the strategy: they tell whether the model is the right one.
+        wanted = (CATALOGUE["htp"], *chosen(strategy))
+        signals = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False)).signals
+    _check_kinship(path, prepared.source, graph, signals)
+    with clock.step("attribute"):
+        origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
+        verdict = decide(Scene(graph, run.hierarchy, signals), origin)
+    notes = (*prepared.notes, *run.notes, *verdict.notes)
+    return Judgement(file, replace(verdict, notes=notes), clock)
+
+
+def _prepared(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
+    from modelexport.capture.loading import LoadOptions
+    from modelexport.capture.source import prepare
+
+    load = LoadOptions(
+        source.task, source.dtype, source.device, source.seed, source.trust_remote_code, source.allow_pickle
+    )
+    prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
+    fixed = list(_fixed_inputs(proto, prepared)) if source.says_nothing_of_inputs else []
+    if not fixed:
+        return prepared
+    # The file takes inputs of one size only: make such ones.
+    return prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
+
+
+def _source_options(source: Source, load: LoadOptions, shapes: Sequence[str]) -> SourceOptions:
+    from modelexport.capture.source import SourceOptions
+
+    return SourceOptions(load, source.text, source.image, tuple(shapes), source.input_specs, static=True)
+
+
+def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
+    """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
+    made = prepared.inputs.tensors
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        tensor = made.get(value.name)
+        if tensor is None or len(dims) != tensor.dim():
+            continue
+        sizes = [dim.dim_value or size for dim, size in zip(dims, tensor.shape, strict=True)]
+        if sizes != list(tensor.shape):
+            yield f"{value.name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _check_kinship(path: Path, model: str, graph: Graph, signals: Signals) -> None:
+    assert signals.trace is not None
+    assert signals.values is not None
+    found = kinship(graph, signals.trace, signals.values)
+    if not found.belongs:
+        raise ModelMismatch(
+            f"{path} was not made from {model}: {found} of the file were found in the model",
+            "Give the model, with the weights, that the file was exported from.",
+        )

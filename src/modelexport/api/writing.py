@@ -1,0 +1,51 @@
+"""Writing a model together with its record: all files appear, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modelexport.graph.atomic import staging
+from modelexport.graph.embed import EmbedOptions, Names, embed, rename_nodes, sidecar_path
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.saving import stage_model
+from modelexport.record.document import write_document
+from modelexport.record.provenance import Provenance
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files, and the record as it was written."""
+
+    files: tuple[Path, ...]
+    provenance: Provenance
+
+
+def write_tagged(
+    model: ModelFile,
+    provenance: Provenance,
+    path: Path,
+    options: EmbedOptions,
+    *,
+    external_data: bool | None = None,
+    texts: Mapping[Path, str] | None = None,
+) -> Written:
+    """Write the model with its record inside, the record beside it, and further texts."""
+    if options.names is Names.HIERARCHICAL:
+        provenance = _renamed(model, provenance)
+    embed(model.proto, provenance, options)
+    sidecar = sidecar_path(path)
+    with staging() as stage:
+        files = stage_model(stage, model, path, external_data=external_data)
+        stage.write(sidecar, write_document(provenance))
+        for target, text in (texts or {}).items():
+            stage.write(target, text)
+    return Written((*files, sidecar, *(texts or {})), provenance)
+
+
+def _renamed(model: ModelFile, provenance: Provenance) -> Provenance:
+    """The record with the new names of the model's nodes."""
+    names = rename_nodes(model.proto, {key: entry.attribution for key, entry in provenance.nodes.items()})
+    entries = {key: replace(entry, name=names[key]) for key, entry in provenance.nodes.items()}
+    return replace(provenance, nodes=entries)
