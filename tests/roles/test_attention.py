@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from onnx import TensorProto
 from tests.building import node, weight
 from tests.roles.finding import find, table
 
@@ -181,6 +182,13 @@ NO_ATTENTION = {
         node("Softmax", "s", "p"),
         node("MatMul", "p wv", "c"),
     ],
+    "a kernel made for each place": [
+        node("MatMul", "x wq", "s"),
+        node("Softmax", "s", "p"),
+        node("Reshape", "p shape", "kernel"),
+        node("MatMul", "x wv", "v"),
+        node("MatMul", "v kernel", "c"),
+    ],
     "similarities without values": [
         node("MatMul", "x wq", "q"),
         node("MatMul", "x wk", "k"),
@@ -194,8 +202,43 @@ NO_ATTENTION = {
 
 @pytest.mark.parametrize("nodes", NO_ATTENTION.values(), ids=NO_ATTENTION)
 def test_none_is_invented(nodes: list[onnx.NodeProto]) -> None:
-    found = find(*nodes, OUTPUT, weights=WEIGHTS)
+    found = find(*nodes, OUTPUT, weights=[*WEIGHTS, table("shape", 3, dtype=TensorProto.INT64)])
     assert not [role for role in found.values() if "attention" in role]
+
+
+def test_learned_queries() -> None:
+    """Projected in the graph, or beforehand: then they are split into heads already."""
+    projected = [node("Add", "latents shift", "z"), *project("z", "x")]
+    found = find(*projected, *AS_USUAL, OUTPUT, weights=[*WEIGHTS, table("latents", 4, 64), table("shift", 64)])
+    assert {key: found[key] for key in PROJECTIONS} == {key: f"cross_{role}" for key, role in PROJECTIONS.items()}
+    found = find(*project()[1:], *AS_USUAL, OUTPUT, weights=[*WEIGHTS[1:], table("q", 4, 1, 16)])
+    assert (found["k"], found["v"]) == ("cross_attention.key", "cross_attention.value")
+
+
+@pytest.mark.parametrize("positions", [("wk", "wq"), ("w1", "w2")], ids=["by the same weights", "by their own"])
+def test_products_with_positions_are_added_to_the_scores(positions: tuple[str, str]) -> None:
+    of_key, of_query = positions
+    placed = [
+        node("Add", "places shift", "r"),
+        node("MatMul", f"r {of_key}", "rk"),
+        node("MatMul", f"r {of_query}", "rq"),
+        flip("rk", "rkt"),
+        flip("rq", "rqt"),
+        flip("k", "kt"),
+        node("MatMul", "q kt", "cc"),
+        node("MatMul", "q rkt", "cp"),
+        node("MatMul", "k rqt", "pc"),
+        flip("pc", "pct"),
+        node("Add", "cc cp", "a"),
+        node("Add", "a pct", "s"),
+        node("Softmax", "s", "p"),
+        node("MatMul", "p v", "c"),
+    ]
+    tables = [table("places", 16, 64), table("shift", 64)]
+    found = find(*project(), *placed, OUTPUT, weights=[*WEIGHTS, "w1", "w2", *tables])
+    assert {key: found[key] for key in PROJECTIONS} == PROJECTIONS
+    assert {found[key] for key in ("rk", "rq", "cp", "pc")} == {"position"}
+    assert found["cc"] == "attention.scores"
 
 
 def test_what_reads_more_than_the_result_is_no_output_projection() -> None:
