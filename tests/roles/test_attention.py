@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from tests.building import node, weight
 from tests.roles.finding import find, table
 
@@ -150,6 +151,25 @@ def test_scale_mask_bias_and_biases_of_projections() -> None:
         "biased": "attention.bias",
         "s": "attention.mask",
     }
+
+
+ADDED = {
+    "a product with a huge negative number": ([node("Mul", "m low", "added")], "mask"),
+    "a product with a slope": ([node("Mul", "m slope", "added")], "bias"),
+    "a constant that lets some scores vanish": ([node("Identity", "causal", "added")], "mask"),
+    "a constant": ([node("Identity", "distances", "added")], "bias"),
+    "a comparison": ([node("Equal", "m one", "e"), node("Cast", "e", "added", to=1)], "mask"),
+}
+
+
+@pytest.mark.parametrize(("made", "component"), ADDED.values(), ids=ADDED)
+def test_a_mask_is_told_from_other_things_that_are_added(made: list[onnx.NodeProto], component: str) -> None:
+    small = {"causal": [[0, -1e9], [0, 0]], "distances": [[0, -1], [-1, 0]]}
+    constants = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in small.items()]
+    numbers = [weight("low", -1e9), weight("slope", -0.5), weight("one", 1)]
+    core = [flip("k", "kt"), node("MatMul", "q kt", "raw"), *made, node("Add", "raw added", "s"), *AS_USUAL[2:]]
+    found = find(*project(), *core, OUTPUT, inputs="x m", weights=[*WEIGHTS, *numbers, *constants])
+    assert found["s"] == f"attention.{component}"
 
 
 def test_queries_and_keys_turned_by_position() -> None:
