@@ -22,7 +22,12 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
 
 def print_of(tensor: torch.Tensor) -> Fingerprint:
     """The fingerprint of a tensor; of its shape alone where its content cannot be seen."""
+    if tensor.is_nested:
+        return Fingerprint((), "other")  # it has several shapes
     plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
     if not plain or type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return Fingerprint(tuple(map(int, tensor.shape)), "other")
-    return fingerprint(to_array(tensor))
+    try:
+        return fingerprint(to_array(tensor))
+    except TypeError:  # several numbers in one byte: numpy has no such type
+        return Fingerprint(tuple(tensor.shape), "other")
