@@ -31,10 +31,11 @@ def onnx_operators(names: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def _dynamo_functions(name: str) -> Iterator[Callable[..., Any]]:
-    # An operator that writes into its input is exported as the one that does not.
-    namespace, _, plain = name.rstrip("_").partition("::")
+    # An operator that writes into its input is exported as the one that does not; `aten::__and__` does not.
+    plain_name = name if name.endswith("__") else name.removesuffix("_")
+    namespace, _, plain = plain_name.partition("::")
     packet = getattr(getattr(torch.ops, namespace, None), plain, None)
-    for overload in packet.overloads() if packet is not None else ():
+    for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
         for decomposition in _dynamo_registry().get_decomps(getattr(packet, overload)):
             yield decomposition.onnx_function
 
@@ -47,7 +48,7 @@ def _dynamo_registry() -> Any:
 
 
 def _torchscript_functions(name: str) -> Iterator[Callable[..., Any]]:
-    group = _torchscript_registry().get_function_group(name.rstrip("_"))
+    group = _torchscript_registry().get_function_group(name.removesuffix("_"))
     function = None if group is None else group.get(_constants.ONNX_TORCHSCRIPT_EXPORTER_MAX_OPSET)
     if function is not None:
         yield function
