@@ -26,7 +26,7 @@ def feed_for(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[s
     for value in wanted:
         if not _fits(value, fed[value.name]):
             raise _unfit(value, fed[value.name])
-    return fed
+    return {value.name: _converted(value, fed[value.name]) for value in wanted}
 
 
 def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
@@ -40,6 +40,12 @@ def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
     return len(dims) == array.ndim and all(
         not dim.HasField("dim_value") or dim.dim_value == size for dim, size in sizes
     )
+
+
+def _converted(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
+    """The array in the width that the graph wants: a file may have been made smaller than the model."""
+    kind = value.type.tensor_type.elem_type
+    return array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind), copy=False) if kind else array
 
 
 def _missing(value: onnx.ValueInfoProto, arrays: Mapping[str, np.ndarray]) -> InputError:
