@@ -7,6 +7,7 @@ before the next one starts: memory is bounded by the values that are alive and o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,8 +26,10 @@ _FIRST_RUN, _LONGEST_RUN = 32, 256
 # A run of nodes that makes more than this is followed by a shorter one.
 _BUDGET = 1 << 27
 _SILENT = 4
-_NUMPY_KINDS = "fiubc"
 _LONGEST_REASON = 300
+# `dtype.isbuiltin` of the types that numpy itself has; others (bfloat16) were added to it.
+_NUMPYS_OWN = 1
+_SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
 
 
 def graph_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
@@ -81,7 +84,13 @@ class _Run:
         start, length = 0, _FIRST_RUN
         while start < len(self._nodes):
             end = min(start + length, len(self._nodes))
-            made = self._run(start, end)
+            try:
+                made = self._run(start, end)
+            except Exception:
+                if end - start == 1:
+                    raise
+                length = (end - start) // 2  # what comes before the node that fails is worth having
+                continue
             self._drop(end)
             length = max(1, length // 2) if made > _BUDGET else min(2 * length, _LONGEST_RUN)
             start = end
@@ -159,6 +168,10 @@ def _free_names(body: onnx.GraphProto) -> Iterator[str]:
 def _typed(name: str, value: Any) -> onnx.ValueInfoProto:
     if value.is_tensor():
         return onnx.helper.make_tensor_value_info(name, value.element_type(), None)
+    sequence = _SEQUENCE.fullmatch(value.data_type())
+    if sequence:
+        element = onnx.TensorProto.DataType.Value(sequence[1].upper())
+        return onnx.helper.make_tensor_sequence_value_info(name, element, None)
     raise TypeError(f"{name} is a {value.data_type()}, which cannot be handed from node to node")
 
 
@@ -167,7 +180,7 @@ def _whole(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto | None
     outside = file.is_detached(tensor) or is_external(tensor)
     if not outside:
         return tensor
-    if onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in _NUMPY_KINDS:
+    if onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).isbuiltin == _NUMPYS_OWN:
         return None
     raw = bytes(file.weights[tensor.name].raw())
     return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
