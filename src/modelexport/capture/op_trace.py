@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ SOURCE = "hooks"
 
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, records the operators of this thread. `current` says which module call is open."""
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -53,9 +55,12 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = tuple(self._values.number(tensor) for tensor in _tensors_in((args, kwargs)))
         result = func(*args, **kwargs)
         call = self._current() if threading.get_ident() == self._thread else None
-        made = tuple(self._values.add(tensor) for tensor in _tensors_in(result))
+        written = _written(func, args, kwargs)
+        changed = {id(tensor): tensor for tensor in [*_tensors_in(result), *written]}
+        made = [self._values.add(tensor) for tensor in changed.values()]
+        made += [number for tensor in written for number in self._values.change(tensor)]
         if made and call is not None:
-            self._ops.append(TracedOp(func._schema.name, call, read, made))
+            self._ops.append(TracedOp(_name(func), call, read, tuple(made)))
         return result
 
 
@@ -66,18 +71,52 @@ class _Values:
         self.prints: list[Fingerprint] = []
         # A tensor that is gone leaves its id to another one: the weak reference tells them apart.
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._sharing: dict[int, list[weakref.ref[torch.Tensor]]] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """A new number: the tensor was just made, or written into."""
         number = len(self.prints)
         self.prints.append(print_of(tensor))
-        self._known[id(tensor)] = (weakref.ref(tensor), number)
+        reference = weakref.ref(tensor)
+        self._known[id(tensor)] = (reference, number)
+        self._sharing[_memory(tensor)] = [reference, *map(weakref.ref, self._others(tensor))]
         return number
+
+    def change(self, tensor: torch.Tensor) -> list[int]:
+        """New numbers for the tensors that look at the memory of this one, which was written into."""
+        return [self.add(other) for other in self._others(tensor)]
 
     def number(self, tensor: torch.Tensor) -> int:
         reference, number = self._known.get(id(tensor), (None, -1))
         return number if reference is not None and reference() is tensor else self.add(tensor)
 
+    def _others(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        memory = _memory(tensor)
+        alive = [other for reference in self._sharing.get(memory, ()) if (other := reference()) is not None]
+        return [other for other in alive if memory and other is not tensor and _memory(other) == memory]
 
-def _tensors_in(value: object) -> Iterable[torch.Tensor]:
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where a tensor's data lies; 0 if it has none, or none that can be seen."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _name(func: Any) -> str:
+    """`aten::addmm`; control flow, which is one operator whatever happens inside, is `higher_order::cond`."""
+    return f"higher_order::{func}" if isinstance(func, torch._ops.HigherOrderOperator) else str(func._schema.name)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes into."""
+    if isinstance(func, torch._ops.HigherOrderOperator) or not func._schema.is_mutable:
+        return []
+    known = func._schema.arguments
+    given = {**{spec.name: value for spec, value in zip(known, args, strict=False)}, **kwargs}
+    return _tensors_in([given.get(spec.name) for spec in known if spec.alias_info and spec.alias_info.is_write])
+
+
+def _tensors_in(value: object) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
