@@ -44,7 +44,11 @@ def _dynamo_functions(name: str) -> Iterator[Callable[..., Any]]:
 def _dynamo_registry() -> Any:
     from torch.onnx._internal.exporter import _registration
 
-    return _registration.ONNXRegistry.from_torchlib()
+    class OfAllOpsets(_registration.ONNXRegistry):
+        def _cleanup_registry_based_on_opset_version(self) -> None:
+            """A file may have any opset: keep what torch has for each of them."""
+
+    return OfAllOpsets.from_torchlib()
 
 
 def _torchscript_functions(name: str) -> Iterator[Callable[..., Any]]:
