@@ -35,7 +35,8 @@ def _dynamo_functions(name: str) -> Iterator[Callable[..., Any]]:
     plain_name = name if name.endswith("__") else name.removesuffix("_")
     namespace, _, plain = plain_name.partition("::")
     packet = getattr(getattr(torch.ops, namespace, None), plain, None)
-    for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
+    overloads = getattr(packet, "overloads", tuple)  # control flow has none
+    for overload in overloads():
         for decomposition in _dynamo_registry().get_decomps(getattr(packet, overload)):
             yield decomposition.onnx_function
 
