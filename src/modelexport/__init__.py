@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from modelexport.api.export import export
+    from modelexport.api.exporters import (
+        HierarchyExporter,
+        UniversalHierarchyExporter,
+        export_hf_model_with_semantics,
+    )
     from modelexport.api.options import ExportResult
     from modelexport.api.query import query
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.semantic_mapper import SemanticMapper
+    from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.evidence import Attribution, Confidence, Evidence
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
     from modelexport.record.provenance import NodeEntry, Provenance
-    from modelexport.record.tags import TagPolicy, Tags
+    from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
     from modelexport.record.tensors import Boundary, TensorEntry
 
 # Where each public name lives. They are imported on first use, so that `import modelexport` costs nothing and no name
@@ -35,46 +41,56 @@ _HOMES = {
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
     "Hierarchy": "record.hierarchy",
+    "HierarchyExporter": "api.exporters",
     "ModelExportError": "errors",
     "Module": "record.hierarchy",
     "ModuleCall": "record.hierarchy",
     "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
     "SemanticMapper": "api.semantic_mapper",
+    "SemanticQueryInterface": "api.semantic_query",
+    "TORCH_NN_EXCEPTIONS": "record.tags",
     "TagPolicy": "record.tags",
     "Tags": "record.tags",
     "TensorEntry": "record.tensors",
     "TracingHierarchyBuilder": "capture.hierarchy",
+    "UniversalHierarchyExporter": "api.exporters",
     "UserError": "errors",
     "analyze": "api.reading",
     "compare": "api.reading",
     "export": "api.export",
+    "export_hf_model_with_semantics": "api.exporters",
     "load": "api.reading",
     "query": "api.query",
     "validate": "api.reading",
 }
 
 __all__ = [
+    "TORCH_NN_EXCEPTIONS",
     "Attribution",
     "Boundary",
     "Confidence",
     "Evidence",
     "ExportResult",
     "Hierarchy",
+    "HierarchyExporter",
     "ModelExportError",
     "Module",
     "ModuleCall",
     "NodeEntry",
     "Provenance",
     "SemanticMapper",
+    "SemanticQueryInterface",
     "TagPolicy",
     "Tags",
     "TensorEntry",
     "TracingHierarchyBuilder",
+    "UniversalHierarchyExporter",
     "UserError",
     "analyze",
     "compare",
     "export",
+    "export_hf_model_with_semantics",
     "load",
     "query",
     "validate",

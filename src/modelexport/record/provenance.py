@@ -104,13 +104,13 @@ class Provenance:
         inside if one of them is.
         """
         edges = self.known_edges()
-        within = self._within(module)
+        within = self.issued_within(module)
         inside = {key for key, entry in self.nodes.items() if within(entry.attribution)}
         own = {name for name, attribution in self.initializers.items() if within(attribution)}
         return find_boundary(module, edges, inside, own)
 
-    def _within(self, module: str) -> Callable[[Attribution], bool]:
-        """Whether something was issued inside a module or a call."""
+    def issued_within(self, module: str) -> Callable[[Attribution], bool]:
+        """Whether something was issued inside a module (all of its calls), or inside the one call in `block#2`."""
         hierarchy = self.hierarchy
         wanted = ModuleCall.parse(module)
         path = hierarchy.canonical.get(module)
