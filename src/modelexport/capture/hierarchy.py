@@ -59,7 +59,7 @@ def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> 
     own = arguments.copied()
     with undisturbed(model), _recorded_calls(model) as calls:
         recorder = OpRecorder(own.tensors, tensors_of(model), calls.current) if operators else None
-        with recorder or nullcontext():
+        with nullcontext() if recorder is None else recorder.recording():
             outputs = _call(model, own)
     trace = None if recorder is None else recorder.trace()
     return Seen(Hierarchy.of(read_modules(model), calls.calls), outputs, trace)

@@ -1,17 +1,21 @@
 """Recording every operator of a run: who issued it, from what, and a fingerprint of what came out.
 
-Torch hands each operator that is really computed to the dispatch mode on top, so nothing has to be patched. Tensors are
-known by number and held by weak references only: memory grows with the number of operators, not with what they make.
+Torch hands each operator that is really computed to the dispatch mode on top, so nothing has to be patched; another
+mode sees the functions that programs call and torch breaks down. Tensors are known by number and held by weak
+references only: memory grows with the number of operators, not with what they make.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,7 +28,7 @@ SOURCE = "hooks"
 
 
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, records the operators of this thread. `current` says which module call is open."""
+    """While `recording`, records the operators of this thread. `current` says which module call is open."""
 
     supports_higher_order_operators = True
 
@@ -40,10 +44,16 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._tensors = {name: self._values.number(tensor) for name, tensor in tensors.items()}
         self._ops: list[TracedOp] = []
         self._current = current
+        self._functions = _Functions()
         self._thread = threading.get_ident()
 
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        with self._functions, self:
+            yield
+
     def trace(self) -> Trace:
-        names = {op.name for op in self._ops}
+        names = {name for op in self._ops for name in (op.name, op.function) if name}
         prints = tuple(self._values.prints)
         return Trace(SOURCE, tuple(self._ops), prints, self._inputs, self._tensors, onnx_operators(names))
 
@@ -60,8 +70,32 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [self._values.add(tensor) for tensor in changed.values()]
         made += [number for tensor in written for number in self._values.change(tensor)]
         if made and call is not None:
-            self._ops.append(TracedOp(_name(func), call, read, tuple(made)))
+            self._ops.append(TracedOp(_name(func), call, read, tuple(made), self._functions.current))
         return result
+
+
+class _Functions(TorchFunctionMode):
+    """Knows which of torch's functions was called that is an operator by name; not what that one calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        outer = self.current
+        self.current = _operator(getattr(func, "__name__", "")) or outer
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.current = outer
+
+
+@cache
+def _operator(name: str) -> str:
+    # Python's own operators (`__getitem__`) stand for whatever their operands make of them.
+    return f"aten::{name}" if not name.startswith("__") and hasattr(torch.ops.aten, name) else ""
 
 
 class _Values:
@@ -109,7 +143,7 @@ def _name(func: Any) -> str:
     return f"higher_order::{func}" if isinstance(func, torch._ops.HigherOrderOperator) else str(func._schema.name)
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:
     """The tensors that an operator writes into."""
     if isinstance(func, torch._ops.HigherOrderOperator) or not func._schema.is_mutable:
         return []
@@ -118,5 +152,5 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
     return _tensors_in([given.get(spec.name) for spec in known if spec.alias_info and spec.alias_info.is_write])
 
 
-def _tensors_in(value: object) -> list[torch.Tensor]:
+def _tensors_in(value: object) -> Iterable[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]

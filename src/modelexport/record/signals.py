@@ -43,12 +43,16 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class TracedOp:
-    """One operator of a run, `aten::addmm` say, and the module call that issued it. Values are known by number."""
+    """One operator of a run, `aten::addmm` say, and the module call that issued it. Values are known by number.
+
+    function  the operator that a program calls and torch breaks down, `aten::linear`; exporters know it by that name
+    """
 
     name: str
     call: ModuleCall
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    function: str = ""
 
 
 @dataclass(frozen=True)

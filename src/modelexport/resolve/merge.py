@@ -26,9 +26,14 @@ def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evi
         return unattributed(reason)
     top = ranked[0].confidence
     best = _unbeaten({frozenset(claim.owners) for claim in ranked if claim.confidence == top}, hierarchy)
-    if len(best) == 1:
-        return _answer(next(iter(best)), top, ranked, hierarchy)
-    return _compromise(best, top, ranked, hierarchy)
+    if len(best) > 1:
+        return _compromise(best, top, ranked, hierarchy)
+    owners = next(iter(best))
+    apart = _calls_told_apart(owners, ranked, hierarchy)
+    if apart is None:
+        return _answer(owners, top, ranked, hierarchy)
+    # The module is as sure as before; which of its calls it was follows from something beside it.
+    return _answer(apart, min(top, Confidence.STRONG), ranked, hierarchy)
 
 
 class Agreement(StrEnum):
@@ -85,6 +90,13 @@ def _told_apart(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
         return False
     # A module that calls itself is inside of its own call; then both calls may be meant.
     return not any(b & set(hierarchy.stack(owner)[:-1]) for owner in b)
+
+
+def _calls_told_apart(owners: _Owners, ranked: list[Claim], hierarchy: Hierarchy) -> _Owners | None:
+    """Of calls that the surest claim could not tell apart, those that the surest claim which could names."""
+    able = [claim for claim in ranked if _told_apart(frozenset(claim.owners), owners, hierarchy)]
+    surest = {frozenset(claim.owners) for claim in able if claim.confidence == able[0].confidence}
+    return next(iter(surest)) if len(surest) == 1 else None
 
 
 def _compromise(best: set[_Owners], top: Confidence, ranked: list[Claim], hierarchy: Hierarchy) -> Attribution:

@@ -55,7 +55,9 @@ def _is_sure(name: str, matched: Matched) -> bool:
 
 
 def _becomes(node: Node, place: int, matched: Matched) -> bool:
-    return node.op_type in matched.trace.operators.get(matched.trace.ops[place].name, ())
+    """Unlike elsewhere, an operator that no exporter knows becomes nothing."""
+    op = matched.trace.ops[place]
+    return any(node.op_type in matched.trace.operators.get(name, ()) for name in (op.name, op.function))
 
 
 def _without_calls(hierarchy: Hierarchy) -> set[ModuleCall]:

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from modelexport.graph.index import Graph
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import GraphValues, Trace
 from modelexport.strategies.projection.anchors import Anchor, passing_anchors, value_anchors, weight_anchors
 from modelexport.strategies.projection.matched import Matched
@@ -26,22 +28,31 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     matched = Matched(graph, trace, values)
     anchors = value_anchors(matched)
     anchors |= weight_anchors(matched, anchors)
-    firm = {key: _anchored(anchor, trace, strategy) for key, anchor in (passing_anchors(matched) | anchors).items()}
     regions = Regions(matched, hierarchy, anchors, strategy)
-    between = regions.claims()
-    order = {
-        key: place for key, place in aligned(matched, anchors).items() if values.failure or regions.allow(key, place)
+    fused = {} if values.failure else regions.fused()
+    firm = {
+        key: _anchored(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
+        for key, anchor in (passing_anchors(matched) | anchors).items()
     }
-    by_order = {key: _ordered(place, trace, strategy) for key, place in order.items()}
+    between = regions.claims()
     certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}
-    claims = {**between, **by_order, **certain, **firm}
+    claims = {**between, **_by_order(matched, anchors, regions, values, strategy), **certain, **firm}
     return {key: _lowered(claim) for key, claim in claims.items()} if values.failure else claims
 
 
-def _anchored(anchor: Anchor, trace: Trace, strategy: str) -> Claim:
+def _anchored(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strategy: str) -> Claim:
     certain = Confidence.EXACT if anchor.evidence.kind is EvidenceKind.VALUE else Confidence.STRONG
     issued = Evidence(EvidenceKind.TRACE, trace.source, trace.ops[anchor.places[0]].name)
-    return Claim((anchor.call,), certain, (anchor.evidence, issued), strategy)
+    return Claim(tuple(sorted(calls)), certain, (anchor.evidence, issued), strategy)
+
+
+def _by_order(
+    matched: Matched, anchors: Mapping[str, Anchor], regions: Regions, values: GraphValues, strategy: str
+) -> dict[str, Claim]:
+    """Claims by order. Where regions are known, it only chooses among what lies in them."""
+    places = aligned(matched, anchors)
+    kept = {key: place for key, place in places.items() if values.failure or regions.allow(key, place)}
+    return {key: _ordered(place, matched.trace, strategy) for key, place in kept.items()}
 
 
 def _ordered(place: int, trace: Trace, strategy: str) -> Claim:

@@ -64,3 +64,11 @@ def match_values(trace: Trace, prints: Mapping[str, Fingerprint]) -> dict[str, t
     index = ValueIndex(trace)
     found = {name: index.matches(print_) for name, print_ in prints.items()}
     return {name: numbers for name, numbers in found.items() if numbers}
+
+
+def rearranges(trace: Trace, place: int) -> bool:
+    """Whether an operator makes nothing but what it was given, in another shape."""
+    op = trace.ops[place]
+    made = [trace.values[value] for value in op.outputs]
+    given = [trace.values[value] for value in op.inputs]
+    return any(distance(a, b) == 0 for a in made for b in given if a.kind == b.kind and size_of(a) == size_of(b))

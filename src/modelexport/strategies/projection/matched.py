@@ -8,7 +8,7 @@ from functools import cached_property
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import GraphValues, Trace
-from modelexport.strategies.projection.content import match_values
+from modelexport.strategies.projection.content import match_values, rearranges
 
 
 class Matched:
@@ -46,8 +46,22 @@ class Matched:
 
     def fits(self, node: Node, place: int) -> bool:
         """Whether an exporter can have made such a node of this operator; one that nobody knows can become anything."""
-        operators = self.trace.operators.get(self.trace.ops[place].name)
-        return operators is None or node.op_type in operators
+        op = self.trace.ops[place]
+        known = [self.trace.operators[name] for name in (op.name, op.function) if name in self.trace.operators]
+        return not known or any(node.op_type in operators for operators in known)
+
+    @cached_property
+    def from_data(self) -> frozenset[int]:
+        """Values of the run that depend on what the model was given."""
+        found = set(self.trace.inputs.values())
+        for op in self.trace.ops:
+            if not found.isdisjoint(op.inputs):
+                found.update(op.outputs)
+        return frozenset(found)
+
+    def rearranges(self, place: int) -> bool:
+        """Whether an operator makes nothing but what it was given, in another shape."""
+        return rearranges(self.trace, place)
 
     def calls(self, places: Iterable[int]) -> set[ModuleCall]:
         return {self.trace.ops[place].call for place in places}

@@ -11,11 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from modelexport.graph.fingerprint import distance
 from modelexport.graph.index import Node
-from modelexport.record.signals import Trace
 from modelexport.strategies.projection.anchors import Anchor
-from modelexport.strategies.projection.content import size_of
 from modelexport.strategies.projection.matched import Matched
 
 # What it costs if an operator does not become such a node, and if one is left without any node: most are not, but
@@ -30,17 +27,13 @@ def aligned(matched: Matched, anchors: Mapping[str, Anchor]) -> dict[str, int]:
     found: dict[str, int] = {}
     for stretch, first, last in _stretches(nodes, anchors, len(matched.trace.ops)):
         places = [place for place in range(first, last + 1) if matched.trace.ops[place].inputs]
-        costs = [0 if place in pinned else _cost_left_out(matched.trace, place) for place in places]
+        costs = [0 if place in pinned else _cost_left_out(matched, place) for place in places]
         found.update(_align(stretch, places, costs, matched))
     return found
 
 
-def _cost_left_out(trace: Trace, place: int) -> int:
-    op = trace.ops[place]
-    made = [trace.values[value] for value in op.outputs]
-    given = [trace.values[value] for value in op.inputs]
-    unchanging = any(distance(a, b) == 0 for a in made for b in given if a.kind == b.kind and size_of(a) == size_of(b))
-    return _LEFT_OUT_UNCHANGING if unchanging else _LEFT_OUT
+def _cost_left_out(matched: Matched, place: int) -> int:
+    return _LEFT_OUT_UNCHANGING if matched.rearranges(place) else _LEFT_OUT
 
 
 def _stretches(

@@ -92,6 +92,24 @@ class Regions:
         claims = {key: self._claim(self._matched.graph.by_key[key], found) for key, found in self._by_node.items()}
         return {key: claim for key, claim in claims.items() if claim is not None}
 
+    def fused(self) -> dict[str, frozenset[ModuleCall]]:
+        """Anchors that do by themselves what several calls did: nothing else leads to them, and they make it all."""
+        found: dict[str, frozenset[ModuleCall]] = {}
+        for key, anchor in self._anchors.items():
+            if not self._nodes_before(self._matched.graph.by_key[key]):
+                calls = self._matched.calls(self._work(self._ops_before(anchor.places)))
+                if len(calls) > 1:
+                    found[key] = frozenset(calls)
+        return found
+
+    def _work(self, places: list[int]) -> list[int]:
+        """Operators that depend on what the model is given; those that rearrange it only if there are no others."""
+        on_data = [place for place in places if self._depends_on_data(place)]
+        return [place for place in on_data if not self._matched.rearranges(place)] or on_data
+
+    def _depends_on_data(self, place: int) -> bool:
+        return any(value in self._matched.from_data for value in self._matched.trace.ops[place].inputs)
+
     def allow(self, key: str, place: int) -> bool:
         """Whether an operator lies where a node lies."""
         return any(place in found.region for found in self._by_node.get(key, ()))
@@ -202,7 +220,8 @@ class Regions:
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "before")
         if not common and not passes_on and all(len(self._matched.calls(item)) == 1 for item in sets):
             # Each of several calls did this work, and the exporter kept it once.
-            return self._claim_of(calls, Confidence.INFERRED, "shared")
+            fits = all(self._matched.fits(node, place) for place in places)
+            return self._claim_of(calls, Confidence.STRONG if fits else Confidence.INFERRED, "shared")
         calls = self._aligned(node, places)
         enclosing = self._hierarchy.common_ancestor(calls)
         return None if enclosing is None else self._claim_of({enclosing}, Confidence.INFERRED, "between")
