@@ -1,0 +1,57 @@
+"""Exports, with the model run again beside them: what strategies that judge by a run are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+from tests.architectures import build
+from tests.conftest import Exports
+
+from modelexport.capture.arguments import bind_arguments
+from modelexport.capture.arrays import to_array
+from modelexport.capture.feeding import feed_for
+from modelexport.capture.graph_values import graph_values
+from modelexport.capture.inputs import InputRequest, make_inputs
+from modelexport.capture.session import probe, trace
+from modelexport.graph.index import Graph, index_model
+from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.provenance import Provenance
+from modelexport.record.signals import Signals
+
+
+@dataclass(frozen=True, eq=False)
+class Rerun:
+    """An export, what the exporter itself says about it, and what a run of model and file showed."""
+
+    file: ModelFile
+    graph: Graph
+    hierarchy: Hierarchy
+    signals: Signals
+    provenance: Provenance
+
+
+Reruns = Callable[[str, str], Rerun]
+
+
+@pytest.fixture(scope="session")
+def reruns(exports: Exports) -> Reruns:
+    """The export of an architecture by an exporter, run again on first use."""
+
+    @cache
+    def rerun(name: str, exporter: str) -> Rerun:
+        exported = exports(name, exporter)
+        model = build(name)
+        made = make_inputs(model, None, InputRequest())
+        run = trace(model, bind_arguments(model, made.values))
+        found = probe(run)
+        file = open_model(exported.path)
+        feed = feed_for(file.proto, {key: to_array(value) for key, value in found.arguments.tensors.items()})
+        signals = Signals(trace=found.trace, values=graph_values(file, feed))
+        return Rerun(file, index_model(file.proto), run.hierarchy, signals, exported.provenance)
+
+    return rerun
