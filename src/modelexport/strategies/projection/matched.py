@@ -50,6 +50,11 @@ class Matched:
         known = [self.trace.operators[name] for name in (op.name, op.function) if name in self.trace.operators]
         return not known or any(node.op_type in operators for operators in known)
 
+    def fits_itself(self, node: Node, place: int) -> bool:
+        """The same without the function that the operator is a part of."""
+        operators = self.trace.operators.get(self.trace.ops[place].name)
+        return operators is None or node.op_type in operators
+
     @cached_property
     def from_data(self) -> frozenset[int]:
         """Values of the run that depend on what the model was given."""

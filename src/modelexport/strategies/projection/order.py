@@ -15,9 +15,9 @@ from modelexport.graph.index import Node
 from modelexport.strategies.projection.anchors import Anchor
 from modelexport.strategies.projection.matched import Matched
 
-# What it costs if an operator does not become such a node, and if one is left without any node: most are not, but
-# those that change nothing often vanish, and those of anchors have a node.
-_MISFIT, _LEFT_OUT, _LEFT_OUT_UNCHANGING = 6, 4, 1
+# What it costs if an operator does not become such a node (though the function that it is a part of may), and if one is
+# left without any node: most are not, but those that change nothing often vanish, and those of anchors have a node.
+_MISFIT, _PART, _LEFT_OUT, _LEFT_OUT_UNCHANGING = 6, 4, 4, 1
 
 
 def aligned(matched: Matched, anchors: Mapping[str, Anchor]) -> dict[str, int]:
@@ -106,4 +106,6 @@ def _advance(best: list[int], skipped: list[int], misfits: list[int]) -> tuple[l
 
 
 def _misfit(node: Node, place: int, matched: Matched) -> int:
-    return 0 if matched.fits(node, place) else _MISFIT
+    if matched.fits_itself(node, place):
+        return 0
+    return _PART if matched.fits(node, place) else _MISFIT

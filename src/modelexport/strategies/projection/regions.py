@@ -179,13 +179,18 @@ class Regions:
         return found
 
     def _able(self, node: Node, needed: frozenset[int], needs: Mapping[int, frozenset[int]]) -> frozenset[int]:
-        """The operators that can become such a node and depend on all that it needs, and on the least beside it."""
+        """The operators that depend on all that a node needs, and on the least beside it.
+
+        Those go first that made what the node makes, and then those that can become such a node.
+        """
+        makers = {place for name in node.outputs for place in self._matched.makers(name)}
         for _ in range(_STEPS):
             able = [place for place, have in needs.items() if needed <= have]
             if able:
-                fitting = [place for place in able if self._matched.fits(node, place)] or able
-                least = min(len(needs[place]) for place in fitting)
-                return frozenset(place for place in fitting if len(needs[place]) == least)
+                made = [place for place in able if place in makers]
+                best = made or [place for place in able if self._matched.fits(node, place)] or able
+                least = min(len(needs[place]) for place in best)
+                return frozenset(place for place in best if len(needs[place]) == least)
             # An exporter may take a value from further up than the run did.
             needs = {place: have.union(*map(self._ends_behind, have)) for place, have in needs.items()}
         return frozenset(needs)
@@ -220,8 +225,8 @@ class Regions:
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "before")
         if not common and not passes_on and all(len(self._matched.calls(item)) == 1 for item in sets):
             # Each of several calls did this work, and the exporter kept it once.
-            fits = all(self._matched.fits(node, place) for place in places)
-            return self._claim_of(calls, Confidence.STRONG if fits else Confidence.INFERRED, "shared")
+            sure = all(self._made_by(node, item) for item in sets)
+            return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "shared")
         calls = self._aligned(node, places)
         enclosing = self._hierarchy.common_ancestor(calls)
         return None if enclosing is None else self._claim_of({enclosing}, Confidence.INFERRED, "between")
