@@ -20,8 +20,9 @@ _PROJECTIONS = 4
 _LONGEST = 1 << 18
 # Fewer different numbers than these are met by chance.
 _TELLING = 4
-# What `asinh` can be of a number that is one; infinities and NaN get places beyond.
-_INFINITE, _NOT_A_NUMBER = 1e3, 2e3
+# Where one tool writes infinity another writes the largest float: they are the same here. NaN has a place beyond.
+_INFINITE = float(np.arcsinh(np.finfo(np.float32).max))
+_NOT_A_NUMBER = 2 * _INFINITE
 
 
 def fingerprint(array: np.ndarray) -> Fingerprint:
@@ -57,7 +58,8 @@ def _of_floats(shape: tuple[int, ...], array: np.ndarray) -> Fingerprint:
     if flat.dtype.kind == "c":
         flat = np.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     squashed = np.arcsinh(flat.astype(np.float64, copy=False))
-    np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER, posinf=_INFINITE, neginf=-_INFINITE)
+    np.clip(squashed, -_INFINITE, _INFINITE, out=squashed)
+    np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER)
     sketch = _directions()[:, : len(squashed)] @ squashed
     return Fingerprint(
         shape,

@@ -7,7 +7,7 @@ and if an operator is left without any.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
@@ -59,8 +59,8 @@ def _increasing(anchors: list[tuple[str, Anchor]]) -> dict[str, int]:
     tails: list[int] = []
     lengths: list[int] = []
     for _, anchor in anchors:
-        at = bisect_left(tails, anchor.places[0] + 1)
-        tails[at : at + 1] = [anchor.places[0] + 1]
+        at = bisect_right(tails, anchor.places[0])
+        tails[at : at + 1] = [anchor.places[0]]
         lengths.append(at)
     kept: dict[str, int] = {}
     wanted = len(tails) - 1

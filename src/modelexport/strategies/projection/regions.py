@@ -63,12 +63,12 @@ class _Candidates:
     """The operators that a node can be part of as far as one anchor knows.
 
     places  those that fit best
-    region  all that lie in the region
-    alone   whether they are all one call's
+    able    all that depend on everything that the node depends on
+    alone   whether the whole region is one call's
     """
 
     places: frozenset[int]
-    region: frozenset[int]
+    able: frozenset[int]
     alone: bool
 
 
@@ -111,8 +111,8 @@ class Regions:
         return any(value in self._matched.from_data for value in self._matched.trace.ops[place].inputs)
 
     def allow(self, key: str, place: int) -> bool:
-        """Whether an operator lies where a node lies."""
-        return any(place in found.region for found in self._by_node.get(key, ()))
+        """Whether an operator lies where a node lies, and depends on what the node depends on."""
+        return any(place in found.able for found in self._by_node.get(key, ()))
 
     # which operators a node can be part of
 
@@ -126,7 +126,7 @@ class Regions:
         needs = self._needs_of_ops(places, inside)
         alone = len(self._matched.calls(places)) == 1
         for node, needed in self._needs_of_nodes(nodes, inside).items():
-            yield node, _Candidates(self._able(node, needed, needs), frozenset(places), alone)
+            yield node, _Candidates(*self._able(node, needed, needs), alone)
 
     def _nodes_before(self, anchor: Node) -> list[Node]:
         """Nodes without an anchor that lead to this one with no other anchor in between, in file order."""
@@ -178,8 +178,10 @@ class Regions:
             needs.update(dict.fromkeys(node.outputs, found[node]))
         return found
 
-    def _able(self, node: Node, needed: frozenset[int], needs: Mapping[int, frozenset[int]]) -> frozenset[int]:
-        """The operators that depend on all that a node needs, and on the least beside it.
+    def _able(
+        self, node: Node, needed: frozenset[int], needs: Mapping[int, frozenset[int]]
+    ) -> tuple[frozenset[int], frozenset[int]]:
+        """The operators that depend on all that a node needs: those that depend on the least beside it, and all.
 
         Those go first that made what the node makes, and then those that can become such a node.
         """
@@ -190,10 +192,10 @@ class Regions:
                 made = [place for place in able if place in makers]
                 best = made or [place for place in able if self._matched.fits(node, place)] or able
                 least = min(len(needs[place]) for place in best)
-                return frozenset(place for place in best if len(needs[place]) == least)
+                return frozenset(place for place in best if len(needs[place]) == least), frozenset(able)
             # An exporter may take a value from further up than the run did.
             needs = {place: have.union(*map(self._ends_behind, have)) for place, have in needs.items()}
-        return frozenset(needs)
+        return frozenset(needs), frozenset(needs)
 
     def _ends_behind(self, end: int) -> frozenset[int]:
         """The ends that an end itself was made from."""
