@@ -8,6 +8,7 @@ is nobody else who could have issued it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
@@ -37,21 +38,23 @@ def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphCl
 
 def _users(matched: Matched) -> dict[str, ModuleCall]:
     """Nodes that read a weight, and the one call that used it."""
-    uses = weight_uses(matched.trace)
+    uses = _uses(matched)
     found: dict[str, ModuleCall] = {}
     for node in matched.nodes:
-        places = {place for name in node.inputs if _is_sure(name, matched) for place in uses_of(name, matched, uses)}
+        # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.
+        telling = [name for name in node.inputs if name in matched.prints and matched.prints[name].telling]
+        places = {place for name in telling for place in uses_of(name, matched, uses)}
         calls = matched.calls(places)
         if len(calls) == 1 and any(_becomes(node, place, matched) for place in places):
             found[node.key] = calls.pop()
     return found
 
 
-def _is_sure(name: str, matched: Matched) -> bool:
-    """Whether it is no accident that an initializer holds what a weight holds: by what it holds, or by its name."""
-    print_ = matched.prints.get(name)
-    named = matched.trace.tensors.get(name) in matched.matches.get(name, ())
-    return print_ is not None and (print_.telling or named)
+def _uses(matched: Matched) -> dict[int, tuple[int, ...]]:
+    """Where the run put weights to use, and constants: one of these may hold the same as a weight."""
+    trace = matched.trace
+    fixed = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
+    return weight_uses(replace(trace, tensors=fixed))
 
 
 def _becomes(node: Node, place: int, matched: Matched) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from modelexport.graph.index import Graph
 from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import GraphValues, Trace
-from modelexport.strategies.projection.content import ValueIndex
+from modelexport.strategies.projection.content import ValueIndex, data_values
 
 
 def weight_claims(
@@ -16,12 +16,13 @@ def weight_claims(
 ) -> dict[str, Claim]:
     """Initializers that hold one module's weight, or what a module made of weights alone."""
     index = ValueIndex(trace)
+    data = data_values(trace)
     holders = _Holders(trace, hierarchy)
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         print_ = values.prints.get(name)
         numbers = index.matches(print_) if print_ is not None and print_.telling else ()
-        owners = holders.of(numbers)
+        owners = holders.of([number for number in numbers if number not in data])
         if owners:
             evidence = Evidence(EvidenceKind.PARAMETER, "content")
             claims[name] = Claim(tuple(map(ModuleCall, owners)), Confidence.EXACT, (evidence,), strategy)
@@ -42,10 +43,10 @@ class _Holders:
                 self._of.update({output: frozenset({op.call.path}) for output in op.outputs})
                 self._derived.update(op.outputs)
 
-    def of(self, numbers: Iterable[int]) -> list[str]:
-        """The modules whose weight it is; none where several weights hold the same."""
+    def of(self, numbers: Sequence[int]) -> list[str]:
+        """The modules whose weight it is; none where several weights hold the same, or a constant and a weight."""
         known = [number for number in numbers if number in self._of]
         weights = [number for number in known if number not in self._derived]
-        if len(weights) > 1:
+        if len(weights) > 1 or any(number not in self._of for number in numbers):
             return []
         return sorted(set().union(*(self._of[number] for number in weights or known)))

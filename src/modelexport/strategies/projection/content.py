@@ -66,6 +66,15 @@ def match_values(trace: Trace, prints: Mapping[str, Fingerprint]) -> dict[str, t
     return {name: numbers for name, numbers in found.items() if numbers}
 
 
+def data_values(trace: Trace) -> frozenset[int]:
+    """Values of the run that depend on what the model was given."""
+    found = set(trace.inputs.values())
+    for op in trace.ops:
+        if not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
+    return frozenset(found)
+
+
 def rearranges(trace: Trace, place: int) -> bool:
     """Whether an operator makes nothing but what it was given, in another shape."""
     op = trace.ops[place]

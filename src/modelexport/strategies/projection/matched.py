@@ -8,7 +8,7 @@ from functools import cached_property
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import GraphValues, Trace
-from modelexport.strategies.projection.content import match_values, rearranges
+from modelexport.strategies.projection.content import data_values, match_values, rearranges
 
 
 class Matched:
@@ -58,11 +58,7 @@ class Matched:
     @cached_property
     def from_data(self) -> frozenset[int]:
         """Values of the run that depend on what the model was given."""
-        found = set(self.trace.inputs.values())
-        for op in self.trace.ops:
-            if not found.isdisjoint(op.inputs):
-                found.update(op.outputs)
-        return frozenset(found)
+        return data_values(self.trace)
 
     def rearranges(self, place: int) -> bool:
         """Whether an operator makes nothing but what it was given, in another shape."""
