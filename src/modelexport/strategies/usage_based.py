@@ -54,7 +54,7 @@ def _uses(matched: Matched) -> dict[int, tuple[int, ...]]:
     """Where the run put weights to use, and constants: one of these may hold the same as a weight."""
     trace = matched.trace
     fixed = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
-    return weight_uses(replace(trace, tensors=fixed))
+    return weight_uses(replace(trace, tensors=fixed)) | weight_uses(trace)
 
 
 def _becomes(node: Node, place: int, matched: Matched) -> bool:
