@@ -9,7 +9,9 @@ from functools import cache
 import pytest
 from tests.architectures import build
 from tests.conftest import Exports
+from torch import nn
 
+from modelexport import ExportResult
 from modelexport.capture.arguments import bind_arguments
 from modelexport.capture.arrays import to_array
 from modelexport.capture.feeding import feed_for
@@ -38,20 +40,23 @@ class Rerun:
 Reruns = Callable[[str, str], Rerun]
 
 
+def rerun_of(model: nn.Module, inputs: object, exported: ExportResult) -> Rerun:
+    """Run a model and its export again."""
+    run = trace(model, bind_arguments(model, inputs))
+    found = probe(run)
+    file = open_model(exported.path)
+    feed = feed_for(file.proto, {key: to_array(value) for key, value in found.arguments.tensors.items()})
+    signals = Signals(trace=found.trace, values=graph_values(file, feed))
+    return Rerun(file, index_model(file.proto), run.hierarchy, signals, exported.provenance)
+
+
 @pytest.fixture(scope="session")
 def reruns(exports: Exports) -> Reruns:
     """The export of an architecture by an exporter, run again on first use."""
 
     @cache
     def rerun(name: str, exporter: str) -> Rerun:
-        exported = exports(name, exporter)
         model = build(name)
-        made = make_inputs(model, None, InputRequest())
-        run = trace(model, bind_arguments(model, made.values))
-        found = probe(run)
-        file = open_model(exported.path)
-        feed = feed_for(file.proto, {key: to_array(value) for key, value in found.arguments.tensors.items()})
-        signals = Signals(trace=found.trace, values=graph_values(file, feed))
-        return Rerun(file, index_model(file.proto), run.hierarchy, signals, exported.provenance)
+        return rerun_of(model, make_inputs(model, None, InputRequest()).values, exports(name, exporter))
 
     return rerun
