@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modelexport.api.attach import attach
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
+    from modelexport.api.strategy_scores import compare_strategies
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.evidence import Attribution, Confidence, Evidence
@@ -57,6 +59,8 @@ _HOMES = {
     "UniversalHierarchyExporter": "api.exporters",
     "UserError": "errors",
     "analyze": "api.reading",
+    "attach": "api.attach",
+    "compare_strategies": "api.strategy_scores",
     "compare": "api.reading",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
@@ -88,7 +92,9 @@ __all__ = [
     "UniversalHierarchyExporter",
     "UserError",
     "analyze",
+    "attach",
     "compare",
+    "compare_strategies",
     "export",
     "export_hf_model_with_semantics",
     "load",

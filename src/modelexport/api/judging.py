@@ -39,13 +39,16 @@ def decide(scene: Scene, origin: Origin) -> Verdict:
 
 
 def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:
-    """The strategies that have what they need; where fx_graph has not, htp takes its place."""
-    fx, htp = CATALOGUE["fx_graph"], CATALOGUE["htp"]
+    """The strategies that have what they need; where fx_graph alone was asked for and has not, htp takes its place."""
+    if signals.trace_failure:
+        kept = tuple(strategy for strategy in strategies if not strategy.needs)
+        return kept, (f"judged without running the model again: {signals.trace_failure}",)
+    fx = CATALOGUE["fx_graph"]
     if fx not in strategies or not signals.fx_failure or signals.scopes.fx_calls:
         return strategies, ()
     kept = tuple(strategy for strategy in strategies if strategy is not fx)
     note = f"fx_graph cannot trace this model ({signals.fx_failure})"
-    return kept or (htp,), (f"{note}; attributed by htp" if not kept else note,)
+    return kept or (CATALOGUE["htp"],), (note if kept else f"{note}; attributed by htp",)
 
 
 def _absent(found: Provenance, scene: Scene, judged: tuple[Judged, ...]) -> dict[str, str]:

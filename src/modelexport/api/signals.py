@@ -48,7 +48,9 @@ def record_signals(
     options: SignalOptions,
 ) -> Recorded:
     """Run the model and the file again, as far as the strategies ask for it."""
+    strategies = list(strategies)
     needs = {need for strategy in strategies for need in strategy.needs}
+    needs_all = all(strategy.needs for strategy in strategies)
     if Need.TRACE not in needs and scopes.fx_calls:
         needs = set()  # the exporter's own FX nodes are all that fx_graph needs
     kinds = options.fx_kinds or (_DEFAULT_FX if Need.FX in needs and not scopes.fx_calls else ())
@@ -56,7 +58,12 @@ def record_signals(
         return Recorded(Signals(scopes), {})
     from modelexport.capture.session import probe
 
-    found = probe(run)
+    try:
+        found = probe(run)
+    except InputError as error:
+        if needs_all:
+            raise
+        return Recorded(Signals(scopes, trace_failure=error.message), {})
     captures: dict[str, FxCapture] = {kind: _fx(run, found, kind) for kind in kinds}
     signals = Signals(scopes, trace=found.trace, values=_values(file, found, options))
     return Recorded(_with_fx(signals, captures), captures)

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from modelexport.cli.export_options import export_options
-from modelexport.cli.options import Speech, format_option, speech_options
+from modelexport.cli.options import Speech, format_option, source_option, speech_options
+from modelexport.cli.running import quiet_run, show_export
 from modelexport.views.printable import printable
-
-if TYPE_CHECKING:
-    from modelexport.api.options import ExportResult
 
 
 @click.command()
-@click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    required=True,
-    help="A folder, a config.json, a hub id, or package.module:callable.",
-)
+@source_option
 @click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="The .onnx file.")
 @export_options
 @format_option("text", "json")
@@ -38,35 +26,11 @@ def export(model: str, output: Path, no_check: bool, form: str, speech: Speech, 
     """
     from modelexport.api.export import export as export_model
 
-    with warnings.catch_warnings(), _progress(speech) as progress:
-        if not speech.verbose:
-            warnings.simplefilter("ignore")  # exporters warn about themselves; what matters comes as notes
+    with quiet_run(speech) as progress:
         result = export_model(model, output, no_check=no_check, verbose=speech.verbose, progress=progress, **options)
-    _show(result, form, speech)
+    show_export(result, form, speech)
     if result.check is None or result.check.ok:
         return 0
     if speech.quiet and form == "text":
         click.echo(f"error: {printable(result.check.message)}", err=True)
     return 1
-
-
-def _progress(speech: Speech) -> AbstractContextManager[Callable[[str], None] | None]:
-    if speech.quiet or not sys.stderr.isatty():
-        return nullcontext()
-    from modelexport.views.progress import shown_progress
-
-    return shown_progress()
-
-
-def _show(result: ExportResult, form: str, speech: Speech) -> None:
-    from modelexport.views.export_summary import ExportSummary, export_json, export_lines
-
-    summary = ExportSummary(result.files, result.provenance, result.check, result.notes, result.seconds)
-    if form == "json":
-        from modelexport.views.output import emit
-
-        emit(export_json(summary))
-    elif not speech.quiet:
-        from modelexport.views.console import show
-
-        show(export_lines(summary, verbose=speech.verbose))

@@ -1,4 +1,4 @@
-"""The options of `export`. Their long names are the keywords of `modelexport.export`.
+"""The options of the verbs that run a model. Their long names are the keywords of the api.
 
 Values from a fixed set are taken as they are: the api knows the set and proposes the nearest name.
 """
@@ -30,10 +30,10 @@ _INPUTS = (
     ),
     click.option("--input-specs", type=_FILE, metavar="FILE", help="A JSON file with shapes and types of inputs."),
     click.option("--inputs", type=_FILE, metavar="FILE", help="An .npz file with the inputs themselves."),
-    click.option("--static", is_flag=True, help="Fix every axis."),
-    click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
 )
 _EXPORTING = (
+    click.option("--static", is_flag=True, help="Fix every axis."),
+    click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
     click.option(
         "--exporter", default="dynamo", show_default=True, metavar="dynamo|torchscript", help="torch's exporter."
     ),
@@ -44,11 +44,21 @@ _EXPORTING = (
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
     click.option("--atol", type=float, default=1e-4, show_default=True, help="Absolute tolerance of that comparison."),
     click.option("--rtol", type=float, default=1e-4, show_default=True, help="Relative tolerance of that comparison."),
+    click.option("--jit-graph", type=_FILE, metavar="FILE", help="Also write the TorchScript graph, for reading."),
+    click.option(
+        "--fx-graph",
+        metavar="torch_export|symbolic_trace|both",
+        help="Also write the FX graph beside the model; the strategy fx_graph then uses it.",
+    ),
+    click.option(
+        "--strategy",
+        default="enhanced_semantic",
+        show_default=True,
+        metavar="NAME",
+        help="How nodes are attributed: enhanced_semantic, htp, fx_graph, usage_based, universal or all.",
+    ),
 )
 _TAGGING = (
-    click.option(
-        "--strategy", default="enhanced_semantic", show_default=True, metavar="NAME", help="How nodes are attributed."
-    ),
     click.option(
         "--tag-policy", default="default", show_default=True, metavar="default|hf", help="Whose classes appear in tags."
     ),
@@ -85,7 +95,21 @@ _TAGGING = (
 )
 
 
+def loading_options(function: _Function) -> _Function:
+    """Where a model and its inputs come from."""
+    return _decorated(function, (*_LOADING, *_INPUTS))
+
+
+def tagging_options(function: _Function) -> _Function:
+    """What is written about nodes, and where."""
+    return _decorated(function, _TAGGING)
+
+
 def export_options(function: _Function) -> _Function:
-    for option in reversed((*_LOADING, *_INPUTS, *_EXPORTING, *_TAGGING)):
+    return _decorated(function, (*_LOADING, *_INPUTS, *_EXPORTING, *_TAGGING))
+
+
+def _decorated(function: _Function, options: tuple[Callable[[Any], Any], ...]) -> _Function:
+    for option in reversed(options):
         function = option(function)
     return function

@@ -26,6 +26,17 @@ def model_argument(name: str) -> Decorator[Any]:
     return click.argument(name, metavar=name.upper(), type=click.Path(path_type=Path))
 
 
+def source_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The PyTorch model."""
+    return click.option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        required=True,
+        help="A folder, a config.json, a hub id, or package.module:callable.",
+    )(function)
+
+
 def output_option(help_text: str) -> Decorator[Any]:
     return click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help=help_text)
 

@@ -9,10 +9,12 @@ import click
 # The help texts are here so that listing the verbs imports none of them.
 _VERBS = {
     "export": "Export a model to ONNX and record which module produced each node.",
+    "attach": "Tag a file that another tool exported from a model.",
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
     "compare": "Show how two files differ, module by module.",
+    "strategies": "Judge a file by every strategy, side by side.",
 }
 
 

@@ -89,8 +89,9 @@ class GraphValues:
 class Signals:
     """Everything that strategies may judge by, beside the graph and the hierarchy.
 
-    fx          the model as torch.export or torch.fx saw it, with its values
-    fx_failure  why they did not
+    fx             the model as torch.export or torch.fx saw it, with its values
+    fx_failure     why they did not
+    trace_failure  why there is no trace, though it was asked for
     """
 
     scopes: ExporterScopes = ExporterScopes()
@@ -98,3 +99,4 @@ class Signals:
     values: GraphValues | None = None
     fx: Trace | None = None
     fx_failure: str = ""
+    trace_failure: str = ""

@@ -24,12 +24,17 @@ class Anchor:
 def value_anchors(matched: Matched) -> dict[str, Anchor]:
     """Nodes that make a value which one call alone made."""
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source)
+    uses = weight_uses(matched.trace)
     anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
         telling = [name for name in node.outputs if name in matched.prints and matched.prints[name].telling]
-        # A value that is merely passed on is not the node's own.
-        if telling and node.key in matched.graph.computed and not matched.passes_on(node):
+        if telling and node.key in matched.graph.computed:
             places = {place for name in telling for place in matched.makers(name)}
+            if matched.passes_on(node):
+                # A value that is merely passed on is not the node's own, unless by a weight that happens to change
+                # nothing: a bias of zeros is still the bias of the call that made the value.
+                made = {place for name in telling for place in matched.makers_in_any_shape(name)}
+                places = made & {place for name in node.inputs for place in uses_of(name, matched, uses)}
             anchors.update(_of_one_call(node, places, matched, evidence))
     return anchors
 
@@ -40,7 +45,9 @@ def passing_anchors(matched: Matched) -> dict[str, Anchor]:
     found: dict[str, Anchor] = {}
     for node in matched.nodes:
         if node.key in matched.graph.computed and matched.passes_on(node):
-            places = {place for name in node.outputs for place in matched.passers(name) if matched.fits(node, place)}
+            places = {
+                place for name in node.outputs for place in matched.passers(name) if matched.fits_itself(node, place)
+            }
             found.update(_of_one_call(node, places, matched, evidence))
     return found
 

@@ -33,9 +33,12 @@ class ValueIndex:
 
     def matches(self, print_: Fingerprint) -> tuple[int, ...]:
         """Numbers of the values that hold the same, those of the same shape if there are any."""
-        found = self._near(print_) if print_.kind == "float" else self._equal(print_)
-        same_shape = [number for number in found if self._prints[number].shape == print_.shape]
-        return tuple(sorted(same_shape or found))
+        found = self.alike(print_)
+        return tuple(number for number in found if self._prints[number].shape == print_.shape) or found
+
+    def alike(self, print_: Fingerprint) -> tuple[int, ...]:
+        """Numbers of the values that hold the same, in whatever shape."""
+        return tuple(sorted(self._near(print_) if print_.kind == "float" else self._equal(print_)))
 
     def _equal(self, print_: Fingerprint) -> list[int]:
         found = self._exact.get((print_.kind, print_.digest), [])
@@ -59,9 +62,8 @@ def size_of(print_: Fingerprint) -> int:
     return size
 
 
-def match_values(trace: Trace, prints: Mapping[str, Fingerprint]) -> dict[str, tuple[int, ...]]:
+def match_values(index: ValueIndex, prints: Mapping[str, Fingerprint]) -> dict[str, tuple[int, ...]]:
     """For each value of a graph, the values of the run that hold the same; those with none are left out."""
-    index = ValueIndex(trace)
     found = {name: index.matches(print_) for name, print_ in prints.items()}
     return {name: numbers for name, numbers in found.items() if numbers}
 

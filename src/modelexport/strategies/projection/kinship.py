@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from modelexport.graph.index import Graph
 from modelexport.record.signals import GraphValues, Trace
-from modelexport.strategies.projection.content import match_values
+from modelexport.strategies.projection.content import ValueIndex, match_values
 
 # A file that was fused, quantized or partly retrained still shares more than this; a stranger shares next to nothing.
 _ENOUGH = 0.2
@@ -34,7 +34,7 @@ class Kinship:
 
 def kinship(graph: Graph, trace: Trace, values: GraphValues) -> Kinship:
     telling = {name: print_ for name, print_ in values.prints.items() if print_.telling}
-    found = match_values(trace, telling)
+    found = match_values(ValueIndex(trace), telling)
     weights = [name for name in telling if name in graph.initializers]
     computed = [name for name in telling if name in graph.computed and name not in graph.inputs]
     return Kinship(

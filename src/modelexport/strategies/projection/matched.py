@@ -8,7 +8,7 @@ from functools import cached_property
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import GraphValues, Trace
-from modelexport.strategies.projection.content import data_values, match_values, rearranges
+from modelexport.strategies.projection.content import ValueIndex, data_values, match_values, rearranges
 
 
 class Matched:
@@ -23,7 +23,8 @@ class Matched:
         self.trace = trace
         self.prints = values.prints
         self.nodes = [node for node in graph.nodes if node.graph == MAIN]
-        self.matches = match_values(trace, values.prints)
+        self._index = ValueIndex(trace)
+        self.matches = match_values(self._index, values.prints)
 
     @cached_property
     def maker(self) -> Mapping[int, int]:
@@ -34,6 +35,12 @@ class Matched:
         """Places of the operators that made what the named value holds; not those that passed it on."""
         places, passing = self._places(name)
         return [place for place in places if place not in passing] or places
+
+    def makers_in_any_shape(self, name: str) -> set[int]:
+        """Places of all operators that made what the named value holds, be it in another shape."""
+        print_ = self.prints.get(name)
+        numbers = () if print_ is None else self._index.alike(print_)
+        return {self.maker[number] for number in numbers if number in self.maker}
 
     def passers(self, name: str) -> list[int]:
         """Places of the operators that were given what the named value holds, and passed it on."""

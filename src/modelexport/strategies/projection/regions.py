@@ -93,14 +93,25 @@ class Regions:
         return {key: claim for key, claim in claims.items() if claim is not None}
 
     def fused(self) -> dict[str, frozenset[ModuleCall]]:
-        """Anchors that do by themselves what several calls did: nothing else leads to them, and they make it all."""
+        """Anchors that do what several calls did: work that lies before them and that no other node can be part of."""
         found: dict[str, frozenset[ModuleCall]] = {}
         for key, anchor in self._anchors.items():
-            if not self._nodes_before(self._matched.graph.by_key[key]):
-                calls = self._matched.calls(self._work(self._ops_before(anchor.places)))
+            if anchor.evidence.kind is EvidenceKind.VALUE:
+                places = self._unaccounted(self._matched.graph.by_key[key], anchor)
+                calls = self._matched.calls((*places, *anchor.places))
                 if len(calls) > 1:
                     found[key] = frozenset(calls)
         return found
+
+    def _unaccounted(self, node: Node, anchor: Anchor) -> list[int]:
+        # A node that passes a value on does nobody's work.
+        others = [item for item in self._candidates(node, anchor) if not self._matched.passes_on(item[0])]
+        work = self._work(self._ops_before(anchor.places))
+        if not others:
+            return work
+        # With other nodes before it, only what becomes such a node is surely its own.
+        taken = {place for _, candidates in others for place in candidates.places}
+        return [place for place in work if place not in taken and self._matched.fits_itself(node, place)]
 
     def _work(self, places: list[int]) -> list[int]:
         """Operators that depend on what the model is given; those that rearrange it only if there are no others."""
@@ -208,6 +219,9 @@ class Regions:
             self._behind[end] = found[place] if place is not None else _NONE
         return self._behind[end]
 
+    def _fits_any(self, node: Node, places: Iterable[int]) -> bool:
+        return any(self._matched.fits(node, place) for place in places)
+
     def _made_by(self, node: Node, places: frozenset[int]) -> bool:
         """Whether one of the operators made just what the node makes."""
         return any(not places.isdisjoint(self._matched.makers(name)) for name in node.outputs)
@@ -223,7 +237,8 @@ class Regions:
         passes_on = self._matched.passes_on(node)
         if len(calls) == 1:
             # Nothing in the run shows that a node was there which merely passes a value on.
-            sure = not passes_on and (all(item.alone for item in candidates) or self._made_by(node, places))
+            alone = all(item.alone for item in candidates) and self._fits_any(node, places)
+            sure = not passes_on and (alone or self._made_by(node, places))
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "before")
         if not common and not passes_on and all(len(self._matched.calls(item)) == 1 for item in sets):
             # Each of several calls did this work, and the exporter kept it once.
