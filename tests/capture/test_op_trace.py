@@ -230,6 +230,17 @@ def test_a_tensor_in_the_place_of_another_has_a_number_of_its_own() -> None:
         assert trace.values[op.inputs[0]] == print_of(torch.full((3,), float(step)))
 
 
+def test_tensors_that_no_operator_made_are_told_apart() -> None:
+    def chain(_: Any, x: Tensor) -> Tensor:
+        for step in range(50):
+            x = torch.from_numpy(np.full(3, step, np.float32)).sin()
+        return x
+
+    trace = traced(Doing(chain))
+    read = [trace.values[op.inputs[0]] for op in trace.ops if op.name == "aten::sin"]
+    assert read == [print_of(torch.full((3,), float(step))) for step in range(50)]
+
+
 def _modes() -> tuple[int, int, int, int]:
     return (
         len(_get_current_dispatch_mode_stack()),

@@ -43,7 +43,8 @@ def test_an_operator_that_writes_becomes_what_the_other_does(writing: str, plain
 
 def test_underscores_that_are_part_of_a_name_stay() -> None:
     assert "And" in onnx_operators(["aten::__and__"])["aten::__and__"]
-    assert "Mul" in onnx_operators(["aten::__lshift__"])["aten::__lshift__"]
+    shifts = onnx_operators(["aten::__lshift__"])["aten::__lshift__"]
+    assert shifts >= {"BitShift", "Mul"}  # of one exporter, of the other
 
 
 @pytest.mark.parametrize(
