@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.building import body, claim, graph, node, owners, tree
 
-from modelexport.graph.index import Graph
+from modelexport.graph.index import Graph, index_model
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.strategies.dataflow import dataflow_claims, initializer_dataflow
 
@@ -143,3 +143,19 @@ def test_an_initializer_that_several_calls_read_belongs_to_their_module() -> Non
     made = graph(node("MatMul", "x w", "h"), node("MatMul", "h w", "y"), weights=["w"])
     found = initializer_dataflow(made, twice, {"h": claim("a"), "y": claim("a#1")}, {}, "s")
     assert owners(found) == {"w": ("a",)}
+
+
+def test_what_is_in_a_function_belongs_to_all_that_call_it() -> None:
+    inside = [onnx.helper.make_node("Relu", ["v"], ["w"]), onnx.helper.make_node("Neg", ["w"], ["u"])]
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    function = onnx.helper.make_function("own", "Twice", ["v"], ["u"], inside, opsets)
+    calls = [
+        onnx.helper.make_node("Twice", ["x"], ["h"], domain="own"),
+        onnx.helper.make_node("Twice", ["h"], ["y"], domain="own"),
+    ]
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(calls, "g", values[:1], values[1:]), functions=[function], opset_imports=opsets
+    )
+    found = inferred(index_model(model), {"h": claim("a.p"), "y": claim("b")})
+    assert found == {"own::Twice|w": ("a.p", "b"), "own::Twice|u": ("a.p", "b")}

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph
+from modelexport.graph.index import KEY_SEPARATOR, Graph
 from modelexport.record.edges import Edges
 
 _ONNX_DOMAINS = ("", "ai.onnx")
 
 
 def edges_of(graph: Graph) -> Edges:
-    runners = _runners(graph)
+    runners = graph.runners
     consumers = _consumers(graph, runners)
     producers = {value: (node.key,) for value, node in graph.producers.items()}
     given = {
@@ -30,18 +30,6 @@ def edges_of(graph: Graph) -> Edges:
         initializers=MappingProxyType({name: math.prod(tensor.shape) for name, tensor in graph.initializers.items()}),
         domains=MappingProxyType({node.key: node.domain for node in graph.nodes if node.domain not in _ONNX_DOMAINS}),
     )
-
-
-def _runners(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """By the id of a body or a function: the keys of the nodes that run it."""
-    found: dict[str, list[str]] = {graph_id: [] for graph_id in graph.yields if graph_id != MAIN}
-    for graph_id, owner in graph.owners.items():
-        found[graph_id].append(owner)
-    for node in graph.nodes:
-        function = f"{node.domain}::{node.op_type}"
-        if function in found:
-            found[function].append(node.key)
-    return {graph_id: tuple(keys) for graph_id, keys in found.items()}
 
 
 def _consumers(graph: Graph, runners: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

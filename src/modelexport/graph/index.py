@@ -87,6 +87,18 @@ class Graph:
         return {value: tuple(nodes) for value, nodes in found.items()}
 
     @cached_property
+    def runners(self) -> Mapping[str, tuple[str, ...]]:
+        """By the id of a body or a function: the keys of the nodes that run it."""
+        found: dict[str, list[str]] = {graph_id: [] for graph_id in self.yields if graph_id != MAIN}
+        for graph_id, owner in self.owners.items():
+            found[graph_id].append(owner)
+        for node in self.nodes:
+            function = f"{node.domain}::{node.op_type}"
+            if function in found:
+                found[function].append(node.key)
+        return {graph_id: tuple(keys) for graph_id, keys in found.items()}
+
+    @cached_property
     def computed(self) -> frozenset[str]:
         """Values (and so keys of nodes) that depend on the content of what the model is fed, not merely its shape."""
         dependent = set(self.inputs) - set(self.initializers)

@@ -81,11 +81,11 @@ class _Field:
         claim = self.known.get(node.key)
         return near.get(node.key) if claim is None else self.enclosing([claim])
 
-    def holder(self, node: Node) -> ModuleCall | None:
-        """For a node in a body, the call of the node that holds the body."""
-        owner = self.graph.owners.get(node.graph)
-        claim = self.known.get(owner) if owner is not None else None
-        return None if claim is None else self.enclosing([claim])
+    def holders(self, node: Node) -> tuple[ModuleCall, ...]:
+        """For a node in a body or a function, the calls of the nodes that run it; a function may have several."""
+        claims = [self.known[key] for key in self.graph.runners.get(node.graph, ()) if key in self.known]
+        calls = (self.enclosing([claim]) for claim in claims)
+        return tuple(dict.fromkeys(call for call in calls if call is not None))
 
 
 def _decide(
@@ -103,9 +103,9 @@ def _decide(
         return _inferred((below,), "made for", strategy)
     if above is not None:
         return _inferred((above,), "made from", strategy)
-    holder = field.holder(node)
-    if holder is not None:
-        return _inferred((holder,), "inside the body of", strategy)
+    holders = field.holders(node)
+    if holders:
+        return _inferred(holders, "inside the body of", strategy)
     # Whatever leaves the graph was handed out by the model itself.
     returned = not set(node.outputs).isdisjoint(field.graph.outputs)
     return _inferred((ModuleCall(ROOT),), "returned by", strategy) if returned else None
