@@ -191,7 +191,18 @@ def test_importing_the_package_is_light() -> None:
 
 @needs_package
 @pytest.mark.parametrize(
-    "verb", ["--help", "--version", "export --help", "analyze", "validate", "compare", "query op=Relu"]
+    "verb",
+    [
+        "--help",
+        "--version",
+        "export --help",
+        "attach --help",
+        "strategies --help",
+        "analyze",
+        "validate",
+        "compare",
+        "query op=Relu",
+    ],
 )
 def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     name, *rest = verb.split()

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.small_file import NODES, SmallFile, credited
 
-from modelexport.analysis.facts import Analysis, ModuleFacts
+from modelexport.analysis.facts import Analysis, ModuleFacts, RoleFacts
 from modelexport.api.reading import analyze
 from modelexport.record.evidence import Confidence, EvidenceKind
 
@@ -100,3 +100,31 @@ def test_file_facts(small_path: Path, small: SmallFile) -> None:
 def test_names_do_not_matter_to_the_fingerprint(small: SmallFile, tmp_path: Path) -> None:
     renamed = replace(small, names={"h0": "/layers.0/fc/MatMul"})
     assert analyze(renamed.write(tmp_path / "a.onnx")).file.matches_record
+
+
+def test_roles_are_counted_parts_of_one_thing_beside_each_other(small: SmallFile, tmp_path: Path) -> None:
+    found = small.but(
+        e=replace(credited("emb"), role="embedding"),
+        h0=replace(credited("layers.0.fc"), role="mlp.up", layer_id=0),
+        r0=replace(credited("layers.0"), role="norm", layer_id=0),
+        h1=replace(credited("layers.1.fc"), role="mlp.up", layer_id=1),
+        r1=replace(credited("layers.1"), role="mlp.activation", layer_id=1),
+    )
+    path = found.write(tmp_path / "a.onnx")
+    analysis = analyze(path)
+    assert analysis.roles == (
+        RoleFacts("embedding", 1, ()),
+        RoleFacts("mlp.up", 2, (0, 1)),
+        RoleFacts("mlp.activation", 1, (1,)),
+        RoleFacts("norm", 1, (0,)),
+    )
+    assert [(node.role, node.layer) for node in analysis.nodes[1:3]] == [("mlp.up", 0), ("norm", 0)]
+    assert (analysis.nodes[-1].role, analysis.nodes[-1].layer) == ("", None)
+    assert analyze(path, filter_tag="Block.1").roles == (
+        RoleFacts("mlp.up", 1, (1,)),
+        RoleFacts("mlp.activation", 1, (1,)),
+    )
+
+
+def test_a_record_without_roles(small_path: Path) -> None:
+    assert analyze(small_path).roles == ()

@@ -45,9 +45,12 @@ def test_analyze_json(small_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         "module": "layers.0.fc",
         "modules": ["layers.0.fc"],
         "tag": "/Net/Block.0",
+        "role": None,
+        "layer": None,
         "confidence": "exact",
         "evidence": ["scope:hand"],
     }
+    assert document["roles"] == []
 
 
 def test_analyze_csv(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +58,55 @@ def test_analyze_csv(small_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["key"] for row in rows] == ["h1", "r1"]
     assert rows[0]["module"] == "layers.1.fc"
+
+
+@pytest.fixture
+def with_roles(small: SmallFile, tmp_path: Path) -> Path:
+    """Two blocks with roles; the rest has none."""
+    owners = {
+        key: replace(credited(f"layers.{layer}{inside}"), role=role, layer_id=layer)
+        for layer in (0, 1)
+        for key, inside, role in ((f"h{layer}", ".fc", "mlp.up"), (f"r{layer}", "", "mlp.activation"))
+    }
+    return small.but(**owners).write(tmp_path / "roles.onnx")
+
+
+def test_analyze_shows_roles(with_roles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", with_roles) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Roles")
+    assert [line.split() for line in lines[start + 1 : start + 5]] == [
+        ["role", "nodes", "layers"],
+        ["mlp.up", "2", "33.3", "%", "0-1"],
+        ["mlp.activation", "2", "33.3", "%", "0-1"],
+        ["(none)", "2", "33.3", "%"],
+    ]
+    assert run("analyze", with_roles, "--format", "detailed") == 0
+    detailed = capsys.readouterr().out.splitlines()
+    assert ["node", "operator", "module", "role", "layer", "tag", "confidence", "evidence"] in map(str.split, detailed)
+    row = next(line for line in detailed if line.startswith("node_h1"))
+    assert row.split()[:5] == ["node_h1", "MatMul", "layers.1.fc", "mlp.up", "1"]
+
+
+def test_analyze_without_roles_says_nothing_of_them(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", small_path, "--format", "detailed") == 0
+    text = capsys.readouterr().out
+    assert "Roles" not in text
+    assert " role " not in text
+    assert " layer " not in text
+
+
+def test_analyze_writes_roles_for_programs(with_roles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", with_roles, "--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["roles"] == [
+        {"role": "mlp.up", "nodes": 2, "layers": [0, 1]},
+        {"role": "mlp.activation", "nodes": 2, "layers": [0, 1]},
+    ]
+    assert [(node["role"], node["layer"]) for node in document["nodes"]][2:4] == [("mlp.activation", 0), ("mlp.up", 1)]
+    assert run("analyze", with_roles, "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["role"], row["layer"]) for row in rows[:2]] == [("", ""), ("mlp.up", "0")]
 
 
 @pytest.mark.parametrize("form", ["summary", "detailed", "json", "csv"])

@@ -39,6 +39,8 @@ def attributions(draw: st.DrawFn) -> Attribution:
         draw(SURE),
         tuple(draw(st.lists(EVIDENCE, max_size=3))),
         lost=tuple(draw(st.lists(CLAIMS, max_size=1))),
+        role=draw(st.sampled_from(["", "norm", "attention.query"])),
+        layer_id=draw(st.none() | st.integers(0, 3)),
     )
 
 
@@ -66,6 +68,14 @@ def test_analyses_conform(recipe: SmallFile, filter_tag: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         analysis = analyze(recipe.write(Path(folder) / "a.onnx"), filter_tag)
     jsonschema.validate(json.loads(analysis_json(analysis)), schema("analysis"))
+
+
+def test_analyses_written_before_there_were_roles_conform(small_path: Path) -> None:
+    document = json.loads(analysis_json(analyze(small_path)))
+    del document["roles"]
+    for node in document["nodes"]:
+        del node["role"], node["layer"]
+    jsonschema.validate(document, schema("analysis"))
 
 
 @settings(max_examples=30, deadline=None)

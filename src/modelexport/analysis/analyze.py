@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
 from modelexport.analysis.amounts import ModuleSums, sum_by_module
-from modelexport.analysis.facts import Analysis, Coverage, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
+from modelexport.analysis.facts import (
+    Analysis,
+    Coverage,
+    FileFacts,
+    ModuleFacts,
+    NodeFacts,
+    RoleFacts,
+    Tally,
+    Unowned,
+)
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Module
 from modelexport.record.provenance import NodeEntry, Provenance
@@ -34,12 +43,14 @@ def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
+    nodes = tuple(_node(entry, shown) for entry in shown.nodes.values())
     return Analysis(
         file=_file(subject),
-        nodes=tuple(_node(entry, shown) for entry in shown.nodes.values()),
+        nodes=nodes,
         modules=modules,
         coverage=_coverage(shown),
         unowned=tuple(_unowned(whole, owned, filter_tag or "")),
+        roles=_roles(nodes),
         filter_tag=filter_tag or "",
     )
 
@@ -81,7 +92,24 @@ def _node(entry: NodeEntry, provenance: Provenance) -> NodeFacts:
         confidence=attribution.confidence,
         evidence=tuple(map(str, attribution.evidence)),
         reason=attribution.reason,
+        role=attribution.role,
+        layer=attribution.layer_id,
     )
+
+
+def _roles(nodes: Iterable[NodeFacts]) -> tuple[RoleFacts, ...]:
+    """Roles as they come in the graph, parts of one thing beside each other."""
+    found: dict[str, dict[str, list[NodeFacts]]] = {}
+    for node in nodes:
+        if node.role:
+            kind = found.setdefault(node.role.partition(".")[0], {})
+            kind.setdefault(node.role, []).append(node)
+    return tuple(_role(role, alike) for kind in found.values() for role, alike in kind.items())
+
+
+def _role(role: str, nodes: Sequence[NodeFacts]) -> RoleFacts:
+    layers = {node.layer for node in nodes if node.layer is not None}
+    return RoleFacts(role, len(nodes), tuple(sorted(layers)))
 
 
 def _module(module: Module, provenance: Provenance, sums: ModuleSums) -> ModuleFacts:

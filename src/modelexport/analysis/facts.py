@@ -30,7 +30,11 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node. `module` is the module that issued it, or the one that encloses all of `modules`."""
+    """One node. `module` is the module that issued it, or the one that encloses all of `modules`.
+
+    role   what it does, `attention.query`; empty if nothing is known
+    layer  number of the repeated block that it is in
+    """
 
     name: str
     key: str
@@ -41,6 +45,17 @@ class NodeFacts:
     confidence: Confidence
     evidence: tuple[str, ...]
     reason: str
+    role: str = ""
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """One role: how many nodes have it, and in which layers they are."""
+
+    role: str
+    nodes: int
+    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -117,4 +132,5 @@ class Analysis:
     modules: tuple[ModuleFacts, ...]
     coverage: Coverage
     unowned: tuple[Unowned, ...]
+    roles: tuple[RoleFacts, ...] = ()
     filter_tag: str = ""

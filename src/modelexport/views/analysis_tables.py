@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from modelexport.analysis.facts import Analysis, FileFacts, Tally, Unowned
+from modelexport.analysis.facts import Analysis, FileFacts, NodeFacts, Tally, Unowned
 from modelexport.record.evidence import Confidence
 from modelexport.views.amounts import bytes_text, count_text, operators_text, share_text
 from modelexport.views.console import plain, table
@@ -29,6 +29,7 @@ def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[R
     yield _modules(analysis, detailed)
     yield Text()
     yield from _coverage(analysis)
+    yield from _roles(analysis)
     yield from _unowned(analysis, detailed)
     if detailed:
         yield Text()
@@ -112,6 +113,32 @@ def _amount(tally: Tally, count: int) -> tuple[str, str]:
     return str(count), share_text(tally.share(count))
 
 
+def _roles(analysis: Analysis) -> Iterator[RenderableType]:
+    """How many nodes there are of each role; a record may know no roles at all."""
+    if not analysis.roles:
+        return
+    tally = analysis.coverage.nodes
+    yield Text()
+    shown = table("Roles", "role", "nodes", "", "layers", right=("nodes", ""))
+    for role in analysis.roles:
+        shown.add_row(plain(role.role), *_amount(tally, role.nodes), _numbers_text(role.layers))
+    without = tally.total - sum(role.nodes for role in analysis.roles)
+    if without:
+        shown.add_row(Text("(none)", "dim"), *_amount(tally, without), "")
+    yield shown
+
+
+def _numbers_text(numbers: Sequence[int]) -> str:
+    """`0-3, 6`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def _unowned(analysis: Analysis, detailed: bool) -> Iterator[RenderableType]:
     """Modules that leave no trace; those that merely hold modules which do are no news."""
     alike: dict[tuple[str, ...], list[Unowned]] = {}
@@ -132,15 +159,29 @@ def _unowned(analysis: Analysis, detailed: bool) -> Iterator[RenderableType]:
 
 
 def _nodes(analysis: Analysis) -> Table:
-    shown = table("Nodes", "node", "operator", "module", "tag", "confidence", "evidence")
+    # A column in which nothing stands is left out: not every record knows roles.
+    known = {
+        "role": any(node.role for node in analysis.nodes),
+        "layer": any(node.layer is not None for node in analysis.nodes),
+    }
+    optional = [column for column, used in known.items() if used]
+    columns = ("node", "operator", "module", *optional, "tag", "confidence", "evidence")
+    shown = table("Nodes", *columns, right=("layer",))
     for node in analysis.nodes:
         owners = " + ".join(owner or "(model)" for owner in node.modules)
         shown.add_row(
             plain(node.name or node.key),
             plain(node.op_type, "cyan"),
             plain(owners),
+            *(_optional(node, column) for column in optional),
             plain(node.tag),
             Text(node.confidence.label, _STYLES[node.confidence]),
             plain("; ".join(node.evidence) or node.reason, "dim"),
         )
     return shown
+
+
+def _optional(node: NodeFacts, column: str) -> Text:
+    if column == "role":
+        return plain(node.role)
+    return plain("" if node.layer is None else str(node.layer))

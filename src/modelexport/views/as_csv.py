@@ -8,7 +8,8 @@ import io
 from modelexport.analysis.facts import Analysis, NodeFacts
 from modelexport.views.printable import cell
 
-COLUMNS = ("name", "key", "op_type", "module", "modules", "tag", "confidence", "evidence", "reason")
+# New columns go behind the others: a reader may count them.
+COLUMNS = ("name", "key", "op_type", "module", "modules", "tag", "confidence", "evidence", "reason", "role", "layer")
 
 
 def analysis_csv(analysis: Analysis) -> str:
@@ -30,5 +31,7 @@ def _row(node: NodeFacts) -> list[str]:
         node.confidence.label,
         "; ".join(node.evidence),
         node.reason,
+        node.role,
+        "" if node.layer is None else str(node.layer),
     )
     return [cell(value) for value in values]

@@ -11,7 +11,16 @@ import json
 from typing import Any
 
 from modelexport.analysis.compare import Comparison, ModuleDifference, Pair
-from modelexport.analysis.facts import Amounts, Analysis, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
+from modelexport.analysis.facts import (
+    Amounts,
+    Analysis,
+    FileFacts,
+    ModuleFacts,
+    NodeFacts,
+    RoleFacts,
+    Tally,
+    Unowned,
+)
 from modelexport.analysis.findings import Finding, Validation
 
 ANALYSIS_SCHEMA = 1
@@ -32,6 +41,7 @@ def analysis_json(analysis: Analysis) -> str:
                 "nodes": _tally(analysis.coverage.nodes),
                 "initializers": _tally(analysis.coverage.initializers),
             },
+            "roles": [_role(role) for role in analysis.roles],
             "unowned": [_unowned(module) for module in analysis.unowned],
         }
     )
@@ -95,6 +105,8 @@ def _node(node: NodeFacts) -> Json:
         "module": node.module,
         "modules": list(node.modules),
         "tag": node.tag,
+        "role": node.role or None,
+        "layer": node.layer,
         "confidence": node.confidence.label,
         "evidence": list(node.evidence),
     }
@@ -131,6 +143,10 @@ def _tally(tally: Tally) -> Json:
 
 def _share(tally: Tally, count: int) -> Json:
     return {"count": count, "share": round(tally.share(count), _SHARE_DIGITS)}
+
+
+def _role(role: RoleFacts) -> Json:
+    return {"role": role.role, "nodes": role.nodes, "layers": list(role.layers)}
 
 
 def _unowned(module: Unowned) -> Json:
