@@ -17,7 +17,13 @@ from modelexport.cli.running import quiet_run, show_export
 @source_option
 @click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="The tagged file.")
 @loading_options
-@click.option("--strategy", default="all", show_default=True, metavar="NAME", help="How nodes are attributed.")
+@click.option(
+    "--strategy",
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="How nodes are attributed: all, enhanced_semantic, htp, fx_graph, usage_based or universal.",
+)
 @tagging_options
 @format_option("text", "json")
 @speech_options

@@ -16,6 +16,7 @@ from modelexport.views.console import plain, table
 
 SCORES_SCHEMA = 1
 _LISTED = 10
+_SECOND_DIGITS = 3
 _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
@@ -41,7 +42,7 @@ def scores_json(scores: Scores) -> str:
         "schema": SCORES_SCHEMA,
         "file": scores.path,
         "nodes": len(scores.provenance.nodes),
-        "recording_seconds": scores.recording,
+        "recording_seconds": round(scores.recording, _SECOND_DIGITS),
         "strategies": [_score_document(score) for score in scores.scores],
         "disputes": [_dispute_document(dispute) for dispute in scores.disputes],
         "notes": list(scores.notes),
@@ -100,7 +101,7 @@ def _score_document(score: Score) -> dict[str, Any]:
         "same": score.same,
         "less": score.less,
         "other": score.other,
-        "seconds": score.seconds,
+        "seconds": round(score.seconds, _SECOND_DIGITS),
     }
 
 
