@@ -102,6 +102,8 @@ def test_a_failed_export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
     [
         ("--strategy", "enhanced-semantic", "enhanced_semantic"),
         ("--exporter", "dynmo", "dynamo"),
+        ("--fx-graph", "symbolictrace", "symbolic_trace"),
+        ("--fx-graph", "torch.export", "torch_export"),
     ],
 )
 def test_unknown_names_propose_the_nearest(
@@ -109,3 +111,99 @@ def test_unknown_names_propose_the_nearest(
 ) -> None:
     assert run("-m", "x", "-o", tmp_path / "a.onnx", option, value) == 2
     assert f"Did you mean '{near}'?" in capsys.readouterr().err
+
+
+class TestGraphTexts:
+    """`--jit-graph` and `--fx-graph`, with real exports of a very small net."""
+
+    NET = ("-m", "tests.nets:CalledThrice", "--input", "x=2x4:float32")
+
+    @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+    def test_graphs_are_written_and_listed(
+        self, exporter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output, jit = tmp_path / "net.onnx", tmp_path / "jit.txt"
+        options = ("--exporter", exporter, "--no-check", "--jit-graph", jit, "--fx-graph", "both")
+        assert run(*self.NET, "-o", output, *options) == 0
+        shown = capsys.readouterr().out
+        names = ["net.onnx", "net.hierarchy.json", "net.torch_export.txt", "net.symbolic_trace.txt", "jit.txt"]
+        assert _files(tmp_path) == sorted(names)
+        assert [line.split()[1] for line in shown.splitlines() if line.startswith("wrote ")] == [
+            str(tmp_path / name) for name in names
+        ]
+        assert "aten::linear" in jit.read_text()
+        assert "aten.linear" in (tmp_path / "net.torch_export.txt").read_text()
+        assert "call_module" in (tmp_path / "net.symbolic_trace.txt").read_text()
+        assert all("lin#2" in (tmp_path / f"net.{kind}.txt").read_text() for kind in ("torch_export", "symbolic_trace"))
+
+    def test_only_what_was_asked_for(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ("--no-check", "--fx-graph", "torch_export", "--format", "json")
+        assert run(*self.NET, "-o", tmp_path / "net.onnx", *options) == 0
+        names = ["net.onnx", "net.hierarchy.json", "net.torch_export.txt"]
+        assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / name) for name in names]
+        assert _files(tmp_path) == sorted(names)
+
+    def test_a_graph_that_cannot_be_written_leaves_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        jit = tmp_path / "no" / "jit.txt"
+        assert run(*self.NET, "-o", tmp_path / "net.onnx", "--exporter", "torchscript", "--jit-graph", jit) == 2
+        assert "does not exist" in capsys.readouterr().err
+        assert _files(tmp_path) == []
+
+    def test_a_failed_export_leaves_no_graph(self, tmp_path: Path) -> None:
+        options = ("--jit-graph", tmp_path / "jit.txt", "--fx-graph", "both")
+        assert run("-m", "tests.cli.deciding:by_data", "-o", tmp_path / "net.onnx", *options) == 2
+        assert _files(tmp_path) == []
+
+    def test_htp_takes_over_where_fx_cannot_trace(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ("--exporter", "torchscript", "--strategy", "fx_graph", "--fx-graph", "symbolic_trace")
+        model = ("-m", "tests.cli.deciding:by_shape", "-o", tmp_path / "net.onnx")
+        assert run(*model, *options, "--format", "json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["strategy"] == "htp"
+        (note,) = (note for note in document["notes"] if "fx_graph" in note)
+        assert note.startswith("fx_graph cannot trace this model (TraceError: symbolically traced variables")
+        assert note.endswith("attributed by htp")
+        assert _files(tmp_path) == ["net.hierarchy.json", "net.onnx"]
+
+    def test_the_other_kind_is_used_where_one_cannot_trace(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = ("--exporter", "torchscript", "--strategy", "fx_graph", "--fx-graph", "both", "--no-check")
+        model = ("-m", "tests.cli.deciding:by_shape", "-o", tmp_path / "net.onnx")
+        assert run(*model, *options, "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["strategy"] == "fx_graph"
+        assert _files(tmp_path) == ["net.hierarchy.json", "net.onnx", "net.torch_export.txt"]
+
+
+class TestAPathThatChangesWithTheData:
+    MODEL = ("-m", "tests.cli.deciding:by_data")
+    STRATEGIES = ("enhanced_semantic", "htp", "fx_graph", "usage_based", "universal", "all")
+
+    @pytest.mark.parametrize("strategy", ["htp", "all"])
+    def test_dynamo_refuses(self, strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(*self.MODEL, "-o", tmp_path / "net.onnx", "--strategy", strategy) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: torch cannot export ByData with the dynamo exporter")
+        assert "data-dependent" in error
+        assert error.endswith("Try --exporter torchscript.\n")
+        assert "Traceback" not in error
+        assert _files(tmp_path) == []
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_torchscript_follows_the_sample_and_says_so(
+        self, strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = ("--exporter", "torchscript", "--strategy", strategy, "--format", "json")
+        assert run(*self.MODEL, "-o", tmp_path / "net.onnx", *options) == 0
+        document = json.loads(capsys.readouterr().out)
+        notes = document["notes"]
+        assert any(note.startswith("the file is right only for inputs like the sample") for note in notes)
+        assert any("fx_graph cannot trace this model" in note for note in notes) == (strategy in ("fx_graph", "all"))
+        assert document["strategy"] == ("htp" if strategy == "fx_graph" else strategy)
+        assert document["by_confidence"]["none"] == 0
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
