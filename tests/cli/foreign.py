@@ -78,8 +78,10 @@ def renamed_throughout(path: Path, target: Path) -> Path:
         return names.setdefault(name, f"v{len(names)}")
 
     del model.metadata_props[:], model.graph.value_info[:]
-    for item in (*model.graph.input, *model.graph.output, *model.graph.initializer):
-        item.name = new(item.name)
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = new(value.name)
+    for tensor in model.graph.initializer:
+        tensor.name = new(tensor.name)
     for place, node in enumerate(model.graph.node):
         node.name, node.doc_string = f"n{place}", ""
         del node.metadata_props[:]

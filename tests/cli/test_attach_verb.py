@@ -237,7 +237,8 @@ class TestInputs:
         assert _files(tmp_path) == []
 
     def test_given_inputs_that_fit(self, plain_exports: PlainExports, bert_folder: Path, tmp_path: Path) -> None:
-        np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in INPUTS.items()})
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in INPUTS.items()}
+        np.savez(tmp_path / "inputs.npz", **arrays)
         given = ["--inputs", tmp_path / "inputs.npz"]
         assert attach(plain_exports("torchscript"), bert_folder, tmp_path / "tagged.onnx", "-q", *given) == 0
 

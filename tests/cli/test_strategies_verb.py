@@ -14,8 +14,10 @@ from tests.small_file import SmallFile, credited
 
 from modelexport.analysis.scores import Dispute, Score, Scores
 from modelexport.api import strategy_scores as api
+from modelexport.api.attribute import Judged, Scene, judge
 from modelexport.record.evidence import Claim, Confidence
-from modelexport.strategies.catalogue import CATALOGUE
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.strategies.catalogue import CATALOGUE, Strategy
 
 Captured = pytest.CaptureFixture[str]
 
@@ -117,31 +119,18 @@ def test_a_dispute_reaches_the_reader(
     monkeypatch: pytest.MonkeyPatch, plain_exports: PlainExports, bert_folder: Path, capsys: Captured
 ) -> None:
     """A strategy that says something else of one node is seen to do so."""
-    liar = CATALOGUE["usage_based"]
-    key = next(node.output[0] for node in onnx.load(plain_exports("torchscript")).graph.node if node.op_type == "Gemm")
-    monkeypatch.setattr(api, "judge_file", _lying(api.judge_file, liar.name, key))
-    assert run("strategies", plain_exports("torchscript"), "-m", bert_folder) == 0
+    plain = plain_exports("torchscript")
+    key = next(node.output[0] for node in onnx.load(plain).graph.node if node.op_type == "Gemm")
+
+    def lying(strategy: Strategy, scene: Scene) -> Judged:
+        judged = judge(strategy, scene)
+        if strategy.name != "usage_based":
+            return judged
+        wrong = replace(judged.claims.nodes[key], owners=(ModuleCall("embeddings"),))
+        return replace(judged, claims=replace(judged.claims, nodes={**judged.claims.nodes, key: wrong}))
+
+    monkeypatch.setattr("modelexport.api.judging.judge", lying)
+    assert run("strategies", plain, "-m", bert_folder) == 0
     text = capsys.readouterr().out
     assert "contradict each other" in text
-    assert "usage_based: embeddings" in text
-
-
-def _lying(judge_file: Any, strategy: str, key: str) -> Any:
-    from modelexport.api import judging
-    from modelexport.record.hierarchy import ModuleCall
-
-    honest = judging.judge
-
-    def judge(chosen: Any, scene: Any) -> Any:
-        judged = honest(chosen, scene)
-        if chosen.name != strategy:
-            return judged
-        claim = replace(judged.claims.nodes[key], owners=(ModuleCall("embeddings"),))
-        return replace(judged, claims=replace(judged.claims, nodes={**judged.claims.nodes, key: claim}))
-
-    def lying(*arguments: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(judging, "judge", judge)
-            return judge_file(*arguments)
-
-    return lying
+    assert "usage_based: embeddings, exact" in text
