@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -11,7 +12,8 @@ import onnx
 def plain_copy(path: Path, target: Path) -> Path:
     """The file as torch alone would have written it."""
     model = onnx.load(path)
-    for holder in (model, *_nodes(model.graph)):
+    holders: list[Any] = [model, *_nodes(model.graph)]
+    for holder in holders:
         kept = [item for item in holder.metadata_props if not item.key.startswith("pkg.modelexport.")]
         del holder.metadata_props[:]
         holder.metadata_props.extend(kept)
@@ -34,9 +36,9 @@ def renamed_copy(path: Path, target: Path) -> Mapping[str, str]:
     return names
 
 
-def _rename(graph: onnx.GraphProto, new: object) -> None:
-    assert callable(new)
-    for item in (*graph.initializer, *graph.value_info):
+def _rename(graph: onnx.GraphProto, new: Callable[[str], str]) -> None:
+    named: list[Any] = [*graph.initializer, *graph.value_info]
+    for item in named:
         item.name = new(item.name)
     for place, node in enumerate(graph.node):
         node.name, node.doc_string = f"n{place}", ""

@@ -130,7 +130,7 @@ class _Export:
             written = self._write(exported.model, verdict.provenance, self._graph_texts(run, recorded))
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
-        notes = (*self.prepared.notes, *run.notes, *exported.notes, *verdict.notes, *remarks)
+        notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
 
     def _trace(self) -> TracedRun:
@@ -167,8 +167,8 @@ class _Export:
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""
-        wanted = {kind: recorded.fx[kind].text for kind in self.options.fx_graph}
-        texts = {self.path.with_suffix(f".{kind}.txt"): text for kind, text in wanted.items() if text}
+        made = {kind: capture.text for kind, capture in recorded.fx.items() if kind in self.options.fx_graph}
+        texts = {self.path.with_suffix(f".{kind}.txt"): text for kind, text in made.items() if text}
         if self.options.jit_graph is not None:
             from modelexport.capture.jit_graph import jit_graph_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,34 +39,46 @@ class Recorded:
     signals: Signals
     fx: Mapping[str, FxCapture]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which FX graphs could not be made, and why; a strategy that misses one says so itself."""
+        failed = {kind: capture.failure for kind, capture in self.fx.items() if capture.trace is None}
+        known = self.signals.fx_failure
+        return tuple(f"no FX graph by {kind}: {why}" for kind, why in failed.items() if why != known)
+
 
 def record_signals(
-    strategies: Iterable[Strategy],
-    run: TracedRun,
-    file: ModelFile,
-    scopes: ExporterScopes,
-    options: SignalOptions,
+    strategies: Sequence[Strategy], run: TracedRun, file: ModelFile, scopes: ExporterScopes, options: SignalOptions
 ) -> Recorded:
     """Run the model and the file again, as far as the strategies ask for it."""
-    strategies = list(strategies)
     needs = {need for strategy in strategies for need in strategy.needs}
-    needs_all = all(strategy.needs for strategy in strategies)
-    if Need.TRACE not in needs and scopes.fx_calls:
-        needs = set()  # the exporter's own FX nodes are all that fx_graph needs
+    if Need.TRACE not in needs and _has_own_fx(scopes, options):
+        needs = set()
     kinds = options.fx_kinds or (_DEFAULT_FX if Need.FX in needs and not scopes.fx_calls else ())
     if not needs and not kinds:
         return Recorded(Signals(scopes), {})
-    from modelexport.capture.session import probe
-
     try:
-        found = probe(run)
+        found = _probe(run)
     except InputError as error:
-        if needs_all:
+        if all(strategy.needs for strategy in strategies):
             raise
         return Recorded(Signals(scopes, trace_failure=error.message), {})
     captures: dict[str, FxCapture] = {kind: _fx(run, found, kind) for kind in kinds}
+    if not needs:
+        return Recorded(Signals(scopes), captures)
     signals = Signals(scopes, trace=found.trace, values=_values(file, found, options))
-    return Recorded(_with_fx(signals, captures), captures)
+    return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures)
+
+
+def _has_own_fx(scopes: ExporterScopes, options: SignalOptions) -> bool:
+    """Whether the exporter's own FX nodes are the ones that are wanted: they name ONNX nodes without any matching."""
+    return bool(scopes.fx_calls) and options.fx_kinds[:1] in ((), _DEFAULT_FX)
+
+
+def _probe(run: TracedRun) -> Probe:
+    from modelexport.capture.session import probe
+
+    return probe(run)
 
 
 def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValues:
