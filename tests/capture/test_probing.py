@@ -16,7 +16,7 @@ IDLE = torch.ones(2, 3, dtype=torch.int64)
 
 
 def masked(**tensors: Tensor) -> dict[str, Tensor] | None:
-    found = with_work_to_do(CallArguments(tensors))
+    found = with_work_to_do(CallArguments(tensors), tensors)
     return None if found is None else dict(found.tensors)
 
 
@@ -60,7 +60,7 @@ class Masking(nn.Module):
 
 
 def probed(net: nn.Module) -> tuple[Probe, list[str]]:
-    found = probe(trace(net, {"x": X, "mask": IDLE}))
+    found = probe(trace(net, {"x": X, "mask": IDLE}), {"x", "mask"})
     return found, [op.name for op in found.trace.ops]
 
 
@@ -93,7 +93,7 @@ class Fickle(nn.Module):
 def test_a_model_that_changes_its_path_is_refused() -> None:
     run = trace(Fickle(), X)
     with pytest.raises(InputError, match="Fickle calls other modules when it runs on the same inputs again"):
-        probe(run)
+        probe(run, set(run.arguments.tensors))
 
 
 class Once(nn.Module):
@@ -111,13 +111,17 @@ class Once(nn.Module):
 def test_a_model_that_cannot_run_again_says_so() -> None:
     run = trace(Once(), X)
     with pytest.raises(InputError, match="only once"):
-        probe(run)
+        probe(run, set(run.arguments.tensors))
 
 
 def test_a_probe_has_the_calls_of_the_first_run() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     run = trace(net, bind_arguments(net, X))
     recorded = {site.call for site in run.hierarchy.calls}
-    found = probe(run)
+    found = probe(run, set(run.arguments.tensors))
     assert {op.call for op in found.trace.ops} <= recorded
     assert found.arguments is run.arguments
+
+
+def test_what_the_graph_does_not_take_stays_as_it_was() -> None:
+    assert with_work_to_do(CallArguments({"x": X, "mask": IDLE}), {"x"}) is None

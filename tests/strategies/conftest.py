@@ -43,7 +43,7 @@ Reruns = Callable[[str, str], Rerun]
 def rerun_of(model: nn.Module, inputs: object, exported: ExportResult) -> Rerun:
     """Run a model and its export again."""
     run = trace(model, bind_arguments(model, inputs))
-    found = probe(run)
+    found = probe(run, set(run.arguments.tensors))
     file = open_model(exported.path)
     feed = feed_for(file.proto, {key: to_array(value) for key, value in found.arguments.tensors.items()})
     signals = Signals(trace=found.trace, values=graph_values(file, feed))

@@ -13,7 +13,7 @@ from modelexport.api.attribute import Scene
 from modelexport.api.judging import Verdict, decide
 from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.api.surroundings import Clock, need_torch, tool_versions
-from modelexport.errors import ModelMismatch
+from modelexport.errors import InputError, ModelMismatch
 from modelexport.graph.index import Graph, index_model
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
@@ -93,10 +93,31 @@ def _prepared(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
     )
     prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
     fixed = list(_fixed_inputs(proto, prepared)) if source.says_nothing_of_inputs else []
-    if not fixed:
-        return prepared
-    # The file takes inputs of one size only: make such ones.
-    return prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
+    if fixed:
+        # The file takes inputs of one size only: make such ones.
+        again = prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
+        prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
+    return _without_untaken(proto, prepared)
+
+
+def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:
+    """The model without inputs that the file does not take: there, they had their defaults."""
+    from modelexport.capture.arrays import to_array
+    from modelexport.capture.feeding import assigned
+    from modelexport.capture.hierarchy import run_model
+
+    arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
+    try:
+        taken = set(assigned(proto, arrays).values())
+        untaken = [name for name in prepared.inputs.kwargs if name in arrays and name not in taken]
+        kept = {name: value for name, value in prepared.inputs.kwargs.items() if name not in untaken}
+        reduced = replace(prepared.inputs, kwargs=kept)
+        if untaken:
+            run_model(prepared.module, reduced)
+    except InputError:
+        return prepared  # it needs them all, or the file wants what is not there: what is wrong shows when it is run
+    note = (f"run without {', '.join(untaken)}: the file does not take them",) if untaken else ()
+    return replace(prepared, inputs=reduced, notes=(*prepared.notes, *note))
 
 
 def _source_options(source: Source, load: LoadOptions, shapes: Sequence[str]) -> SourceOptions:

@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from modelexport.errors import InputError
-from modelexport.record.signals import ExporterScopes, Signals
+from modelexport.graph.index import index_model
+from modelexport.record.signals import ExporterScopes, GraphValues, Signals, Trace
 from modelexport.strategies.catalogue import Need, Strategy
+from modelexport.strategies.projection.kinship import kinship
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from modelexport.capture.arguments import CallArguments
     from modelexport.capture.fx import FxCapture, FxKind
     from modelexport.capture.session import Probe, TracedRun
     from modelexport.graph.opened import ModelFile
-    from modelexport.record.signals import GraphValues
 
 
 _DEFAULT_FX: tuple[FxKind, ...] = ("torch_export",)
@@ -58,7 +62,7 @@ def record_signals(
     if not needs and not kinds:
         return Recorded(Signals(scopes), {})
     try:
-        found = _probe(run)
+        found = _probe(run, file)
     except InputError as error:
         if all(strategy.needs for strategy in strategies):
             raise
@@ -75,25 +79,44 @@ def _has_own_fx(scopes: ExporterScopes, options: SignalOptions) -> bool:
     return bool(scopes.fx_calls) and options.fx_kinds[:1] in ((), _DEFAULT_FX)
 
 
-def _probe(run: TracedRun) -> Probe:
+def _probe(run: TracedRun, file: ModelFile) -> Probe:
+    from modelexport.capture.feeding import assigned
     from modelexport.capture.session import probe
 
-    return probe(run)
+    try:
+        taken = assigned(file.proto, _arrays(run.arguments)).values()
+    except InputError:
+        taken = {}.values()  # the graph cannot be run; whoever has to know hears of it when values are recorded
+    return probe(run, set(taken))
 
 
 def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValues:
-    from modelexport.capture.arrays import to_array
     from modelexport.capture.feeding import feed_for
     from modelexport.capture.graph_values import graph_values, weights_only
 
-    arrays = {name: to_array(tensor) for name, tensor in found.arguments.tensors.items()}
     try:
-        feed = feed_for(file.proto, arrays)
+        feed = feed_for(file.proto, _arrays(found.arguments))
     except InputError as error:
         if not options.own_file:
             raise
         return weights_only(file, error.message)
-    return graph_values(file, feed)
+    return _trusted(graph_values(file, feed), file, found.trace)
+
+
+def _trusted(values: GraphValues, file: ModelFile, trace: Trace) -> GraphValues:
+    """The values if the graph computes what the model computes; else its weights alone."""
+    graph = index_model(file.proto)
+    found = kinship(graph, trace, values)
+    if values.failure or found.computes_the_same:
+        return values
+    weights = {name: print_ for name, print_ in values.prints.items() if name in graph.initializers}
+    return GraphValues(weights, f"the graph computes other values than the model: {found} were found")
+
+
+def _arrays(arguments: CallArguments) -> dict[str, np.ndarray]:
+    from modelexport.capture.arrays import to_array
+
+    return {name: to_array(tensor) for name, tensor in arguments.tensors.items()}
 
 
 def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:

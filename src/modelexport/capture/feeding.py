@@ -11,22 +11,29 @@ from modelexport.errors import InputError
 
 
 def feed_for(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays by the names of the graph's inputs: by name, and what remains by order, where type and shape fit."""
+    """The arrays by the names of the graph's inputs, as the graph wants them."""
+    places = assigned(proto, arrays)
+    wanted = {value.name: value for value in proto.graph.input}
+    for name, source in places.items():
+        if not _fits(wanted[name], arrays[source]):
+            raise _unfit(wanted[name], arrays[source])
+    return {name: _converted(wanted[name], arrays[source]) for name, source in places.items()}
+
+
+def assigned(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Which array goes into each input of the graph: by name, and what remains by order, where type and shape fit."""
     data = {tensor.name for tensor in proto.graph.initializer}
     wanted = [value for value in proto.graph.input if value.name not in data]
-    fed = {value.name: arrays[value.name] for value in wanted if value.name in arrays}
-    spare = [name for name in arrays if name not in fed]
+    places = {value.name: value.name for value in wanted if value.name in arrays}
+    spare = [name for name in arrays if name not in places]
     for value in wanted:
-        if value.name not in fed:
+        if value.name not in places:
             match = next((name for name in spare if _fits(value, arrays[name])), None)
             if match is None:
                 raise _missing(value, arrays)
             spare.remove(match)
-            fed[value.name] = arrays[match]
-    for value in wanted:
-        if not _fits(value, fed[value.name]):
-            raise _unfit(value, fed[value.name])
-    return {value.name: _converted(value, fed[value.name]) for value in wanted}
+            places[value.name] = match
+    return {value.name: places[value.name] for value in wanted}
 
 
 def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:

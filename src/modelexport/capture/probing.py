@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from modelexport.capture.arguments import CallArguments
@@ -12,12 +14,13 @@ def other_values(tensor: torch.Tensor) -> torch.Tensor:
     return -tensor if tensor.is_floating_point() else _last_hidden(tensor)
 
 
-def with_work_to_do(arguments: CallArguments) -> CallArguments | None:
+def with_work_to_do(arguments: CallArguments, free: Collection[str]) -> CallArguments | None:
     """The same arguments with one place masked; None where there is no mask that hides nothing.
 
     Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it.
+    `free` are the arguments that may be changed.
     """
-    idle = {name: tensor for name, tensor in arguments.tensors.items() if _is_idle_mask(tensor)}
+    idle = {name: tensor for name, tensor in arguments.tensors.items() if name in free and _is_idle_mask(tensor)}
     return arguments.with_tensors({name: _last_hidden(tensor) for name, tensor in idle.items()}) if idle else None
 
 

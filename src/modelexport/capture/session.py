@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,10 +62,13 @@ def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
     return TracedRun(model, arguments, seen.hierarchy, tensors, names, notes)
 
 
-def probe(run: TracedRun) -> Probe:
-    """Run the model again with every operator recorded, on inputs that leave it all of its work if possible."""
+def probe(run: TracedRun, taken: Collection[str]) -> Probe:
+    """Run the model again with every operator recorded, on inputs that leave it all of its work if possible.
+
+    taken  the inputs that the graph takes too; the others must stay as they were when it was made
+    """
     with EXPORT_LOCK, quiet(), exportable_experts(run.model):
-        busy = with_work_to_do(run.arguments)
+        busy = with_work_to_do(run.arguments, taken)
         found = None if busy is None else _probe(run, busy)
         found = found or _probe(run, run.arguments)
     if found is None:

@@ -59,7 +59,9 @@ def weight_anchors(matched: Matched, known: Mapping[str, Anchor]) -> dict[str, A
     readers: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Node]] = {}
     for node in matched.nodes:
         if node.key not in known and node.key in matched.graph.computed:
-            weights = {name: found for name in node.inputs if (found := uses_of(name, matched, uses))}
+            # Zeros and ones are in many places, and a weight is only one of them.
+            telling = [name for name in node.inputs if name in matched.prints and matched.prints[name].telling]
+            weights = {name: found for name in telling if (found := uses_of(name, matched, uses))}
             places = set[int].intersection(*weights.values()) if weights else None
             if places:
                 readers.setdefault((tuple(weights), tuple(sorted(places))), []).append(node)

@@ -23,9 +23,15 @@ class Kinship:
 
     @property
     def belongs(self) -> bool:
-        enough = self.weights_found > _ENOUGH * self.weights or self.values_found > _ENOUGH * self.values
         # A graph without anything telling cannot be told from another.
-        return enough or not (self.weights or self.values)
+        if not self.weights:
+            return self.computes_the_same
+        return self.weights_found > _ENOUGH * self.weights or (self.values > 0 and self.computes_the_same)
+
+    @property
+    def computes_the_same(self) -> bool:
+        """Whether enough of what the graph computes was computed in the run; a graph of nothing telling is believed."""
+        return self.values_found > _ENOUGH * self.values or not self.values
 
     def __str__(self) -> str:
         weights = f"{self.weights_found} of {self.weights} weights"
