@@ -42,12 +42,14 @@ def value_anchors(matched: Matched) -> dict[str, Anchor]:
 def passing_anchors(matched: Matched) -> dict[str, Anchor]:
     """Nodes that pass a value on as one call alone did, by an operator that becomes such a node."""
     evidence = Evidence(EvidenceKind.TRACE, matched.trace.source, "passed on")
+    uses = weight_uses(matched.trace)
     found: dict[str, Anchor] = {}
     for node in matched.nodes:
-        if node.key in matched.graph.computed and matched.passes_on(node):
-            places = {
-                place for name in node.outputs for place in matched.passers(name) if matched.fits_itself(node, place)
-            }
+        # What a weight of zeros or ones lets through may be any of the calls that have such a weight.
+        weighted = any(uses_of(name, matched, uses) for name in node.inputs)
+        if node.key in matched.graph.computed and not weighted and matched.passes_on(node):
+            passing = {place for name in node.outputs for place in matched.passers(name)}
+            places = {place for place in passing if matched.fits_itself(node, place)}
             found.update(_of_one_call(node, places, matched, evidence))
     return found
 
