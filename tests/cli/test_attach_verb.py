@@ -199,9 +199,9 @@ class TestWrongModels:
         assert attach(plain_exports(exporter), other_weights, tmp_path / "tagged.onnx", "--strategy", strategy) == 2
         error = capsys.readouterr().err
         assert "was not made from" in error
-        assert "error: " in error
+        assert error.startswith("error: ")
         assert " 0 of " in error
-        assert "computed values of the file were found in the model" in error
+        assert "of the file were found in the model" in error
         assert _files(tmp_path) == []
 
     def test_a_model_that_takes_other_inputs(

@@ -161,7 +161,7 @@ def test_a_node_that_passes_a_value_on_belongs_to_who_did() -> None:
     run = Run({"x": X}).op("sin", "a", "x", "h", np.sin(X)).op("to", "b", "h", "f", np.sin(X))
     made = graph(node("Sin", "x", "p"), node("Cast", "p", "y"))
     claims = projected(made, run, {"p": np.sin(X), "y": np.sin(X)})
-    assert said(claims) == {"p": ("a", "exact"), "y": ("b", "strong")}
+    assert said(claims) == {"p": ("a", "exact"), "y": ("b", "inferred")}
     assert claims["y"].evidence[0].detail == "passed on"
 
 
@@ -300,7 +300,7 @@ def test_a_failure_lowers_every_claim_by_one_and_none_below_inferred() -> None:
     made = graph(node("Sin", "x", "p"), node("Cast", "p", "q"), node("Identity", "q", "r"), node("Sin", "r", "y"))
     arrays = {"p": np.sin(X), "q": np.sin(X), "r": np.sin(X), "y": Z}
     whole, lowered = projected(made, run, arrays), projected(made, run, arrays, "stopped")
-    assert {claim.confidence.label for claim in whole.values()} == {"exact", "strong", "inferred"}
+    assert {claim.confidence.label for claim in whole.values()} == {"exact", "inferred"}
     for key, claim in lowered.items():
         assert claim.confidence == max(whole[key].confidence - 1, Confidence.INFERRED)
     assert min(claim.confidence for claim in lowered.values()) is Confidence.INFERRED
@@ -426,3 +426,28 @@ def test_an_empty_graph_and_an_empty_run(failure: str) -> None:
     empty = replace(Run({"x": X}).trace, inputs={}, values=())
     assert project(graph(node("Sin", "x", "y")), TREE, empty, GraphValues({}, failure), "test") == {}
     assert project(graph(outputs=""), TREE, Run({"x": X}).trace, GraphValues({}, failure), "test") == {}
+
+
+def test_zeros_that_are_no_weight_anchor_nothing() -> None:
+    """A mask of zeros as large as a bias of zeros is not that bias."""
+    zeros = np.zeros(9, np.float32)
+    run = Run({"x": X}, {"bias": zeros}).op("sin", "a", "x", "h", V).op("addmm", "b", "h bias", "o", Z)
+    made = graph(node("Sin", "x", "p"), node("Add", "p m", "q"), node("Cos", "p", "y"), weights=weights("m"))
+    claims = projected(made, run, {"p": V, "m": zeros.reshape(3, 3), "q": X + 7, "y": Z})
+    assert "q" not in claims
+
+
+def test_a_bias_of_zeros_belongs_to_the_call_that_made_the_value() -> None:
+    zeros = np.zeros(3, np.float32)
+    run = Run({"x": X}, {"w": W, "bias": zeros}).op("addmm", "a", "bias x w", "o", Z)
+    made = graph(node("MatMul", "x m", "p"), node("Add", "p z", "y"), weights=weights("m z"))
+    claims = projected(made, run, {"m": W, "z": zeros, "p": Z, "y": Z})
+    assert said(claims) == {"p": ("a", "exact"), "y": ("a", "exact")}
+
+
+def test_a_node_does_the_work_of_a_weight_that_changes_nothing_and_has_no_node() -> None:
+    ones = np.ones(3, np.float32)
+    run = Run({"x": X}, {"w": W, "scale": ones}).op("mm", "a", "x w", "h", Z).op("mul", "b", "h scale", "o", Z)
+    made = graph(node("MatMul", "x m", "y"), weights=weights("m"))
+    claims = projected(made, run, {"m": W, "y": Z})
+    assert {owner.path for owner in claims["y"].owners} == {"a", "b"}

@@ -16,11 +16,19 @@ from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKin
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import GraphValues, Trace
 from modelexport.strategies.projection.anchors import Anchor, passing_anchors, value_anchors, weight_anchors
+from modelexport.strategies.projection.fusion import fused_calls
 from modelexport.strategies.projection.matched import Matched
 from modelexport.strategies.projection.order import aligned
 from modelexport.strategies.projection.regions import Regions
 
 __all__ = ["project"]
+
+# A value is the node's own; a weight may be read by a companion; what is passed on may be passed on once more.
+_CERTAINTY = {
+    EvidenceKind.VALUE: Confidence.EXACT,
+    EvidenceKind.PARAMETER: Confidence.STRONG,
+    EvidenceKind.TRACE: Confidence.INFERRED,
+}
 
 
 def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str) -> dict[str, Claim]:
@@ -29,7 +37,7 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     anchors = value_anchors(matched)
     anchors |= weight_anchors(matched, anchors)
     regions = Regions(matched, hierarchy, anchors, strategy)
-    fused = {} if values.failure else regions.fused()
+    fused = {} if values.failure else fused_calls(matched, anchors, regions)
     firm = {
         key: _anchored(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
         for key, anchor in (passing_anchors(matched) | anchors).items()
@@ -41,9 +49,8 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
 
 
 def _anchored(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strategy: str) -> Claim:
-    certain = Confidence.EXACT if anchor.evidence.kind is EvidenceKind.VALUE else Confidence.STRONG
     issued = Evidence(EvidenceKind.TRACE, trace.source, trace.ops[anchor.places[0]].name)
-    return Claim(tuple(sorted(calls)), certain, (anchor.evidence, issued), strategy)
+    return Claim(tuple(sorted(calls)), _CERTAINTY[anchor.evidence.kind], (anchor.evidence, issued), strategy)
 
 
 def _by_order(

@@ -95,7 +95,8 @@ def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
 
 
 def uses_of(name: str, matched: Matched, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
-    numbers = matched.matches.get(name, ()) if name in matched.graph.initializers else ()
+    """Places of the operators that use a weight which holds what a constant of the graph holds."""
+    numbers = () if name in matched.graph.computed else matched.matches.get(name, ())
     return {place for number in numbers for place in uses.get(number, ())}
 
 

@@ -63,6 +63,10 @@ class Matched:
         return operators is None or node.op_type in operators
 
     @cached_property
+    def weights(self) -> frozenset[int]:
+        return frozenset(self.trace.tensors.values())
+
+    @cached_property
     def from_data(self) -> frozenset[int]:
         """Values of the run that depend on what the model was given."""
         return data_values(self.trace)

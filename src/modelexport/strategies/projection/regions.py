@@ -64,7 +64,7 @@ class _Candidates:
 
     places  those that fit best
     able    all that depend on everything that the node depends on
-    alone   whether the whole region is one call's
+    alone   whether the whole region is one call's, and depends on the same as the node
     """
 
     places: frozenset[int]
@@ -85,41 +85,12 @@ class Regions:
 
         self._by_node: dict[str, list[_Candidates]] = {}
         for key, anchor in anchors.items():
-            for node, found in self._candidates(matched.graph.by_key[key], anchor):
+            for node, found in self.candidates(matched.graph.by_key[key], anchor):
                 self._by_node.setdefault(node.key, []).append(found)
 
     def claims(self) -> dict[str, Claim]:
         claims = {key: self._claim(self._matched.graph.by_key[key], found) for key, found in self._by_node.items()}
         return {key: claim for key, claim in claims.items() if claim is not None}
-
-    def fused(self) -> dict[str, frozenset[ModuleCall]]:
-        """Anchors that do what several calls did: work that lies before them and that no other node can be part of."""
-        found: dict[str, frozenset[ModuleCall]] = {}
-        for key, anchor in self._anchors.items():
-            if anchor.evidence.kind is EvidenceKind.VALUE:
-                places = self._unaccounted(self._matched.graph.by_key[key], anchor)
-                calls = self._matched.calls((*places, *anchor.places))
-                if len(calls) > 1:
-                    found[key] = frozenset(calls)
-        return found
-
-    def _unaccounted(self, node: Node, anchor: Anchor) -> list[int]:
-        # A node that passes a value on does nobody's work.
-        others = [item for item in self._candidates(node, anchor) if not self._matched.passes_on(item[0])]
-        work = self._work(self._ops_before(anchor.places))
-        if not others:
-            return work
-        # With other nodes before it, only what becomes such a node is surely its own.
-        taken = {place for _, candidates in others for place in candidates.places}
-        return [place for place in work if place not in taken and self._matched.fits_itself(node, place)]
-
-    def _work(self, places: list[int]) -> list[int]:
-        """Operators that depend on what the model is given; those that rearrange it only if there are no others."""
-        on_data = [place for place in places if self._depends_on_data(place)]
-        return [place for place in on_data if not self._matched.rearranges(place)] or on_data
-
-    def _depends_on_data(self, place: int) -> bool:
-        return any(value in self._matched.from_data for value in self._matched.trace.ops[place].inputs)
 
     def allow(self, key: str, place: int) -> bool:
         """Whether an operator lies where a node lies, and depends on what the node depends on."""
@@ -127,17 +98,20 @@ class Regions:
 
     # which operators a node can be part of
 
-    def _candidates(self, target: Node, anchor: Anchor) -> Iterator[tuple[Node, _Candidates]]:
+    def candidates(self, target: Node, anchor: Anchor) -> Iterator[tuple[Node, _Candidates]]:
         """The nodes before an anchor, each with the operators that it can be part of as far as this anchor knows."""
         nodes = self._nodes_before(target)
         if not nodes:
             return
-        places = self._ops_before(anchor.places)
+        places = self.ops_before(anchor.places)
         inside = Ends.inside(self._matched, nodes, places)
         needs = self._needs_of_ops(places, inside)
         alone = len(self._matched.calls(places)) == 1
         for node, needed in self._needs_of_nodes(nodes, inside).items():
-            yield node, _Candidates(*self._able(node, needed, needs), alone)
+            able, direct = self._able(needed, needs)
+            # Where nothing in the run depends on what a node depends on, the run did it some other way.
+            if able:
+                yield node, _Candidates(self._best(node, able), frozenset(able), alone and direct)
 
     def _nodes_before(self, anchor: Node) -> list[Node]:
         """Nodes without an anchor that lead to this one with no other anchor in between, in file order."""
@@ -151,7 +125,7 @@ class Regions:
                 waiting.extend(graph.predecessors(node))
         return sorted(found.values(), key=lambda node: node.position)
 
-    def _ops_before(self, places: Iterable[int]) -> list[int]:
+    def ops_before(self, places: Iterable[int]) -> list[int]:
         """The operators at these places, and those before them back to the nearest ends, in their order."""
         found: set[int] = set()
         waiting = list(places)
@@ -190,23 +164,27 @@ class Regions:
         return found
 
     def _able(
-        self, node: Node, needed: frozenset[int], needs: Mapping[int, frozenset[int]]
-    ) -> tuple[frozenset[int], frozenset[int]]:
-        """The operators that depend on all that a node needs: those that depend on the least beside it, and all.
+        self, needed: frozenset[int], needs: Mapping[int, frozenset[int]]
+    ) -> tuple[Mapping[int, frozenset[int]], bool]:
+        """The operators that depend on all that is needed, with what they depend on; whether they do so directly."""
+        for steps in range(_STEPS):
+            able = {place: have for place, have in needs.items() if needed <= have}
+            if able:
+                return able, steps == 0
+            # An exporter may take a value from further up than the run did.
+            needs = {place: have.union(*map(self._ends_behind, have)) for place, have in needs.items()}
+        return {}, False
+
+    def _best(self, node: Node, able: Mapping[int, frozenset[int]]) -> frozenset[int]:
+        """Of operators that a node can be part of, those that depend on the least.
 
         Those go first that made what the node makes, and then those that can become such a node.
         """
         makers = {place for name in node.outputs for place in self._matched.makers(name)}
-        for _ in range(_STEPS):
-            able = [place for place, have in needs.items() if needed <= have]
-            if able:
-                made = [place for place in able if place in makers]
-                best = made or [place for place in able if self._matched.fits(node, place)] or able
-                least = min(len(needs[place]) for place in best)
-                return frozenset(place for place in best if len(needs[place]) == least), frozenset(able)
-            # An exporter may take a value from further up than the run did.
-            needs = {place: have.union(*map(self._ends_behind, have)) for place, have in needs.items()}
-        return frozenset(needs), frozenset(needs)
+        made = [place for place in able if place in makers]
+        best = made or [place for place in able if self._matched.fits(node, place)] or list(able)
+        least = min(len(able[place]) for place in best)
+        return frozenset(place for place in best if len(able[place]) == least)
 
     def _ends_behind(self, end: int) -> frozenset[int]:
         """The ends that an end itself was made from."""
@@ -215,7 +193,7 @@ class Regions:
             self._behind[end] = _NONE
             place = self._matched.maker.get(end)
             nothing = Ends({}, {})
-            found = {} if place is None else self._needs_of_ops(self._ops_before([place]), nothing)
+            found = {} if place is None else self._needs_of_ops(self.ops_before([place]), nothing)
             self._behind[end] = found[place] if place is not None else _NONE
         return self._behind[end]
 
