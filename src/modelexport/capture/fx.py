@@ -23,6 +23,7 @@ from modelexport.capture.experts import exportable_experts
 from modelexport.capture.failure import reason
 from modelexport.capture.fx_calls import fx_stacks
 from modelexport.capture.fx_text import fx_text
+from modelexport.capture.hierarchy import tensors_of
 from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
@@ -54,7 +55,7 @@ def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierar
         try:
             made = make(model, own)
             text = fx_text(made.module, made.graph, hierarchy)
-            recorder = _Recorder(made, hierarchy, own.tensors, _state(model))
+            recorder = _Recorder(made, hierarchy, own.tensors, tensors_of(model))
             recorder.run(*made.feed, enable_io_processing=False)
         except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
             return FxCapture(None, reason(error, lines=1), text)
@@ -75,7 +76,7 @@ def _exported(model: torch.nn.Module, arguments: CallArguments) -> _Made:
     if any(_writes(node.target) for node in program.graph.nodes):
         # Nothing else tells who reads a tensor before it is written into, and who afterwards.
         program = program.run_decompositions({})
-    held = {**program.state_dict, **program.constants, **_state(model)}
+    held = {**program.state_dict, **program.constants, **tensors_of(model)}
     given = iter(pytree.tree_leaves((arguments.args, dict(arguments.kwargs))))
     feed = [
         next(given) if spec.kind is InputKind.USER_INPUT else held.get(spec.target or "")
@@ -128,12 +129,6 @@ def _no_constants_left(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for name in set(vars(model)) - before:
             del vars(model)[name]
-
-
-def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers under all of their names."""
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    return {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
 
 
 class _Recorder(torch.fx.Interpreter):
