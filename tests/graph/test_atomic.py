@@ -149,3 +149,10 @@ def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", "new")
     assert contents(tmp_path) == {"a": "new", "shared": "old"}
     assert not (tmp_path / "a").is_symlink()
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileUnwritable, match="two files"), staging() as stage:
+        stage.write(tmp_path / "a", "one")
+        stage.write(tmp_path / "a", "two")
+    assert list(tmp_path.iterdir()) == []

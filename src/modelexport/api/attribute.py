@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from modelexport.graph.index import Graph, Node
@@ -36,6 +36,7 @@ class Scene:
     graph     the graph that is written
     before    the exporter's graph before its optimizer ran, where there is one
     unfolded  makes the exporter's graph before folding, for an exporter that cannot show it otherwise
+    foreign   somebody else made the graph, and may have optimized it
     """
 
     graph: Graph
@@ -43,6 +44,7 @@ class Scene:
     signals: Signals
     before: Graph | None = None
     unfolded: Callable[[], Graph] | None = None
+    foreign: bool = False
 
     @cached_property
     def lineage(self) -> Lineage:
@@ -72,7 +74,14 @@ def judge(strategy: Strategy, scene: Scene) -> Judged:
         claims = strategy.judge(scene.graph, scene.hierarchy, scene.signals)
         if scene.unfolded is not None and strategy.infers and _reads_exporter(strategy, scene.signals):
             claims, owned = _look_behind_folding(strategy, scene, scene.unfolded, claims)
+    if scene.foreign and _reads_exporter(strategy, scene.signals):
+        claims = GraphClaims({key: _doubted(claim) for key, claim in claims.nodes.items()}, claims.initializers)
     return Judged(strategy.name, claims, time.perf_counter() - start, owned)
+
+
+def _doubted(claim: Claim) -> Claim:
+    """Optimizers leave a merged node with the scope of one of its sources: what is written there is not all."""
+    return replace(claim, confidence=min(claim.confidence, Confidence.STRONG))
 
 
 def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:

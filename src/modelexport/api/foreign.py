@@ -11,16 +11,15 @@ import onnx
 
 from modelexport.api.attribute import Scene
 from modelexport.api.judging import Verdict, decide
-from modelexport.api.signals import SignalOptions, record_signals
+from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.surroundings import Clock, need_torch, tool_versions
 from modelexport.errors import InputError, ModelMismatch
-from modelexport.graph.index import Graph, index_model
+from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.record.provenance import Origin
-from modelexport.record.signals import ExporterScopes, Signals
+from modelexport.record.signals import ExporterScopes
 from modelexport.strategies.catalogue import CATALOGUE, chosen
-from modelexport.strategies.projection.kinship import kinship
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +74,11 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *chosen(strategy))
-        signals = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False)).signals
-    _check_kinship(path, prepared.source, graph, signals)
+        recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
+    _check_kinship(path, prepared.source, recorded)
     with clock.step("attribute"):
         origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
-        verdict = decide(Scene(graph, run.hierarchy, signals), origin)
+        verdict = decide(Scene(graph, run.hierarchy, recorded.signals, foreign=True), origin)
     notes = (*prepared.notes, *run.notes, *verdict.notes)
     return Judgement(file, replace(verdict, notes=notes), clock)
 
@@ -128,23 +127,25 @@ def _source_options(source: Source, load: LoadOptions, shapes: Sequence[str]) ->
 
 def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
     """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
-    made = prepared.inputs.tensors
+    made = dict(prepared.inputs.tensors)
+    data = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         dims = value.type.tensor_type.shape.dim
-        tensor = made.get(value.name)
-        if tensor is None or len(dims) != tensor.dim():
+        # Inputs that were renamed are told by their order.
+        ranked = [name for name, tensor in made.items() if tensor.dim() == len(dims)]
+        name = value.name if value.name in made else next(iter(ranked), None)
+        if name is None or value.name in data or len(dims) != made[name].dim():
             continue
+        tensor = made.pop(name)
         sizes = [dim.dim_value or size for dim, size in zip(dims, tensor.shape, strict=True)]
         if sizes != list(tensor.shape):
-            yield f"{value.name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
+            yield f"{name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_kinship(path: Path, model: str, graph: Graph, signals: Signals) -> None:
-    assert signals.trace is not None
-    assert signals.values is not None
-    found = kinship(graph, signals.trace, signals.values)
-    if not found.belongs:
+def _check_kinship(path: Path, model: str, recorded: Recorded) -> None:
+    assert recorded.kinship is not None
+    if not recorded.kinship.belongs:
         raise ModelMismatch(
-            f"{path} was not made from {model}: {found} of the file were found in the model",
+            f"{path} was not made from {model}: {recorded.kinship} of the file were found in the model",
             "Give the model, with the weights, that the file was exported from.",
         )

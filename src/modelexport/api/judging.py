@@ -44,10 +44,12 @@ def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Str
         kept = tuple(strategy for strategy in strategies if not strategy.needs)
         return kept, (f"judged without running the model again: {signals.trace_failure}",)
     fx = CATALOGUE["fx_graph"]
-    if fx not in strategies or not signals.fx_failure or signals.scopes.fx_calls:
+    if fx not in strategies or not signals.fx_failure:
         return strategies, ()
-    kept = tuple(strategy for strategy in strategies if strategy is not fx)
     note = f"fx_graph cannot trace this model ({signals.fx_failure})"
+    if signals.scopes.fx_calls:
+        return strategies, (f"{note}; the exporter's own FX nodes are used",)
+    kept = tuple(strategy for strategy in strategies if strategy is not fx)
     return kept or (CATALOGUE["htp"],), (note if kept else f"{note}; attributed by htp",)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from modelexport.errors import InputError
-from modelexport.graph.index import index_model
-from modelexport.record.signals import ExporterScopes, GraphValues, Signals, Trace
+from modelexport.graph.index import Graph, index_model
+from modelexport.record.signals import ExporterScopes, GraphValues, Signals
 from modelexport.strategies.catalogue import Need, Strategy
-from modelexport.strategies.projection.kinship import kinship
+from modelexport.strategies.projection.kinship import Kinship, kinship
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +38,11 @@ class SignalOptions:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Signals, and the FX graphs that were asked for by their kind."""
+    """Signals, the FX graphs that were asked for by their kind, and what the graph has in common with the model."""
 
     signals: Signals
     fx: Mapping[str, FxCapture]
+    kinship: Kinship | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -70,8 +71,11 @@ def record_signals(
     captures: dict[str, FxCapture] = {kind: _fx(run, found, kind) for kind in kinds}
     if not needs:
         return Recorded(Signals(scopes), captures)
-    signals = Signals(scopes, trace=found.trace, values=_values(file, found, options))
-    return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures)
+    values = _values(file, found, options)
+    graph = index_model(file.proto)
+    common = kinship(graph, found.trace, values)
+    signals = Signals(scopes, trace=found.trace, values=_trusted(values, graph, common))
+    return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)
 
 
 def _has_own_fx(scopes: ExporterScopes, options: SignalOptions) -> bool:
@@ -100,17 +104,15 @@ def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValue
         if not options.own_file:
             raise
         return weights_only(file, error.message)
-    return _trusted(graph_values(file, feed), file, found.trace)
+    return graph_values(file, feed)
 
 
-def _trusted(values: GraphValues, file: ModelFile, trace: Trace) -> GraphValues:
+def _trusted(values: GraphValues, graph: Graph, common: Kinship) -> GraphValues:
     """The values if the graph computes what the model computes; else its weights alone."""
-    graph = index_model(file.proto)
-    found = kinship(graph, trace, values)
-    if values.failure or found.computes_the_same:
+    if values.failure or common.computes_the_same:
         return values
     weights = {name: print_ for name, print_ in values.prints.items() if name in graph.initializers}
-    return GraphValues(weights, f"the graph computes other values than the model: {found} were found")
+    return GraphValues(weights, f"the graph computes other values than the model: {common} were found")
 
 
 def _arrays(arguments: CallArguments) -> dict[str, np.ndarray]:

@@ -59,6 +59,8 @@ class Stage:
     def open(self, path: Path) -> StagedFile:
         """Start a file that will replace `path` if the stage is committed."""
         _check_target(path)
+        if any(file.target.absolute() == path.absolute() for file in self._files):
+            raise FileUnwritable(f"two files would be written to {path}", "Give each of them a name of its own.")
         temporary = _temporary_beside(path)
         self._temporaries.append(temporary)  # before it exists, so that an interrupt cannot leave it behind
         with _unwritable(path):
