@@ -43,7 +43,7 @@ class StoredRecords:
             raise self.problems[0]
         raise RecordMissing(
             f"there is no hierarchy record in {path} or beside it",
-            f"Put {sidecar_path(path).name} back beside it, or get one with `modelexport export -m MODEL -o FILE`.",
+            f"Put {sidecar_path(path).name} back beside it, or make one: `modelexport attach {path} -m MODEL -o FILE`.",
         )
 
 

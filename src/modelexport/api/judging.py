@@ -6,13 +6,19 @@ from dataclasses import dataclass, replace
 
 from modelexport.api.attribute import Judged, Scene, judge
 from modelexport.graph.edges import edges_of
+from modelexport.record.evidence import Attribution, Claim, Confidence
+from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.signals import Signals
-from modelexport.resolve.merge import disagreements
+from modelexport.resolve.merge import Agreement, agreement, disagreements
 from modelexport.resolve.provenance import absent_modules, build_provenance
 from modelexport.roles.assign import assign_roles
 from modelexport.strategies.catalogue import ALL, CATALOGUE, Strategy, chosen
 from modelexport.strategies.claims import by_initializer, by_node
+
+_BY_VALUE = "htp"
+# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
+_TOO_MANY = 0.2
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,13 @@ def decide(scene: Scene, origin: Origin) -> Verdict:
     """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
     strategies, notes = _able(chosen(origin.strategy), scene.signals)
     judged = tuple(judge(strategy, scene) for strategy in strategies)
-    claims = [item.claims for item in judged]
+    if scene.foreign:
+        refuted = _refuted(judged, scene)
+        notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
+        judged_by = [item for item in judged if item.strategy not in refuted]
+    else:
+        judged_by = list(judged)
+    claims = [item.claims for item in judged_by]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
     found = build_provenance(
         scene.graph, scene.hierarchy, by_node(*claims), by_initializer(*claims), replace(origin, strategy=used)
@@ -36,6 +48,25 @@ def decide(scene: Scene, origin: Origin) -> Verdict:
     found = replace(found, absent=_absent(found, scene, judged), edges=edges_of(scene.graph))
     found = assign_roles(scene.graph, found)
     return Verdict(found, judged, (*notes, *_remarks(found, scene.signals, strategies)))
+
+
+def _refuted(judged: tuple[Judged, ...], scene: Scene) -> list[str]:
+    """Strategies that go by what a file says of itself, where values show that it says something else than is true."""
+    known = next((item.claims.nodes for item in judged if item.strategy == _BY_VALUE), {})
+    certain = {key: claim for key, claim in known.items() if claim.confidence is Confidence.EXACT}
+    found: list[str] = []
+    for item in judged:
+        said = [(item.claims.nodes[key], claim) for key, claim in certain.items() if key in item.claims.nodes]
+        false = sum(_contradicts(claim, fact, scene.hierarchy) for claim, fact in said)
+        if CATALOGUE[item.strategy].before and false > _TOO_MANY * len(said):
+            found.append(item.strategy)
+    return found
+
+
+def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
+    answer = Attribution(fact.owners, hierarchy.common_ancestor(fact.owners), fact.confidence)
+    fewer = set(fact.owners) < set(claim.owners)
+    return not fewer and agreement(claim, answer, hierarchy) is Agreement.OTHER
 
 
 def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:

@@ -113,12 +113,14 @@ class _Values:
         self.prints.append(print_of(tensor))
         reference = weakref.ref(tensor)
         self._known[id(tensor)] = (reference, number)
-        self._sharing[_memory(tensor)] = [reference, *map(weakref.ref, self._others(tensor))]
+        self._sharing.setdefault(_memory(tensor), []).append(reference)
         return number
 
     def change(self, tensor: torch.Tensor) -> list[int]:
         """New numbers for the tensors that look at the memory of this one, which was written into."""
-        return [self.add(other) for other in self._others(tensor)]
+        others = self._others(tensor)
+        self._sharing[_memory(tensor)] = [weakref.ref(tensor)]  # without those that are gone, or come back just now
+        return [self.add(other) for other in others]
 
     def number(self, tensor: torch.Tensor) -> int:
         reference, number = self._known.get(id(tensor), (None, -1))
@@ -126,8 +128,9 @@ class _Values:
 
     def _others(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         memory = _memory(tensor)
-        alive = [other for reference in self._sharing.get(memory, ()) if (other := reference()) is not None]
-        return [other for other in alive if memory and other is not tensor and _memory(other) == memory]
+        seen = [other for reference in self._sharing.get(memory, ()) if (other := reference()) is not None]
+        alive = {id(other): other for other in seen if memory and other is not tensor and _memory(other) == memory}
+        return list(alive.values())
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -42,5 +42,5 @@ def strategies(file: Path, model: str, form: str, output: Path | None, speech: S
         from modelexport.views.console import show
         from modelexport.views.score_tables import score_tables
 
-        show(score_tables(scores, verbose=speech.verbose), output)
+        show(score_tables(scores), output)
     return 0

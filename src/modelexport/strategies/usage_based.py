@@ -43,7 +43,9 @@ def _users(matched: Matched) -> dict[str, ModuleCall]:
     for node in matched.nodes:
         # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.
         telling = [name for name in node.inputs if name in matched.prints and matched.prints[name].telling]
-        places = {place for name in telling for place in uses_of(name, matched, uses)}
+        # A weight into which another module's was folded is nearly the same, and not that one's alone.
+        copied = [name for name in telling if matched.is_copy(name)]
+        places = {place for name in copied for place in uses_of(name, matched, uses)}
         calls = matched.calls(places)
         if len(calls) == 1 and any(_becomes(node, place, matched) for place in places):
             found[node.key] = calls.pop()

@@ -21,7 +21,7 @@ def weight_claims(
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         print_ = values.prints.get(name)
-        numbers = index.matches(print_) if print_ is not None and print_.telling else ()
+        numbers = index.copies(print_) if print_ is not None and print_.telling else ()
         owners = holders.of([number for number in numbers if number not in data])
         if owners:
             evidence = Evidence(EvidenceKind.PARAMETER, "content")

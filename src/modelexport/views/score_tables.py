@@ -15,12 +15,11 @@ from modelexport.views.amounts import counted, share_text
 from modelexport.views.console import plain, table
 
 SCORES_SCHEMA = 1
-_LISTED = 10
 _SECOND_DIGITS = 3
 _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
-def score_tables(scores: Scores, *, verbose: bool = False) -> Iterator[RenderableType]:
+def score_tables(scores: Scores) -> Iterator[RenderableType]:
     total = len(scores.provenance.nodes)
     yield plain(f"{scores.path}: {counted(total, 'node')}")
     levels = [level.label for level in _LEVELS]
@@ -32,7 +31,7 @@ def score_tables(scores: Scores, *, verbose: bool = False) -> Iterator[Renderabl
     yield shown
     yield Text("same, less, other: what the merged answer says, less than it, something else", "dim")
     yield Text(f"seconds are for judging; recording took {scores.recording:.1f} s for all of them together", "dim")
-    yield from _disputes(scores, verbose)
+    yield from _disputes(scores)
     for note in scores.notes:
         yield plain(f"note: {note}", "yellow")
 
@@ -61,16 +60,13 @@ def _cells(score: Score, total: int) -> list[str]:
     return [score.strategy, str(score.attributed), share, *map(str, numbers), f"{score.seconds:.2f}"]
 
 
-def _disputes(scores: Scores, verbose: bool) -> Iterator[RenderableType]:
+def _disputes(scores: Scores) -> Iterator[RenderableType]:
     if not scores.disputes:
         yield Text("no strategy contradicts another", "green")
         return
     yield Text(f"\n{counted(len(scores.disputes), 'node')} on which strategies contradict each other", "bold")
-    shown = scores.disputes if verbose else scores.disputes[:_LISTED]
-    for dispute in shown:
+    for dispute in scores.disputes:
         yield from _dispute(dispute)
-    if len(scores.disputes) > len(shown):
-        yield Text(f"… and {len(scores.disputes) - len(shown)} more (--verbose)", "dim")
 
 
 def _dispute(dispute: Dispute) -> Iterator[RenderableType]:

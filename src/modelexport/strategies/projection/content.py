@@ -14,6 +14,8 @@ _TOLERANCE = 2e-3
 # The nearest value is meant if the next one is this many times as far away.
 _FAR = 20.0
 _NOISE = 1e-6
+# What was only copied is equal but for the order in which a sketch was summed up.
+_COPIED = 1e-9
 
 
 class ValueIndex:
@@ -39,6 +41,11 @@ class ValueIndex:
     def alike(self, print_: Fingerprint) -> tuple[int, ...]:
         """Numbers of the values that hold the same, in whatever shape."""
         return tuple(sorted(self._near(print_) if print_.kind == "float" else self._equal(print_)))
+
+    def copies(self, print_: Fingerprint) -> tuple[int, ...]:
+        """Of those that match, the ones that were copied and not computed anew: nothing at all was folded in."""
+        near = self.matches(print_)
+        return tuple(number for number in near if distance(self._prints[number], print_) <= _COPIED)
 
     def _equal(self, print_: Fingerprint) -> list[int]:
         found = self._exact.get((print_.kind, print_.digest), [])

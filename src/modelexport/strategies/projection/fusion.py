@@ -29,7 +29,8 @@ def _unaccounted(node: Node, anchor: Anchor, matched: Matched, regions: Regions)
     """Work that lies before an anchor and that no other node can be part of."""
     # A node that passes a value on does nobody's work.
     others = [found for other, found in regions.candidates(node, anchor) if not matched.passes_on(other)]
-    work = _work(regions.ops_before(anchor.places), matched)
+    # What some node of the graph makes was not made here.
+    work = _work(regions.ops_before(anchor.places, matched.held), matched)
     if not others:
         return work
     # With other nodes before it, only what becomes such a node is surely its own.

@@ -46,6 +46,16 @@ class Matched:
         """Places of the operators that were given what the named value holds, and passed it on."""
         return sorted(self._places(name)[1])
 
+    def is_copy(self, name: str) -> bool:
+        """Whether a value is just what some value of the run is, and not nearly."""
+        return name in self.prints and bool(self._index.copies(self.prints[name]))
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """Values of the run that some node of the graph makes, whoever it belongs to."""
+        made = (name for node in self.nodes for name in node.outputs if name in self.graph.computed)
+        return frozenset(number for name in made for number in self.matches.get(name, ()))
+
     def passes_on(self, node: Node) -> bool:
         """Whether what a node makes is what it was given: a cast or a reshape that changes nothing."""
         made = {number for output in node.outputs for number in self.matches.get(output, ())}

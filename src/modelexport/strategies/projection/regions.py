@@ -7,7 +7,7 @@ operator that depends on everything that the node depends on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.graph.index import Node
@@ -125,15 +125,16 @@ class Regions:
                 waiting.extend(graph.predecessors(node))
         return sorted(found.values(), key=lambda node: node.position)
 
-    def ops_before(self, places: Iterable[int]) -> list[int]:
-        """The operators at these places, and those before them back to the nearest ends, in their order."""
+    def ops_before(self, places: Iterable[int], stops: Container[int] = ()) -> list[int]:
+        """The operators at these places, and those before them back to the nearest ends and `stops`, in their order."""
         found: set[int] = set()
         waiting = list(places)
         while waiting:
             place = waiting.pop()
             if place not in found:
                 found.add(place)
-                inner = [value for value in self._matched.trace.ops[place].inputs if value not in self._ends.of_run]
+                inputs = self._matched.trace.ops[place].inputs
+                inner = [value for value in inputs if value not in self._ends.of_run and value not in stops]
                 waiting.extend(self._matched.maker[value] for value in inner if value in self._matched.maker)
         return sorted(found)
 
