@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bench import coverage, export_overhead, record_size, startup, trace_memory
-from bench.report import page
+from bench.report import page, with_sections
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
 MEASUREMENTS = {
@@ -21,13 +21,11 @@ MEASUREMENTS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("only", nargs="*", metavar="NAME", help="measure these, and write no page")
+    parser.add_argument("only", nargs="*", metavar="NAME", help="measure these, and leave the rest of the page alone")
     only = parser.parse_args().only
     tables = [measure() for name, measure in MEASUREMENTS.items() if not only or name in only]
-    text = page(tables)
-    if not only:
-        PAGE.write_text(text)
-    sys.stdout.write(text)
+    PAGE.write_text(with_sections(PAGE.read_text(), tables) if only else page(tables))
+    sys.stdout.write("\n".join(table.markdown() for table in tables))
     missed = [table.title for table in tables if not table.holds]
     if missed:
         sys.stderr.write(f"missed: {', '.join(missed)}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -34,6 +35,14 @@ class Table:
 def page(tables: Sequence[Table]) -> str:
     head = f"# Measured\n\nWritten by `make bench`; do not edit. Measured on {machine()}.\n"
     return "\n".join([head, *(table.markdown() for table in tables)])
+
+
+def with_sections(text: str, tables: Sequence[Table]) -> str:
+    """A page with some of its sections measured again; a section that it does not have yet comes last."""
+    head, *sections = re.split(r"(?m)^(?=## )", text)
+    kept = {section.splitlines()[0]: section.strip() for section in sections}
+    kept.update({f"## {table.title}": table.markdown().strip() for table in tables})
+    return "\n\n".join([head.strip(), *kept.values()]) + "\n"
 
 
 def machine() -> str:

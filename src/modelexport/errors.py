@@ -94,7 +94,7 @@ class UnknownName(UserError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         import difflib  # only needed when something is wrong, and not quick to import
 
-        names = [str(item) for item in known]
+        names = [str(item) or "(model)" for item in known]
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names[:12])}."
         super().__init__(f"unknown {kind} {name!r}", hint)

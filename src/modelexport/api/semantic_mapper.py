@@ -67,6 +67,8 @@ class SemanticMapper:
 
     def get_node_entry(self, node: onnx.NodeProto | str) -> NodeEntry:
         """The node with its attribution. A node is given as itself, by its name or by its key."""
+        if not isinstance(node, (str, onnx.NodeProto)):
+            raise UserError(f"{node!r} is not a node", "Give a NodeProto, a node's name or its key.")
         return self.provenance.entry(node if isinstance(node, str) else self._key(node))
 
     def get_node_attribution(self, node: onnx.NodeProto | str) -> Attribution:

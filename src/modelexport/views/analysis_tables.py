@@ -11,16 +11,8 @@ from rich.text import Text
 from modelexport.analysis.facts import Analysis, FileFacts, NodeFacts, Tally, Unowned
 from modelexport.record.evidence import Confidence
 from modelexport.views.amounts import bytes_text, count_text, operators_text, share_text
-from modelexport.views.console import plain, table
+from modelexport.views.console import confidence_text, plain, table
 from modelexport.views.module_rows import FEW, Row, module_rows
-
-_STYLES = {
-    Confidence.EXACT: "green",
-    Confidence.STRONG: "green",
-    Confidence.INFERRED: "yellow",
-    Confidence.FALLBACK: "red",
-    Confidence.NONE: "red",
-}
 
 
 def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[RenderableType]:
@@ -99,7 +91,7 @@ def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
             *_amount(nodes, nodes.by_confidence[level]),
             *_amount(initializers, initializers.by_confidence[level]),
         )
-        shown.add_row(Text(level.label, _STYLES[level]), *cells)
+        shown.add_row(confidence_text(level), *cells)
     yield shown
     yield Text()
     evidence = table("Evidence", "kind", "nodes", "", right=("nodes", ""))

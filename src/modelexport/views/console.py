@@ -10,8 +10,17 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from modelexport.record.evidence import Confidence
 from modelexport.views.output import emit
 from modelexport.views.printable import printable
+
+_STYLES = {
+    Confidence.EXACT: "green",
+    Confidence.STRONG: "green",
+    Confidence.INFERRED: "yellow",
+    Confidence.FALLBACK: "red",
+    Confidence.NONE: "red",
+}
 
 # Wide enough for whole tags: what is not a terminal has no width of its own.
 _PIPE_WIDTH = 200
@@ -38,6 +47,10 @@ def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
 def plain(text: str, style: str = "") -> Text:
     """Text from a file: no markup in it is obeyed, no control character gets through."""
     return Text(printable(text), style=style)
+
+
+def confidence_text(confidence: Confidence) -> Text:
+    return Text(confidence.label, _STYLES[confidence])
 
 
 def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:

@@ -10,20 +10,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from modelexport.record.evidence import Confidence
 from modelexport.record.provenance import NodeEntry, Provenance
-from modelexport.views.console import plain, table
+from modelexport.views.console import confidence_text, plain, table
 from modelexport.views.printable import printable
 
 QUERY_SCHEMA = 1
-
-_STYLES = {
-    Confidence.EXACT: "green",
-    Confidence.STRONG: "green",
-    Confidence.INFERRED: "yellow",
-    Confidence.FALLBACK: "red",
-    Confidence.NONE: "red",
-}
 
 
 def query_names(nodes: Sequence[NodeEntry], provenance: Provenance) -> str:
@@ -50,7 +41,7 @@ def query_table(nodes: Sequence[NodeEntry], provenance: Provenance) -> Iterator[
                 plain(" + ".join(owner or "(model)" for owner in found.modules) or found.reason),
                 *(extras[column] for column in optional),
                 plain(provenance.tag(found)),
-                Text(found.confidence.label, _STYLES[found.confidence]),
+                confidence_text(found.confidence),
             )
         yield shown
         yield Text()
