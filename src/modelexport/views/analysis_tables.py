@@ -167,7 +167,7 @@ def _nodes(analysis: Analysis) -> Table:
             plain(owners),
             *(_optional(node, column) for column in optional),
             plain(node.tag),
-            Text(node.confidence.label, _STYLES[node.confidence]),
+            confidence_text(node.confidence),
             plain("; ".join(node.evidence) or node.reason, "dim"),
         )
     return shown
