@@ -34,7 +34,7 @@ def test_a_sidecar_can_be_loaded_without_its_file(small_path: Path, small: Small
 def test_a_file_without_a_record_says_how_to_get_one(small: SmallFile, tmp_path: Path) -> None:
     path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
     for read in (load, analyze, validate):
-        with pytest.raises(RecordMissing, match="modelexport export"):
+        with pytest.raises(RecordMissing, match="modelexport attach"):
             read(path)
 
 

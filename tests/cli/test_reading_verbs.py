@@ -171,7 +171,7 @@ def test_a_file_without_a_record(small: SmallFile, tmp_path: Path, capsys: pytes
         assert run(*verb) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: there is no hierarchy record")
-        assert "modelexport export" in error
+        assert "modelexport attach" in error
 
 
 @pytest.mark.parametrize("verb", ["analyze", "validate"])

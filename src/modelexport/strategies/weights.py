@@ -21,11 +21,15 @@ def weight_claims(
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         print_ = values.prints.get(name)
-        numbers = index.copies(print_) if print_ is not None and print_.telling else ()
-        owners = holders.of([number for number in numbers if number not in data])
+        if print_ is None or not print_.telling:
+            continue
+        copies = index.copies(print_)
+        owners = holders.of([number for number in copies or index.matches(print_) if number not in data])
         if owners:
+            # What is nearly the same was made narrower, or has something else folded into it.
+            sure = Confidence.EXACT if copies else Confidence.STRONG
             evidence = Evidence(EvidenceKind.PARAMETER, "content")
-            claims[name] = Claim(tuple(map(ModuleCall, owners)), Confidence.EXACT, (evidence,), strategy)
+            claims[name] = Claim(tuple(map(ModuleCall, owners)), sure, (evidence,), strategy)
     return claims
 
 
