@@ -58,7 +58,6 @@ class Judgement:
 
     file: ModelFile
     verdict: Verdict
-    clock: Clock
 
 
 def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judgement:
@@ -80,7 +79,7 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
         origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
         verdict = decide(Scene(graph, run.hierarchy, recorded.signals, foreign=True), origin)
     notes = (*prepared.notes, *run.notes, *verdict.notes)
-    return Judgement(file, replace(verdict, notes=notes), clock)
+    return Judgement(file, replace(verdict, notes=notes))
 
 
 def _prepared(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:

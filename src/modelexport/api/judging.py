@@ -34,13 +34,9 @@ def decide(scene: Scene, origin: Origin) -> Verdict:
     """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
     strategies, notes = _able(chosen(origin.strategy), scene.signals)
     judged = tuple(judge(strategy, scene) for strategy in strategies)
-    if scene.foreign:
-        refuted = _refuted(judged, scene)
-        notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
-        judged_by = [item for item in judged if item.strategy not in refuted]
-    else:
-        judged_by = list(judged)
-    claims = [item.claims for item in judged_by]
+    refuted = _refuted(judged, scene) if scene.foreign else []
+    notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
+    claims = [item.claims for item in judged if item.strategy not in refuted]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
     found = build_provenance(
         scene.graph, scene.hierarchy, by_node(*claims), by_initializer(*claims), replace(origin, strategy=used)

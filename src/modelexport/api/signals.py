@@ -88,10 +88,10 @@ def _probe(run: TracedRun, file: ModelFile) -> Probe:
     from modelexport.capture.session import probe
 
     try:
-        taken = assigned(file.proto, _arrays(run.arguments)).values()
+        taken = set(assigned(file.proto, _arrays(run.arguments)).values())
     except InputError:
-        taken = {}.values()  # the graph cannot be run; whoever has to know hears of it when values are recorded
-    return probe(run, set(taken))
+        taken = set()  # the graph cannot be run; whoever has to know hears of it when values are recorded
+    return probe(run, taken)
 
 
 def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValues:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
@@ -63,10 +64,7 @@ class ValueIndex:
 
 
 def size_of(print_: Fingerprint) -> int:
-    size = 1
-    for dim in print_.shape:
-        size *= dim
-    return size
+    return math.prod(print_.shape)
 
 
 def match_values(index: ValueIndex, prints: Mapping[str, Fingerprint]) -> dict[str, tuple[int, ...]]:
