@@ -1,0 +1,262 @@
+"""What `verify` found: how far each module's numbers are right, and what the values say about each node's module."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from modelexport.record.hierarchy import ModuleCall
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far tensors at one place of two runs are apart; the worst where several were compared.
+
+    max_abs   the largest difference between two elements
+    max_rel   the largest difference, relative to the element and the tensor's usual size (its root mean square)
+    sqnr      signal to noise in decibels; infinite where the tensors are equal
+    cosine    of the angle between the two
+    unlike    elements that are not finite in one of them only, or not in the same way
+    agrees    whether everything is within the tolerance that was asked for
+    """
+
+    max_abs: float
+    max_rel: float
+    sqnr: float
+    cosine: float
+    unlike: int
+    agrees: bool
+
+    @classmethod
+    def worst(cls, differences: Iterable[Difference]) -> Difference | None:
+        """None if there was nothing to compare."""
+        found = list(differences)
+        if not found:
+            return None
+        return cls(
+            max_abs=max(item.max_abs for item in found),
+            max_rel=max(item.max_rel for item in found),
+            sqnr=min(item.sqnr for item in found),
+            cosine=min(item.cosine for item in found),
+            unlike=sum(item.unlike for item in found),
+            agrees=all(item.agrees for item in found),
+        )
+
+
+class Status(StrEnum):
+    """What the numbers of one module call say.
+
+    OK            what it returned agrees
+    DIVERGES      what it was given agrees, and what it returned does not
+    FOLLOWS       what it was given differs already
+    NOT_COMPARED  none of what it returned is in the graph (fused, folded, or nothing to do)
+    """
+
+    OK = "ok"
+    DIVERGES = "diverges"
+    FOLLOWS = "follows"
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class CallNumbers:
+    """One module call, in the order in which calls end. `reason` says why nothing was compared."""
+
+    call: ModuleCall
+    class_name: str
+    inputs: Difference | None
+    outputs: Difference | None
+    status: Status
+    reason: str = ""
+
+    @property
+    def lost(self) -> float:
+        """Decibels between what goes in and what comes out; 0 where nothing is lost or nothing was compared."""
+        if self.outputs is None:
+            return 0.0
+        ceiling = _FLOAT_NOISE if self.inputs is None else min(self.inputs.sqnr, _FLOAT_NOISE)
+        return max(0.0, ceiling - min(self.outputs.sqnr, _FLOAT_NOISE))
+
+
+# Decibels between a float and its last bit: more than that is no difference at all.
+_FLOAT_NOISE = 140.0
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where the numbers go wrong first.
+
+    calls    the module call; several where one fused node does the work of all of them
+    node     the key of the node whose value is the first that differs
+    inputs   how well what goes in still agrees; None if nothing of it is in both
+    """
+
+    calls: tuple[ModuleCall, ...]
+    class_names: tuple[str, ...]
+    node: str
+    inputs: Difference | None
+    outputs: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """Where NaN or infinity comes up first: a node whose inputs are finite and whose output is not.
+
+    kind  `NaN` or `Inf`
+    both  PyTorch (or the file compared with) has it at that place too
+    """
+
+    kind: str
+    node: str
+    calls: tuple[ModuleCall, ...]
+    both: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDifference:
+    """A parameter that the model holds with other numbers than the file. `name` is that in the state_dict."""
+
+    name: str
+    initializer: str
+    max_abs: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCheck:
+    """How many parameters could be compared with the file's weights, and those that differ."""
+
+    compared: int
+    differing: tuple[ParameterDifference, ...] = ()
+
+
+class Verdict(StrEnum):
+    """What values say about the module that a node is credited to.
+
+    PROVED        its value was issued by exactly that module call
+    ENCLOSED      it lies between proved nodes of that call
+    NOT_PROVABLE  values cannot tell; the reason says why
+    CONTRADICTED  another call issued its value, or the work between proved nodes is that of another call
+    UNATTRIBUTED  it is credited to nobody
+    """
+
+    PROVED = "proved"
+    ENCLOSED = "enclosed"
+    NOT_PROVABLE = "not provable"
+    CONTRADICTED = "contradicted"
+    UNATTRIBUTED = "unattributed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProof:
+    """One node.
+
+    claimed  the module calls that the record credits it to
+    issued   the module calls that values point to; empty where they point to none
+    compute  it makes float values that depend on the model's inputs
+    """
+
+    key: str
+    name: str
+    op_type: str
+    claimed: tuple[ModuleCall, ...]
+    verdict: Verdict
+    reason: str = ""
+    issued: tuple[ModuleCall, ...] = ()
+    compute: bool = False
+
+
+@dataclass(frozen=True)
+class AttributionProof:
+    """The verdict on every node, in file order."""
+
+    nodes: tuple[NodeProof, ...]
+
+    @cached_property
+    def counts(self) -> Mapping[Verdict, int]:
+        counted = Counter(node.verdict for node in self.nodes)
+        return {verdict: counted[verdict] for verdict in Verdict}
+
+    @cached_property
+    def reasons(self) -> Mapping[str, int]:
+        """Why nodes are not provable, most frequent first."""
+        found = Counter(node.reason for node in self.nodes if node.verdict is Verdict.NOT_PROVABLE)
+        return dict(found.most_common())
+
+    @property
+    def contradicted(self) -> tuple[NodeProof, ...]:
+        return tuple(node for node in self.nodes if node.verdict is Verdict.CONTRADICTED)
+
+    @property
+    def compute(self) -> int:
+        """Nodes that make floats from the model's inputs."""
+        return sum(node.compute for node in self.nodes)
+
+    @property
+    def compute_shown(self) -> int:
+        """Those of them that are proved or enclosed."""
+        shown = (Verdict.PROVED, Verdict.ENCLOSED)
+        return sum(node.compute and node.verdict in shown for node in self.nodes)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An element may differ by atol + rtol × (its size + the root mean square of its tensor).
+
+    min_sqnr  if given, this decides in place of the two
+    """
+
+    atol: float = 1e-5
+    rtol: float = 1e-4
+    min_sqnr: float | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything that one run of `verify` found.
+
+    reference   what the file was compared with: a model's name, or the path of another file
+    samples     how many inputs it was run on; differences are the worst over all of them
+    calls       module calls in the order in which they end
+    outputs     what the model returns, by name
+    divergence  where numbers go wrong first, if they do
+    parameters  None where two files were compared
+    proof       None where two files were compared, or it was not asked for
+    """
+
+    file: str
+    reference: str
+    samples: int
+    tolerance: Tolerance
+    calls: tuple[CallNumbers, ...]
+    outputs: Mapping[str, Difference]
+    divergence: Divergence | None = None
+    not_finite: tuple[NotFinite, ...] = ()
+    parameters: ParameterCheck | None = None
+    proof: AttributionProof | None = None
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def numbers_agree(self) -> bool:
+        wrong = (item for item in self.outputs.values() if not item.agrees)
+        return self.divergence is None and next(wrong, None) is None
+
+    @property
+    def ok(self) -> bool:
+        """Nothing differs, and no attribution is contradicted."""
+        weights = self.parameters is None or not self.parameters.differing
+        surprises = any(not item.both for item in self.not_finite)
+        tags = self.proof is None or not self.proof.contradicted
+        return self.numbers_agree and weights and tags and not surprises
+
+    def ranked(self) -> tuple[CallNumbers, ...]:
+        """Calls by the decibels that they lose, most first."""
+        return tuple(sorted(self.calls, key=lambda item: (-item.lost, _finite(item.outputs))))
+
+
+def _finite(difference: Difference | None) -> float:
+    return math.inf if difference is None else difference.sqnr
