@@ -31,6 +31,11 @@ class Difference:
     unlike: int
     agrees: bool
 
+    @property
+    def equal(self) -> bool:
+        """Not one bit of noise."""
+        return self.sqnr == math.inf
+
     @classmethod
     def worst(cls, differences: Iterable[Difference]) -> Difference | None:
         """None if there was nothing to compare."""
