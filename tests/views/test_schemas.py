@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small_file import NODES, SmallFile, small_hierarchy
+from tests.verifying import VERIFICATIONS
 
 from modelexport.api.reading import analyze
 from modelexport.record.document import to_document
 from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.verification import Verification
 from modelexport.views.as_json import analysis_json
+from modelexport.views.verification_json import verification_json
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -57,7 +60,7 @@ def schema(name: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", ["analysis", "hierarchy"])
+@pytest.mark.parametrize("name", ["analysis", "hierarchy", "verification"])
 def test_schemas_are_valid(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
 
@@ -82,3 +85,10 @@ def test_analyses_written_before_there_were_roles_conform(small_path: Path) -> N
 @given(RECIPES)
 def test_records_conform(recipe: SmallFile) -> None:
     jsonschema.validate(json.loads(json.dumps(to_document(recipe.provenance()))), schema("hierarchy"))
+
+
+@given(VERIFICATIONS)
+def test_verifications_conform(found: Verification) -> None:
+    text = verification_json(found)
+    assert text.isascii()
+    jsonschema.validate(json.loads(text), schema("verification"))

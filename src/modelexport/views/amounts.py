@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+
+from modelexport.record.hierarchy import ModuleCall
 
 _SHOWN_OPERATORS = 5
 _BYTES = ("B", "KB", "MB", "GB", "TB")
@@ -45,3 +48,34 @@ def _scaled(number: int, units: tuple[str, ...], gap: str) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def reasons_text(reasons: Mapping[str, int]) -> str:
+    """A single reason needs no number."""
+    if len(reasons) == 1:
+        return next(iter(reasons))
+    ordered = sorted(reasons.items(), key=lambda item: -item[1])
+    return ", ".join(f"{reason} {count}" for reason, count in ordered)
+
+
+def calls_text(calls: Iterable[ModuleCall]) -> str:
+    return " + ".join(str(call) or "(model)" for call in calls)
+
+
+def decibels_text(number: float, digits: int = 0) -> str:
+    """Never `-0`: less than half of the last digit is nothing."""
+    return _not_finite(number) or f"{round(number, digits) + 0.0:.{digits}f}"
+
+
+def difference_text(number: float) -> str:
+    return _not_finite(number) or (f"{number:.1e}" if number else "0")
+
+
+def cosine_text(number: float) -> str:
+    return _not_finite(number) or f"{number:.6f}"
+
+
+def _not_finite(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    return "" if math.isfinite(number) else "∞" if number > 0 else "-∞"

@@ -1,0 +1,140 @@
+"""A verification for programs.
+
+The keys are a promise: they keep to `record/schema/verification.schema.json`. JSON has no NaN and no infinity; a
+number that is none of the finite ones is null, and `equal` tells tensors without any noise from those that are
+nothing but noise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.verification import (
+    AttributionProof,
+    CallNumbers,
+    Difference,
+    Divergence,
+    NodeProof,
+    NotFinite,
+    ParameterCheck,
+    Tolerance,
+    Verification,
+)
+
+VERIFICATION_SCHEMA = 1
+_SECOND_DIGITS = 3
+
+Json = dict[str, Any]
+
+
+def verification_json(verification: Verification) -> str:
+    found = verification
+    document = {
+        "schema": VERIFICATION_SCHEMA,
+        "file": found.file,
+        "reference": found.reference,
+        "ok": found.ok,
+        "numbers_agree": found.numbers_agree,
+        "samples": found.samples,
+        "tolerance": _tolerance(found.tolerance),
+        "parameters": None if found.parameters is None else _parameters(found.parameters),
+        "calls": [_call(item) for item in found.calls],
+        "outputs": {name: _difference(item) for name, item in found.outputs.items()},
+        "divergence": None if found.divergence is None else _divergence(found.divergence),
+        "not_finite": [_not_finite(item) for item in found.not_finite],
+        "proof": None if found.proof is None else _proof(found.proof),
+        "notes": list(found.notes),
+        "seconds": {step: round(seconds, _SECOND_DIGITS) for step, seconds in found.seconds.items()},
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _tolerance(tolerance: Tolerance) -> Json:
+    least = tolerance.min_sqnr
+    return {
+        "atol": _finite(tolerance.atol),
+        "rtol": _finite(tolerance.rtol),
+        "min_sqnr": None if least is None else _finite(least),
+    }
+
+
+def _parameters(check: ParameterCheck) -> Json:
+    differing = [
+        {"name": item.name, "initializer": item.initializer, "max_abs": _finite(item.max_abs)}
+        for item in check.differing
+    ]
+    return {"compared": check.compared, "differing": differing}
+
+
+def _call(item: CallNumbers) -> Json:
+    return {
+        "path": item.call.path,
+        "call": item.call.index,
+        "class": item.class_name,
+        "status": item.status.value,
+        "reason": item.reason,
+        "inputs": None if item.inputs is None else _difference(item.inputs),
+        "outputs": None if item.outputs is None else _difference(item.outputs),
+        "lost": _finite(item.lost),
+    }
+
+
+def _difference(difference: Difference) -> Json:
+    return {
+        "max_abs": _finite(difference.max_abs),
+        "max_rel": _finite(difference.max_rel),
+        "sqnr": _finite(difference.sqnr),
+        "cosine": _finite(difference.cosine),
+        "unlike": difference.unlike,
+        "equal": difference.equal,
+        "agrees": difference.agrees,
+    }
+
+
+def _divergence(found: Divergence) -> Json:
+    return {
+        "modules": _modules(found.calls),
+        "classes": list(found.class_names),
+        "node": found.node,
+        "inputs": None if found.inputs is None else _difference(found.inputs),
+        "outputs": _difference(found.outputs),
+    }
+
+
+def _not_finite(found: NotFinite) -> Json:
+    return {"kind": found.kind, "node": found.node, "modules": _modules(found.calls), "both": found.both}
+
+
+def _proof(proof: AttributionProof) -> Json:
+    return {
+        "counts": {verdict.value: count for verdict, count in proof.counts.items()},
+        "reasons": dict(proof.reasons),
+        "compute": proof.compute,
+        "compute_shown": proof.compute_shown,
+        "nodes": [_node(node) for node in proof.nodes],
+    }
+
+
+def _node(node: NodeProof) -> Json:
+    return {
+        "name": node.name,
+        "key": node.key,
+        "op_type": node.op_type,
+        "verdict": node.verdict.value,
+        "claimed": _modules(node.claimed),
+        "issued": _modules(node.issued),
+        "reason": node.reason,
+        "compute": node.compute,
+    }
+
+
+def _modules(calls: Iterable[ModuleCall]) -> list[str]:
+    return [str(call) for call in calls]
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
