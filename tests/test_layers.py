@@ -198,6 +198,7 @@ def test_importing_the_package_is_light() -> None:
         "export --help",
         "attach --help",
         "strategies --help",
+        "verify --help",
         "analyze",
         "validate",
         "compare",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
+    from modelexport.api.verify import verify
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.evidence import Attribution, Confidence, Evidence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from modelexport.record.provenance import NodeEntry, Provenance
     from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
     from modelexport.record.tensors import Boundary, TensorEntry
+    from modelexport.record.verification import Difference, Verdict, Verification
 
 # Where each public name lives. They are imported on first use, so that `import modelexport` costs nothing and no name
 # that works without torch ever imports it.
@@ -40,6 +42,7 @@ _HOMES = {
     "Attribution": "record.evidence",
     "Boundary": "record.tensors",
     "Confidence": "record.evidence",
+    "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
     "Hierarchy": "record.hierarchy",
@@ -58,6 +61,8 @@ _HOMES = {
     "TracingHierarchyBuilder": "capture.hierarchy",
     "UniversalHierarchyExporter": "api.exporters",
     "UserError": "errors",
+    "Verdict": "record.verification",
+    "Verification": "record.verification",
     "analyze": "api.reading",
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
@@ -67,6 +72,7 @@ _HOMES = {
     "load": "api.reading",
     "query": "api.query",
     "validate": "api.reading",
+    "verify": "api.verify",
 }
 
 __all__ = [
@@ -74,6 +80,7 @@ __all__ = [
     "Attribution",
     "Boundary",
     "Confidence",
+    "Difference",
     "Evidence",
     "ExportResult",
     "Hierarchy",
@@ -91,6 +98,8 @@ __all__ = [
     "TracingHierarchyBuilder",
     "UniversalHierarchyExporter",
     "UserError",
+    "Verdict",
+    "Verification",
     "analyze",
     "attach",
     "compare",
@@ -100,6 +109,7 @@ __all__ = [
     "load",
     "query",
     "validate",
+    "verify",
 ]
 
 

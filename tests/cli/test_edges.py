@@ -80,7 +80,9 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-@pytest.mark.parametrize("verb", ["", "export", "attach", "strategies", "analyze", "validate", "compare", "query"])
+@pytest.mark.parametrize(
+    "verb", ["", "export", "attach", "strategies", "verify", "analyze", "validate", "compare", "query"]
+)
 def test_help_imports_nothing_but_click(verb: str) -> None:
     command = _command("-X", "importtime", "-m", "modelexport", *verb.split(), "--help")
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())

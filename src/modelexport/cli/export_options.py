@@ -29,7 +29,16 @@ _INPUTS = (
         "--input", multiple=True, metavar="NAME=SHAPE[:DTYPE]", help="Shape and type of an input; repeatable."
     ),
     click.option("--input-specs", type=_FILE, metavar="FILE", help="A JSON file with shapes and types of inputs."),
-    click.option("--inputs", type=_FILE, metavar="FILE", help="An .npz file with the inputs themselves."),
+)
+_GIVEN = (click.option("--inputs", type=_FILE, metavar="FILE", help="An .npz file with the inputs themselves."),)
+_GIVEN_SEVERAL = (
+    click.option(
+        "--inputs",
+        type=_FILE,
+        multiple=True,
+        metavar="FILE",
+        help="An .npz file with the inputs themselves; repeatable, each is one run.",
+    ),
 )
 _EXPORTING = (
     click.option("--static", is_flag=True, help="Fix every axis."),
@@ -97,7 +106,12 @@ _TAGGING = (
 
 def loading_options(function: _Function) -> _Function:
     """Where a model and its inputs come from."""
-    return _decorated(function, (*_LOADING, *_INPUTS))
+    return _decorated(function, (*_LOADING, *_INPUTS, *_GIVEN))
+
+
+def repeated_options(function: _Function) -> _Function:
+    """The same for a verb that can run the model on several inputs."""
+    return _decorated(function, (*_LOADING, *_INPUTS, *_GIVEN_SEVERAL))
 
 
 def tagging_options(function: _Function) -> _Function:
@@ -106,7 +120,7 @@ def tagging_options(function: _Function) -> _Function:
 
 
 def export_options(function: _Function) -> _Function:
-    return _decorated(function, (*_LOADING, *_INPUTS, *_EXPORTING, *_TAGGING))
+    return _decorated(function, (*_LOADING, *_INPUTS, *_GIVEN, *_EXPORTING, *_TAGGING))
 
 
 def _decorated(function: _Function, options: tuple[Callable[[Any], Any], ...]) -> _Function:

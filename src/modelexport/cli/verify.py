@@ -1,0 +1,123 @@
+"""`modelexport verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelexport.cli.export_options import repeated_options
+from modelexport.cli.options import Speech, format_option, output_option, spare_inputs, speech_options
+from modelexport.cli.running import quiet_run
+from modelexport.errors import UserError
+from modelexport.record.verification import Tolerance, Verification
+from modelexport.views.verification_rows import Shown
+
+_TOLERANCE = Tolerance()
+_FILE = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """How the result is shown, and where it goes."""
+
+    form: str
+    output: Path | None
+    sort: str | None
+    top: int | None
+    everything: bool
+
+
+def _report_options(function: Callable[..., int]) -> Callable[..., int]:
+    """These come to the verb as `report`."""
+
+    @wraps(function)
+    def with_report(
+        *, form: str, output: Path | None, sort: str | None, top: int | None, everything: bool, **options: Any
+    ) -> int:
+        return function(report=_Report(form, output, sort, top, everything), **options)
+
+    decorated: Callable[..., int] = with_report
+    for option in (
+        output_option("Write to FILE instead of standard output."),
+        format_option("text", "json", "csv"),
+        click.option("--all", "everything", is_flag=True, help="Show all modules."),
+        click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show so many modules."),
+        click.option(
+            "--sort",
+            type=click.Choice(["order", "lost"]),
+            help="Modules in order of execution, or by lost SQNR.  [default: order; with --against, lost]",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=_FILE)
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="The PyTorch model: a folder, a config.json, a hub id, or package.module:callable. "
+    "With --against, it only makes the inputs.",
+)
+@click.option("--against", type=_FILE, metavar="OTHER", help="Another ONNX file of the same model to compare with.")
+@repeated_options
+@click.option(
+    "--samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Make so many inputs."
+)
+@click.option("--atol", type=float, default=_TOLERANCE.atol, show_default=True, help="Absolute tolerance.")
+@click.option("--rtol", type=float, default=_TOLERANCE.rtol, show_default=True, help="Relative tolerance.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
+@click.option("--as-deployed", is_flag=True, help="Run FILE with ONNX Runtime's optimizations.")
+@click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
+@_report_options
+@speech_options
+def verify(file: Path, against: Path | None, no_proof: bool, report: _Report, speech: Speech, **options: Any) -> int:
+    """Check by values that FILE computes what its model computes, and that its nodes are credited to the right modules.
+
+    \b
+    modelexport verify bert.onnx -m ./bert
+    modelexport verify int8.onnx --against fp32.onnx
+
+    Both run on the same inputs, and what every module call is given and returns is compared. The first module whose
+    inputs agree and whose outputs do not is named. Exits with 1 if numbers differ or an attribution is contradicted.
+    """
+    if options["model"] is None and against is None:
+        raise UserError(
+            f"there is nothing to compare {file} with",
+            "Give the model that it was exported from (-m), or another file of the same model (--against).",
+        )
+    if report.everything and report.top is not None:
+        raise UserError("--all and --top contradict each other", "Leave one of them out.")
+    from modelexport.api.verify import verify as verify_file
+
+    spare_inputs(report.output, file, *([against] if against else []), *options["inputs"])
+    with quiet_run(speech) as progress:
+        found = verify_file(file, against=against, proof=not no_proof, progress=progress, **options)
+    by_loss = report.sort == "lost" or (report.sort is None and against is not None)
+    _show(found, report, Shown(by_loss, report.top, report.everything, speech.verbose), speech)
+    return 0 if found.ok else 1
+
+
+def _show(found: Verification, report: _Report, shown: Shown, speech: Speech) -> None:
+    if report.form == "json":
+        from modelexport.views.output import emit
+        from modelexport.views.verification_json import verification_json
+
+        emit(verification_json(found), report.output)
+    elif report.form == "csv":
+        from modelexport.views.as_csv import verification_csv
+        from modelexport.views.output import emit
+
+        emit(verification_csv(found), report.output)
+    elif report.output is not None or not speech.quiet:
+        from modelexport.views.console import show
+        from modelexport.views.verification_tables import verification_tables
+
+        show(verification_tables(found, shown), report.output)
