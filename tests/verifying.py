@@ -112,7 +112,7 @@ VERIFICATIONS = st.builds(
     file=TEXT,
     reference=TEXT,
     samples=COUNT,
-    tolerance=st.builds(Tolerance, NUMBER, NUMBER, st.none() | NUMBER),
+    tolerance=st.builds(Tolerance, st.none() | NUMBER, st.none() | NUMBER, st.none() | NUMBER),
     calls=st.lists(CALL_NUMBERS, max_size=6).map(tuple),
     outputs=st.dictionaries(TEXT, DIFFERENCES, max_size=2),
     divergence=st.none() | _divergences(),

@@ -36,7 +36,7 @@ def row(found: Verification, name: str, shown: Shown = Shown()) -> list[str]:  #
 def test_a_file_that_is_as_it_should_be() -> None:
     found = verification(numbers("fc", math.inf, 131), numbers("", math.inf, 131, class_name="Net"))
     assert lines(found) == [
-        "a.onnx against ./net · 1 input · differences up to 1e-05 + 0.0001 × size allowed",
+        "a.onnx against ./net · 1 input · as exact as the number formats are",
         "",
         "module       calls  max |Δ|  SQNR dB    cosine  status",
         "fc Linear        1  2.8e-07      131  1.000000  ok",
@@ -47,6 +47,18 @@ def test_a_file_that_is_as_it_should_be() -> None:
         "",
         "everything agrees",
     ]
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "text"),
+    [
+        (Tolerance(1e-3, 0.5), "atol 0.001, rtol 0.5"),
+        (Tolerance(rtol=1e-4), "atol by number format, rtol 0.0001"),
+        (Tolerance(1e-3, 0.5, 40), "at least 40 dB asked for"),
+    ],
+)
+def test_what_is_allowed(tolerance: Tolerance, text: str) -> None:
+    assert lines(replace(verification(), tolerance=tolerance))[0].endswith(f" · {text}")
 
 
 def test_decibels_asked_for() -> None:

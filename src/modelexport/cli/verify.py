@@ -14,10 +14,9 @@ from modelexport.cli.export_options import repeated_options
 from modelexport.cli.options import Speech, format_option, output_option, spare_inputs, speech_options
 from modelexport.cli.running import quiet_run
 from modelexport.errors import UserError
-from modelexport.record.verification import Tolerance, Verification
+from modelexport.record.verification import Verification
 from modelexport.views.verification_rows import Shown
 
-_TOLERANCE = Tolerance()
 _FILE = click.Path(path_type=Path)
 
 
@@ -71,14 +70,22 @@ def _report_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Make so many inputs."
 )
-@click.option("--atol", type=float, default=_TOLERANCE.atol, show_default=True, help="Absolute tolerance.")
-@click.option("--rtol", type=float, default=_TOLERANCE.rtol, show_default=True, help="Relative tolerance.")
+@click.option("--atol", type=float, help="Absolute tolerance; by the number format if not given.")
+@click.option("--rtol", type=float, help="Relative tolerance; by the number format if not given.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
 @click.option("--as-deployed", is_flag=True, help="Run FILE with ONNX Runtime's optimizations.")
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
 @_report_options
 @speech_options
-def verify(file: Path, against: Path | None, no_proof: bool, report: _Report, speech: Speech, **options: Any) -> int:
+def verify(
+    file: Path,
+    inputs: tuple[Path, ...],
+    against: Path | None,
+    no_proof: bool,
+    report: _Report,
+    speech: Speech,
+    **options: Any,
+) -> int:
     """Check by values that FILE computes what its model computes, and that its nodes are credited to the right modules.
 
     \b
@@ -97,9 +104,11 @@ def verify(file: Path, against: Path | None, no_proof: bool, report: _Report, sp
         raise UserError("--all and --top contradict each other", "Leave one of them out.")
     from modelexport.api.verify import verify as verify_file
 
-    spare_inputs(report.output, file, *([against] if against else []), *options["inputs"])
+    spare_inputs(report.output, file, *([against] if against else []), *inputs)
     with quiet_run(speech) as progress:
-        found = verify_file(file, against=against, proof=not no_proof, progress=progress, **options)
+        found = verify_file(
+            file, against=against, inputs=inputs or None, proof=not no_proof, progress=progress, **options
+        )
     by_loss = report.sort == "lost" or (report.sort is None and against is not None)
     _show(found, report, Shown(by_loss, report.top, report.everything, speech.verbose), speech)
     return 0 if found.ok else 1

@@ -16,6 +16,10 @@ _WORDS = {
     "attribute": "attributing nodes",
     "write": "writing",
     "check": "comparing outputs with PyTorch",
+    "parameters": "comparing weights",
+    "model": "running the model, every operator recorded",
+    "file": "running the file and comparing its values",
+    "proof": "proving attributions",
 }
 
 

@@ -54,12 +54,8 @@ def verification_json(verification: Verification) -> str:
 
 
 def _tolerance(tolerance: Tolerance) -> Json:
-    least = tolerance.min_sqnr
-    return {
-        "atol": _finite(tolerance.atol),
-        "rtol": _finite(tolerance.rtol),
-        "min_sqnr": None if least is None else _finite(least),
-    }
+    given = {"atol": tolerance.atol, "rtol": tolerance.rtol, "min_sqnr": tolerance.min_sqnr}
+    return {name: None if value is None else _finite(value) for name, value in given.items()}
 
 
 def _parameters(check: ParameterCheck) -> Json:

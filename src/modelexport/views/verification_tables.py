@@ -61,7 +61,10 @@ def _head(verification: Verification) -> Text:
 def _allowed(tolerance: Tolerance) -> str:
     if tolerance.min_sqnr is not None:
         return f"at least {tolerance.min_sqnr:g} dB asked for"
-    return f"differences up to {tolerance.atol:g} + {tolerance.rtol:g} × size allowed"
+    if tolerance.atol is None and tolerance.rtol is None:
+        return "as exact as the number formats are"
+    given = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    return ", ".join(f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in given.items())
 
 
 def _parameters(check: ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
