@@ -6,6 +6,7 @@
         ├── ModelUnloadable                found, but it cannot be turned into a module
         ├── InputError                     an input's name, shape, type or file is wrong
         ├── ExportFailed                   torch cannot export this model this way
+        ├── RuntimeFailed                  ONNX Runtime cannot load or run the file
         ├── FileUnreadable                 missing, truncated, or not ONNX
         ├── FileUnwritable                 no permission, no room, no such folder
         ├── ModelMismatch                  the file was not made from the model
@@ -57,6 +58,10 @@ class InputError(UserError):
 
 
 class ExportFailed(UserError):
+    pass
+
+
+class RuntimeFailed(UserError):
     pass
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.building import body, model, node
 from tests.conftest import Exports
 
-from modelexport.capture import graph_values as stage
+from modelexport.capture import pieces
 from modelexport.capture.graph_values import graph_values, weights_only
 from modelexport.graph.fingerprint import fingerprint, same_content
 from modelexport.graph.model_file import open_model, parse_model
@@ -27,8 +27,7 @@ BOTH = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.fixture(params=["in one run", "node by node"])
 def sliced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "node by node":
-        monkeypatch.setattr(stage, "_FIRST_RUN", 1)
-        monkeypatch.setattr(stage, "_LONGEST_RUN", 1)
+        monkeypatch.setattr(pieces, "_LONGEST_PIECE", 1)
 
 
 def seen(proto: onnx.ModelProto, **inputs: np.ndarray) -> GraphValues:
@@ -76,8 +75,7 @@ def test_a_real_export_gives_what_a_plain_run_gives(
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     file = open_model(path)
     taken = {name: array for name, array in feed.items() if name in {value.name for value in file.proto.graph.input}}
-    monkeypatch.setattr(stage, "_FIRST_RUN", 7)
-    monkeypatch.setattr(stage, "_LONGEST_RUN", 7)
+    monkeypatch.setattr(pieces, "_LONGEST_PIECE", 7)
     found = graph_values(file, taken)
     assert found.failure == ""
     whole = onnx.load(path)
@@ -221,47 +219,6 @@ def test_values_of_a_type_that_numpy_lacks_are_passed_on() -> None:
     found = seen(model(*casts))
     assert found.failure == ""
     assert set(found.prints) == {"x", "y"}
-
-
-# memory
-
-
-def test_a_run_that_makes_much_is_followed_by_a_shorter_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths: list[int] = []
-    run = stage._Run._run
-
-    def counted(self: stage._Run, start: int, end: int) -> int:
-        lengths.append(end - start)
-        return run(self, start, end)
-
-    monkeypatch.setattr(stage._Run, "_run", counted)
-    chain = [node("Sin", "x" if not place else f"v{place}", f"v{place + 1}") for place in range(100)]
-    proto = model(*chain, outputs="v100")
-    plenty = seen(proto)
-    assert lengths == [32, 64, 4]
-    lengths.clear()
-    monkeypatch.setattr(stage, "_BUDGET", X.nbytes * 3)
-    scarce = seen(proto)
-    assert lengths[:5] == [32, 16, 8, 4, 2]
-    assert max(lengths[5:]) <= 4
-    assert scarce == plenty
-
-
-def test_what_no_later_node_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[set[str]] = []
-    drop = stage._Run._drop
-
-    def watched(self: stage._Run, end: int) -> None:
-        drop(self, end)
-        alive.append(set(self._alive))
-
-    monkeypatch.setattr(stage._Run, "_drop", watched)
-    monkeypatch.setattr(stage, "_FIRST_RUN", 1)
-    monkeypatch.setattr(stage, "_LONGEST_RUN", 1)
-    large = numpy_helper.from_array(np.ones((4, 400), np.float32), "w")
-    nodes = node("Sin", "x", "a"), node("MatMul", "a w", "b"), node("Cos", "a", "c"), node("Add", "c x", "y")
-    assert seen(model(*nodes, weights=[large])).failure == ""
-    assert alive == [{"x", "a"}, {"x", "a"}, {"x", "c"}, set()]
 
 
 # what does not work

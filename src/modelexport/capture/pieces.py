@@ -1,0 +1,279 @@
+"""Running an ONNX graph with its values seen as they are made.
+
+The graph is cut into pieces of successive nodes. Each is a model of its own that is given what it reads and returns
+what is wanted of it and what later pieces need. What no later node reads is dropped before the next piece starts:
+memory is bounded by the values that are alive and what one piece makes.
+
+Weights are fed like inputs, from where they lie, so that no piece has a copy of its own. A graph that is to run as it
+is deployed needs them as constants, because its optimizations look for those; it is cut only where memory demands it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from modelexport.capture.failure import reason
+from modelexport.errors import ExtraMissing, RuntimeFailed
+from modelexport.graph.contents import content_of, contents, is_apart, is_plain, whole
+from modelexport.graph.index import bodies
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.value_sizes import value_sizes
+
+See = Callable[[str, np.ndarray], None]
+
+_LONGEST_PIECE = 1024
+# Bytes that a piece may make.
+_BUDGET = 1 << 26
+_BUDGET_DEPLOYED = 1 << 29
+# Every session has threads of its own, so those of a graph in very many pieces are made again instead of kept.
+_MOST_SESSIONS = 64
+# Data up to this size goes into the piece: shapes and scalars decide what ONNX Runtime can know in advance.
+_SMALL = 1024
+_UNKNOWN_SIZE = 1 << 20
+_SILENT = 4
+_LONGEST_REASON = 300
+_SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A run of successive nodes, ready to be run. `weights` are the values that it reads from the file."""
+
+    start: int
+    end: int
+    session: Any
+    fed: tuple[str, ...]
+    weights: Mapping[str, Any]
+    outputs: tuple[str, ...]
+
+    def run(self, alive: Mapping[str, Any]) -> dict[str, Any]:
+        feed = {name: alive[name] if name in alive else self.weights[name] for name in self.fed}
+        values = self.session.run_with_ort_values(list(self.outputs), feed)
+        return dict(zip(self.outputs, values, strict=True))
+
+
+class PiecewiseRun:
+    """One file, to be run on any number of feeds. Sessions are made in the first run and kept for the others.
+
+    wanted    names of the values to be seen; all of the main graph's if None
+    optimize  as ONNX Runtime would run the file by default, so far as wanted values let it; else node by node
+    building  seconds that went into making sessions so far
+    """
+
+    def __init__(self, file: ModelFile, wanted: Collection[str] | None = None, *, optimize: bool = False) -> None:
+        self._file = file
+        self._wanted = None if wanted is None else frozenset(wanted)
+        self._optimize = optimize
+        self._nodes = list(file.proto.graph.node)
+        self._reads = [_names_read(node) for node in self._nodes]
+        self._last_use = {name: place for place, names in enumerate(self._reads) for name in names}
+        self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
+        self._pieces: dict[int, _Piece] = {}
+        self._fed: dict[str, np.dtype[Any]] = {}
+        self._expected: list[int] = []
+        self.building = 0.0
+
+    def constants(self) -> Iterator[tuple[str, np.ndarray]]:
+        """What the initializers hold, one at a time, from where it lies."""
+        return contents(self._file)
+
+    def run(self, feed: Mapping[str, np.ndarray], see: See) -> None:
+        """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.
+
+        An array may lie in ONNX Runtime's memory, and is valid only until `see` returns. Values that numpy has no type
+        for are not seen. Raises RuntimeFailed; what lies before the node that fails has then been seen.
+        """
+        alive = self._begin(feed)
+        for name, array in feed.items():
+            see(name, array)
+        start, longest, excess = 0, len(self._nodes) if self._optimize else _LONGEST_PIECE, 1.0
+        while start < len(self._nodes):
+            end = self._pieces[start].end if start in self._pieces else self._end(start, longest, excess)
+            try:
+                made = self._make(start, end, alive)
+            except RuntimeFailed:
+                if end - start == 1:
+                    raise
+                longest = (end - start) // 2  # what comes before the node that fails is worth having
+                continue
+            bytes_made = sum(self._show(name, value, see) for name, value in made.items())
+            excess = max(1.0, bytes_made / max(1, sum(self._expected[start:end])))
+            alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
+            start = end
+
+    def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """What is fed, as ONNX Runtime's values. Sessions that were made for other inputs are of no use."""
+        runtime = _runtime()
+        arrays = {name: np.require(array, requirements=["C", "A"]) for name, array in feed.items()}
+        fed = {name: array.dtype for name, array in arrays.items()}
+        if fed != self._fed:
+            self._pieces.clear()
+            self._fed = fed
+            self._expected = self._expectations(feed)
+        return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+
+    # How far a piece goes.
+
+    def _expectations(self, feed: Mapping[str, np.ndarray]) -> list[int]:
+        """By node, the bytes of its wanted values. One of unknown size is taken to be as large as any other."""
+        known = value_sizes(self._file.proto, feed)
+        unknown = max(known.values(), default=_UNKNOWN_SIZE)
+        wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
+        return [sum(known.get(name, unknown) for name in names) for names in wanted]
+
+    def _is_wanted(self, name: str) -> bool:
+        return bool(name) and (self._wanted is None or name in self._wanted)
+
+    def _end(self, start: int, longest: int, excess: float) -> int:
+        """Where the piece that begins at `start` ends. `excess`: how much more than expected the one before made."""
+        room = (_BUDGET_DEPLOYED if self._optimize else _BUDGET) / excess
+        last = min(start + longest, len(self._nodes))
+        for end in range(start + 1, last):
+            room -= self._expected[end - 1]
+            if room < self._expected[end]:
+                return end
+        return last
+
+    # Making and running one.
+
+    def _make(self, start: int, end: int, alive: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the nodes from `start` to `end`: what they return."""
+        piece = self._pieces.get(start) or self._build(start, end, alive)
+        if not piece.outputs:
+            return {}
+        try:
+            made = piece.run(alive)
+        except Exception as error:
+            self._pieces.pop(start, None)
+            raise _failed(error) from error
+        if len(self._pieces) < _MOST_SESSIONS:
+            self._pieces[start] = piece
+        return made
+
+    def _build(self, start: int, end: int, alive: Mapping[str, Any]) -> _Piece:
+        began = time.perf_counter()
+        read = dict.fromkeys(name for names in self._reads[start:end] for name in names)
+        made = [name for node in self._nodes[start:end] for name in node.output if name]
+        outputs = [name for name in made if self._is_wanted(name) or self._last_use.get(name, -1) >= end]
+        weights = {name: self._weight(name) for name in read if name not in alive and self._is_weight(name)}
+        try:
+            proto = self._piece(start, end, read)
+            inputs = {name: alive[name] for name in read if name in alive and name not in made}
+            fed = inputs if self._optimize else {**inputs, **weights}
+            proto.graph.input.extend(_typed(name, value) for name, value in fed.items())
+            proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+            session = self._session(proto, weights) if outputs else None
+        except Exception as error:
+            raise _failed(error) from error
+        self.building += time.perf_counter() - began
+        return _Piece(start, end, session, tuple(fed), weights, tuple(outputs))
+
+    def _piece(self, start: int, end: int, read: Collection[str]) -> onnx.ModelProto:
+        whole_file = self._file.proto
+        proto = onnx.ModelProto(ir_version=whole_file.ir_version)
+        proto.opset_import.extend(whole_file.opset_import)
+        proto.functions.extend(whole_file.functions)
+        proto.graph.name = "piece"
+        proto.graph.node.extend(self._nodes[start:end])
+        for name in read:
+            if name in self._initializers and not self._is_weight(name):
+                proto.graph.initializer.append(whole(self._file, self._initializers[name]))
+        return proto
+
+    def _session(self, proto: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
+        runtime = _runtime()
+        options = runtime.SessionOptions()
+        levels = runtime.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if self._optimize else levels.ORT_DISABLE_ALL
+        options.log_severity_level = _SILENT
+        # An arena never gives memory back; threads that wait for work by spinning take it from the next session's.
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self._optimize:
+            proto.graph.initializer.extend(_placeholder(self._initializers[name]) for name in weights)
+            options.add_external_initializers(list(weights), list(weights.values()))
+        return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def _is_weight(self, name: str) -> bool:
+        """Whether it is an initializer that is handed over as a value, instead of as a part of the piece."""
+        tensor = self._initializers.get(name)
+        if tensor is None or not is_apart(self._file, tensor) or not is_plain(tensor):
+            return False
+        return self._file.weights[name].nbytes > _SMALL
+
+    def _weight(self, name: str) -> Any:
+        # What lies in the file at an odd place is copied.
+        array = np.require(content_of(self._file, self._initializers[name]), requirements=["C", "A"])
+        return _runtime().OrtValue.ortvalue_from_numpy(array)
+
+    def _show(self, name: str, value: Any, see: See) -> int:
+        """Let a value be seen; its size in bytes."""
+        array = _array(value) if self._is_wanted(name) else None
+        if array is None:
+            return 0
+        see(name, array)
+        return int(array.nbytes)
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ExtraMissing(
+            "running a file needs onnxruntime, which is not installed", "pip install 'modelexport[runtime]'"
+        ) from error
+    return onnxruntime
+
+
+def _failed(error: Exception) -> RuntimeFailed:
+    return RuntimeFailed(
+        f"ONNX Runtime cannot run the graph: {reason(error, 1)[:_LONGEST_REASON]}",
+        "Try a newer onnxruntime or another opset; if it is the inputs that do not fit, --input NAME=SHAPE:DTYPE.",
+    )
+
+
+def _array(value: Any) -> np.ndarray | None:
+    if not value.is_tensor():
+        return None
+    try:
+        array: np.ndarray = value.numpy()
+    except RuntimeError:
+        return None  # a type that numpy does not have
+    return array
+
+
+def _names_read(node: onnx.NodeProto) -> set[str]:
+    """Names that a node, or a body inside of it, reads from outside."""
+    return {name for name in node.input if name} | {name for _, body in bodies(node, "") for name in _free_names(body)}
+
+
+def _free_names(body: onnx.GraphProto) -> Iterator[str]:
+    own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    own |= {name for node in body.node for name in node.output}
+    read = {name for node in body.node for name in _names_read(node)} | {value.name for value in body.output}
+    yield from read - own
+
+
+def _typed(name: str, value: Any) -> onnx.ValueInfoProto:
+    if value.is_tensor():
+        return onnx.helper.make_tensor_value_info(name, value.element_type(), None)
+    sequence = _SEQUENCE.fullmatch(value.data_type())
+    if sequence:
+        element = onnx.TensorProto.DataType.Value(sequence[1].upper())
+        return onnx.helper.make_tensor_sequence_value_info(name, element, None)
+    raise TypeError(f"{name} is a {value.data_type()}, which cannot be handed from node to node")
+
+
+def _placeholder(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """A tensor whose data is given apart. It has to be somewhere, though nobody looks there."""
+    empty = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    empty.data_location = onnx.TensorProto.EXTERNAL
+    empty.external_data.add(key="location", value="elsewhere")
+    return empty

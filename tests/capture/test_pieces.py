@@ -1,0 +1,369 @@
+"""A graph that is run in pieces gives what it gives in one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from tests.building import model, node
+from tests.conftest import Exports
+
+from modelexport.capture import pieces
+from modelexport.capture.pieces import PiecewiseRun
+from modelexport.errors import ExtraMissing, FileUnreadable, RuntimeFailed
+from modelexport.graph.contents import content_of
+from modelexport.graph.model_file import open_model, parse_model
+from modelexport.graph.opened import ModelFile
+
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+def chain(length: int) -> onnx.ModelProto:
+    nodes = [node("Sin", "x" if not place else f"v{place}", f"v{place + 1}") for place in range(length)]
+    return model(*nodes, outputs=f"v{length}")
+
+
+def prepared(proto: onnx.ModelProto, wanted: Collection[str] | None = None, *, optimize: bool = False) -> PiecewiseRun:
+    return PiecewiseRun(parse_model(proto.SerializeToString()), wanted, optimize=optimize)
+
+
+def seen(run: PiecewiseRun, **feed: np.ndarray) -> dict[str, np.ndarray]:
+    """Copies, in the order in which values were shown; each of them once."""
+    found: dict[str, np.ndarray] = {}
+
+    def see(name: str, array: np.ndarray) -> None:
+        assert name not in found
+        found[name] = array.copy()
+
+    run.run(feed or {"x": X}, see)
+    return found
+
+
+@pytest.fixture
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many nodes each session that is made has."""
+    counted: list[int] = []
+    session = PiecewiseRun._session
+
+    def watched(self: PiecewiseRun, proto: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
+        counted.append(len(proto.graph.node))
+        return session(self, proto, weights)
+
+    monkeypatch.setattr(PiecewiseRun, "_session", watched)
+    return counted
+
+
+def of_shape(proto: onnx.ModelProto, *sizes: int | str) -> onnx.ModelProto:
+    """The model with its one input of a known shape."""
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, list(sizes)))
+    return proto
+
+
+# what is seen
+
+
+def test_inputs_come_first_and_values_in_the_order_of_nodes() -> None:
+    found = seen(prepared(chain(5)))
+    assert list(found) == ["x", "v1", "v2", "v3", "v4", "v5"]
+    np.testing.assert_array_equal(found["x"], X)
+    np.testing.assert_allclose(found["v2"], np.sin(np.sin(X)), rtol=1e-6)
+
+
+@given(st.sets(st.integers(1, 12)), st.integers(1, 12), st.booleans())
+def test_wanted_values_are_those_of_a_full_run(places: set[int], longest: int, optimize: bool) -> None:
+    everything = seen(prepared(chain(12)))
+    wanted = {f"v{place}" for place in places}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "_LONGEST_PIECE", longest)
+        found = seen(prepared(chain(12), wanted, optimize=optimize))
+    assert list(found) == ["x", *(name for name in everything if name in wanted)]
+    for name, array in found.items():
+        np.testing.assert_allclose(array, everything[name], rtol=1e-5)
+
+
+def test_names_that_nobody_makes_are_not_waited_for() -> None:
+    assert set(seen(prepared(chain(2), {"v2", "nothing"}))) == {"x", "v2"}
+
+
+def test_a_scalar_stays_a_scalar() -> None:
+    """numpy's own way to make an array contiguous gives it an axis."""
+    proto = model(node("Sin", "x", "h"), node("Shape", "h", "y"))
+    found = seen(prepared(proto), x=np.array(0.5, np.float32))
+    assert found["h"].shape == ()
+    assert found["y"].shape == (0,)
+
+
+def test_a_feed_in_any_order_of_memory() -> None:
+    turned = np.asfortranarray(X)
+    np.testing.assert_array_equal(seen(prepared(chain(1)), x=turned)["v1"], seen(prepared(chain(1)))["v1"])
+
+
+def test_fed_values_go_before_the_defaults_of_the_file() -> None:
+    """A graph may list an initializer among its inputs; large ones lie elsewhere than small ones."""
+    for size in (4, 4000):
+        default, other = np.zeros(size, np.float32), np.ones(size, np.float32)
+        proto = model(node("Add", "x w", "y"), inputs="x w", weights=[numpy_helper.from_array(default, "w")])
+        run = prepared(proto)
+        x = np.full(size, 2, np.float32)
+        assert seen(run, x=x)["y"][0] == 2
+        assert seen(run, x=x, w=other)["y"][0] == 3
+        assert seen(run, x=x)["y"][0] == 2
+
+
+# constants
+
+
+def test_constants_are_what_the_file_holds(tmp_path: Path) -> None:
+    arrays = {
+        "small": np.arange(4, dtype=np.float32),
+        "large": np.arange(4000, dtype=np.float32).reshape(4, 1000),
+        "narrow": np.arange(2000).astype(helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)),
+    }
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    weights.append(numpy_helper.from_array(np.array(["a"], dtype=object), "words"))
+    proto = model(node("MatMul", "x large", "y"), weights=weights)
+    inside = prepared(proto)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    for run in (inside, PiecewiseRun(open_model(tmp_path / "m.onnx"))):
+        found = dict(run.constants())
+        assert list(found) == ["small", "large", "narrow"]
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_large_constants_are_not_copied(tmp_path: Path) -> None:
+    large = numpy_helper.from_array(np.ones((4, 1000), np.float32), "w")
+    path = tmp_path / "m.onnx"
+    onnx.save(model(node("MatMul", "x w", "y"), weights=[large]), path, save_as_external_data=True, location="m.data")
+    array = dict(PiecewiseRun(open_model(path)).constants())["w"]
+    assert array.base is not None
+    assert not array.flags.writeable  # it is the mapped file
+
+
+def test_weights_are_fed_from_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = numpy_helper.from_array(X.repeat(999, 0), "w")
+    path = tmp_path / "m.onnx"
+    proto = model(node("Sub", "w one", "h"), node("Sin", "h", "y"), weights=[large, _one()])
+    onnx.save(proto, path, save_as_external_data=True, location="m.data")
+    mapped: list[int] = []
+    lent: list[int] = []
+    read, weight = content_of, PiecewiseRun._weight
+
+    def reading(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
+        array = read(file, tensor)
+        mapped.append(array.ctypes.data)
+        return array
+
+    def lending(self: PiecewiseRun, name: str) -> Any:
+        value = weight(self, name)
+        lent.append(value.data_ptr())
+        return value
+
+    monkeypatch.setattr(pieces, "content_of", reading)
+    monkeypatch.setattr(PiecewiseRun, "_weight", lending)
+    seen(PiecewiseRun(open_model(path)))
+    assert len(lent) == 1
+    assert lent == mapped
+
+
+def _one() -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(1, np.float32), "one")
+
+
+# pieces
+
+
+def test_a_small_graph_is_one_piece(lengths: list[int]) -> None:
+    seen(prepared(of_shape(chain(100), 2, 4)))
+    assert lengths == [100]
+
+
+def test_a_long_graph_is_cut(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_LONGEST_PIECE", 40)
+    seen(prepared(of_shape(chain(100), 2, 4)))
+    assert lengths == [40, 40, 20]
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), ("rows", "columns"), ("rows", 4)])
+def test_pieces_make_no_more_than_they_may(
+    sizes: tuple[int | str, ...], lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes of open axes are those of what is fed."""
+    monkeypatch.setattr(pieces, "_BUDGET", 3 * X.nbytes)
+    found = seen(prepared(of_shape(chain(10), *sizes)))
+    assert lengths == [3, 3, 3, 1]
+    assert len(found) == 11
+
+
+def test_a_value_larger_than_allowed_is_a_piece_of_its_own(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_BUDGET", X.nbytes - 1)
+    seen(prepared(of_shape(chain(4), 2, 4)))
+    assert lengths == [1, 1, 1, 1]
+
+
+def test_values_that_nobody_wants_cost_nothing(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_BUDGET", 2 * X.nbytes)
+    seen(prepared(of_shape(chain(100), 2, 4), {"v40", "v60", "v80"}))
+    assert lengths == [79, 21]
+
+
+def test_more_than_expected_makes_the_next_pieces_shorter(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a value is repeated is known at run time only; nothing behind it has a known size."""
+    monkeypatch.setattr(pieces, "_BUDGET", 16 * X.nbytes)
+    nodes = [
+        node("Sin", "x", "a"),
+        node("Cast", "a", "b", to=TensorProto.INT64),
+        node("ReduceMax", "b", "m", keepdims=0),
+        node("Add", "m many", "count"),
+        node("Expand", "one count", "v0"),
+        *(node("Sin", f"v{place}", f"v{place + 1}") for place in range(40)),
+    ]
+    many = numpy_helper.from_array(np.array([400]), "many")
+    proto = of_shape(model(*nodes, outputs="v40", weights=[many, _one()]), 2, 4)
+    seen(prepared(proto))
+    assert lengths[0] > 4
+    assert max(lengths[2:]) < lengths[0] // 2
+
+
+def test_sessions_are_made_once(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_BUDGET", 3 * X.nbytes)
+    run = prepared(of_shape(chain(10), "rows", 4))
+    first = seen(run)
+    made, spent = len(lengths), run.building
+    assert spent > 0
+    again, longer = seen(run), seen(run, x=np.concatenate([X, X]))
+    assert len(lengths) == made
+    assert run.building == spent
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)
+        np.testing.assert_allclose(longer[name], np.concatenate([array, array]), rtol=1e-6)
+
+
+def test_other_types_need_other_sessions(lengths: list[int]) -> None:
+    run = prepared(chain(3))
+    seen(run)
+    wide = seen(run, x=X.astype(np.float64))
+    assert wide["v3"].dtype == np.float64
+    assert len(lengths) == 2
+
+
+def test_no_more_sessions_are_kept_than_threads_allow(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_LONGEST_PIECE", 1)
+    monkeypatch.setattr(pieces, "_MOST_SESSIONS", 3)
+    run = prepared(chain(5))
+    assert all(np.array_equal(array, seen(run)[name]) for name, array in seen(run).items())
+    assert len(run._pieces) == 3
+    assert len(lengths) == 5 + 5 * 2 + 2
+
+
+def test_what_no_later_node_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[set[str]] = []
+    make = PiecewiseRun._make
+
+    def watched(self: PiecewiseRun, start: int, end: int, values: Mapping[str, Any]) -> Any:
+        alive.append(set(values))
+        return make(self, start, end, values)
+
+    monkeypatch.setattr(PiecewiseRun, "_make", watched)
+    monkeypatch.setattr(pieces, "_LONGEST_PIECE", 1)
+    large = numpy_helper.from_array(np.ones((4, 400), np.float32), "w")
+    nodes = node("Sin", "x", "a"), node("MatMul", "a w", "b"), node("Cos", "a", "c"), node("Add", "c x", "y")
+    seen(prepared(model(*nodes, weights=[large])))
+    assert alive == [{"x"}, {"x", "a"}, {"x", "a"}, {"x", "c"}]
+
+
+# as it is deployed
+
+
+def test_a_deployed_graph_is_optimized_and_knows_its_weights() -> None:
+    large = numpy_helper.from_array(np.linspace(0, 1, 4000, dtype=np.float32).reshape(4, 1000), "large")
+    proto = model(node("Sin", "large", "s"), node("MatMul", "x s", "h"), node("Relu", "h", "y"), weights=[large])
+    results = {}
+    for optimize, fed, level in ((False, {"x", "large"}, "ORT_DISABLE_ALL"), (True, {"x"}, "ORT_ENABLE_ALL")):
+        run = prepared(proto, {"y"}, optimize=optimize)
+        results[optimize] = seen(run)["y"]
+        session = run._pieces[0].session
+        assert {value.name for value in session.get_inputs()} == fed
+        assert session.get_session_options().graph_optimization_level.name == level
+    np.testing.assert_allclose(results[True], results[False], rtol=1e-5)
+
+
+def test_a_deployed_graph_is_cut_only_where_memory_demands_it(
+    lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "_LONGEST_PIECE", 3)
+    seen(prepared(of_shape(chain(12), 2, 4), {"v4", "v8", "v12"}, optimize=True))
+    assert lengths == [12]
+    lengths.clear()
+    monkeypatch.setattr(pieces, "_BUDGET_DEPLOYED", 2 * X.nbytes)
+    seen(prepared(of_shape(chain(12), 2, 4), {"v4", "v8", "v12"}, optimize=True))
+    assert lengths == [11, 1]
+
+
+def test_a_real_export_as_deployed(exports: Exports) -> None:
+    file = open_model(exports("bert", "dynamo").path)
+    ids = np.array([[1, 5, 7, 2, 9, 4]])
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    wanted = [value.name for value in file.proto.graph.output]
+    plain = seen(PiecewiseRun(file, wanted), **feed)
+    deployed = seen(PiecewiseRun(file, wanted, optimize=True), **feed)
+    assert set(deployed) == {*feed, *wanted}
+    for name in wanted:
+        np.testing.assert_allclose(deployed[name], plain[name], atol=1e-5)
+
+
+# what does not work
+
+
+def test_what_lies_before_the_failure_was_seen() -> None:
+    five = numpy_helper.from_array(np.array([5]), "five")
+    nodes = [node("Sin", "x", "a"), node("Cos", "a", "b"), node("Reshape", "b five", "c"), node("Sin", "c", "y")]
+    run = prepared(model(*nodes, weights=[five]))
+    found: list[str] = []
+    for _ in range(2):
+        found.clear()
+        with pytest.raises(RuntimeFailed, match=r"ONNX Runtime cannot run the graph: .*Reshape") as failure:
+            run.run({"x": X}, lambda name, _: found.append(name))
+        assert found == ["x", "a", "b"]
+    assert "\n" not in failure.value.message
+    assert failure.value.hint
+    assert failure.value.exit_code == 2
+
+
+def test_a_run_that_failed_does_not_spoil_the_next() -> None:
+    run = prepared(model(node("Sin", "x", "a"), node("Add", "a w", "y"), weights=[numpy_helper.from_array(X, "w")]))
+    with pytest.raises(RuntimeFailed):
+        seen(run, x=np.ones((3, 5), np.float32))
+    np.testing.assert_allclose(seen(run)["y"], np.sin(X) + X, rtol=1e-6)
+
+
+def test_what_goes_wrong_while_looking_is_not_the_runtimes_fault() -> None:
+    def see(name: str, array: np.ndarray) -> None:
+        raise ValueError(name)
+
+    with pytest.raises(ValueError, match="x"):
+        prepared(chain(3)).run({"x": X}, see)
+
+
+def test_missing_weights_are_the_files_fault(tmp_path: Path) -> None:
+    large = numpy_helper.from_array(np.ones((4, 1000), np.float32), "w")
+    path = tmp_path / "m.onnx"
+    onnx.save(model(node("MatMul", "x w", "y"), weights=[large]), path, save_as_external_data=True, location="m.data")
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(FileUnreadable, match=r"m\.data"):
+        seen(PiecewiseRun(open_model(path)))
+
+
+def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ExtraMissing) as missing:
+        seen(prepared(chain(1)))
+    assert missing.value.hint == "pip install 'modelexport[runtime]'"
