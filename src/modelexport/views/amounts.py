@@ -55,7 +55,7 @@ def reasons_text(reasons: Mapping[str, int]) -> str:
     if len(reasons) == 1:
         return next(iter(reasons))
     ordered = sorted(reasons.items(), key=lambda item: -item[1])
-    return ", ".join(f"{reason} {count}" for reason, count in ordered)
+    return ", ".join(f"{reason}: {count}" for reason, count in ordered)
 
 
 def calls_text(calls: Iterable[ModuleCall]) -> str:

@@ -15,10 +15,15 @@ from modelexport.record.hierarchy import lineage_of
 from modelexport.record.verification import CallNumbers, Difference, Status
 
 FEW = 40
+# A table that is hardly too long is shown whole: a few lines less are not worth gaps.
+_HARDLY_MORE = 60
 _FEW_RANKED = 20
 
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0
+
+# Decibels that are worth a row.
+_LEAST = 0.05
 
 # The first that is true of any call of a module is true of the module.
 _WORST_FIRST = (Status.DIVERGES, Status.FOLLOWS, Status.OK, Status.NOT_COMPARED)
@@ -46,10 +51,6 @@ class ModuleNumbers:
 
     path: str
     calls: tuple[CallNumbers, ...]
-
-    @property
-    def class_name(self) -> str:
-        return self.calls[0].class_name
 
     @cached_property
     def compared(self) -> int:
@@ -131,13 +132,15 @@ def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
     compared = [module for module in modules if module.compared]
     inside = _lost_inside(compared)
     explained = {module.path for module in compared if module.lost <= inside.get(module.path, -math.inf) + _LITTLE}
-    telling = [module for module in compared if module.lost > 0 and module.path not in explained]
+    telling = [module for module in compared if module.lost >= _LEAST and module.path not in explained]
     rows = tuple(telling[: shown.top or _FEW_RANKED])
     return Ranking(rows, len(explained), len(compared) - len(explained) - len(rows))
 
 
 def _telling(modules: Sequence[ModuleNumbers], top: int | None) -> set[int]:
     """Places of the modules worth showing: those that diverge, their neighbours, then the worst of the rest."""
+    if top is None and len(modules) <= _HARDLY_MORE:
+        return set(range(len(modules)))
     diverging = {place for place, module in enumerate(modules) if module.status is Status.DIVERGES}
     around = {place + step for place in diverging for step in (-1, 1)}
 

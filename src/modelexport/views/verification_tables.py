@@ -55,7 +55,7 @@ def verification_tables(verification: Verification, shown: Shown) -> Iterator[Re
 def _head(verification: Verification) -> Text:
     compared = plain(f"{verification.file} against {verification.reference}", "bold")
     inputs = counted(verification.samples, "input")
-    return compared.append_text(plain(f" · {inputs} · {_allowed(verification.tolerance)}", "dim"))
+    return Text().append_text(compared).append(f" · {inputs} · {_allowed(verification.tolerance)}", "dim")
 
 
 def _allowed(tolerance: Tolerance) -> str:
@@ -142,7 +142,7 @@ def _gap(gap: Gap) -> Text:
 
 
 def _name(row: ModuleNumbers) -> Text:
-    return plain(row.path or "(model)").append_text(plain(f" {row.class_name}", "cyan"))
+    return plain(row.path or "(model)")
 
 
 def _calls(row: ModuleNumbers) -> str:
@@ -215,8 +215,10 @@ def _divergence(found: Divergence) -> Iterator[RenderableType]:
     modules = " + ".join(
         f"{calls_text([call])} ({name})" for call, name in zip(found.calls, found.class_names, strict=True)
     )
-    line = Text("first divergence: ", "bold red").append_text(plain(modules or "a node without a module", "bold"))
-    line.append(f"   SQNR {decibels_text(found.outputs.sqnr)} dB   ")
+    line = Text().append("first divergence: ", "bold red")
+    line.append_text(plain(modules or "a node without a module", "bold")).append(
+        f"   SQNR {decibels_text(found.outputs.sqnr)} dB   "
+    )
     yield line.append(f"({_still(found.inputs)})", "dim")
     fused = f", which does the work of all {len(found.calls)}" if len(found.calls) > 1 else ""
     yield plain(f"  at node {found.node}{fused}")
