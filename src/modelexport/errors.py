@@ -10,6 +10,7 @@
         ├── FileUnreadable                 missing, truncated, or not ONNX
         ├── FileUnwritable                 no permission, no room, no such folder
         ├── ModelMismatch                  the file was not made from the model
+        ├── ModelUnrepeatable              it gives other numbers each time that it runs
         ├── RecordMissing                  the file carries no hierarchy record
         ├── RecordUnreadable               the record is damaged or of a newer schema
         ├── RecordMismatch                 the record was made for another graph
@@ -74,6 +75,10 @@ class FileUnwritable(UserError):
 
 
 class ModelMismatch(UserError):
+    pass
+
+
+class ModelUnrepeatable(UserError):
     pass
 
 

@@ -64,7 +64,7 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
     """Judge a file by a strategy; a model that the file was not made from is an error."""
     need_torch("running a model")
     file = open_model(path)
-    prepared = _prepared(file.proto, source, clock)
+    prepared = prepared_for(file.proto, source, clock)
     from modelexport.capture.session import trace
 
     with clock.step("trace"):
@@ -82,7 +82,8 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
     return Judgement(file, replace(verdict, notes=notes))
 
 
-def _prepared(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
+def prepared_for(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
+    """The model, with inputs that the file can be run on as well."""
     from modelexport.capture.loading import LoadOptions
     from modelexport.capture.source import prepare
 

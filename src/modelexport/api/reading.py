@@ -14,6 +14,7 @@ from modelexport.graph.edges import edges_of
 from modelexport.graph.embed import read_record
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
 from modelexport.record.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
 
 
 def _open(path: Path) -> Subject:
-    model = open_model(_model_path(path))
+    return read_subject(open_model(_model_path(path)), path)
+
+
+def read_subject(model: ModelFile, path: Path) -> Subject:
+    """An opened file with its record."""
     graph = index_model(model.proto)
     record = read_best(model, path)
     return Subject(path, model.proto, graph, fit(record, graph, path, beside=read_record(model.proto) is None))

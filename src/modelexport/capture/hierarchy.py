@@ -60,7 +60,7 @@ def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> 
     with undisturbed(model), _recorded_calls(model) as calls:
         recorder = OpRecorder(own.tensors, tensors_of(model), calls.current) if operators else None
         with nullcontext() if recorder is None else recorder.recording():
-            outputs = _call(model, own)
+            outputs = call_model(model, own)
     trace = None if recorder is None else recorder.trace()
     return Seen(Hierarchy.of(read_modules(model), calls.calls), outputs, trace)
 
@@ -68,7 +68,7 @@ def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> 
 def run_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Run a model once, leaving it as it was."""
     with undisturbed(model):
-        return _call(model, arguments.copied())
+        return call_model(model, arguments.copied())
 
 
 def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -77,7 +77,8 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for pairs in named for name, tensor in pairs}
 
 
-def _call(model: nn.Module, arguments: CallArguments) -> Any:
+def call_model(model: nn.Module, arguments: CallArguments) -> Any:
+    """Call a model as written; one that refuses its inputs is an error that lists them."""
     with _uncompiled():
         try:
             return model(*arguments.args, **arguments.kwargs)

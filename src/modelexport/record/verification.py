@@ -211,11 +211,12 @@ class AttributionProof:
 class Tolerance:
     """An element may differ by atol + rtol × (its size + the root mean square of its tensor).
 
-    min_sqnr  if given, this decides in place of the two
+    atol, rtol  None: what the coarser of the two tensors' types allows
+    min_sqnr    if given, this decides in their place
     """
 
-    atol: float = 1e-5
-    rtol: float = 1e-4
+    atol: float | None = None
+    rtol: float | None = None
     min_sqnr: float | None = None
 
 

@@ -1,0 +1,135 @@
+"""One file against another one of the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modelexport.api.foreign import Source, prepared_for
+from modelexport.api.surroundings import Clock
+from modelexport.api.verification import Finding, Observer, Opened, Plan, open_tagged, summed
+from modelexport.errors import ModelMismatch
+from modelexport.graph.sample import Sample, sample
+from modelexport.proving.crossings import calls_by_end
+from modelexport.proving.numbers import Reference
+from modelexport.record.eager import CallTensors
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.verification import Verification
+
+if TYPE_CHECKING:
+    from modelexport.capture.spool import Spool
+
+_SAME_MODEL = 0.5
+
+
+def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clock: Clock) -> Verification:
+    """`other` is the one that is believed."""
+    from modelexport.capture.pieces import PiecewiseRun
+    from modelexport.capture.spool import Spool
+
+    opened, believed = open_tagged(path), open_tagged(other)
+    _check_kinship(opened, believed)
+    pieces = PiecewiseRun(opened.file, opened.wanted, optimize=plan.as_deployed)
+    reference = PiecewiseRun(believed.file, believed.wanted)
+    findings: list[Finding] = []
+    for feed in _feeds(believed, source, plan, clock):
+        with Spool() as spool:
+            recorder = _Recorder(believed, spool)
+            with clock.step("reference"):
+                reference.run(_taken(feed, believed), recorder.see)
+            with clock.step("file"):
+                observer = Observer(opened, recorder.reference(), _outputs(opened, recorder), plan.tolerance)
+                pieces.run(_taken(feed, opened), observer.see)
+            findings.append(observer.finding(recorder.calls))
+    return summed(opened, str(other), findings, plan, clock)
+
+
+class _Recorder:
+    """Keeps what crosses the modules of the file that is believed."""
+
+    def __init__(self, believed: Opened, spool: Spool) -> None:
+        self.numbers: dict[str, int] = {}
+        self._samples: dict[int, Sample] = {}
+        self._believed = believed
+        self._spool = spool
+
+    def see(self, name: str, array: np.ndarray) -> None:
+        number = self.numbers[name] = len(self.numbers)
+        self._samples[number] = sample(array)
+        self._spool.put(number, array)
+
+    @property
+    def calls(self) -> tuple[CallTensors, ...]:
+        crossings = self._believed.crossings
+        outputs, inputs = self._by_call(crossings.leaves), self._by_call(crossings.enters)
+        ended = calls_by_end(self._believed.subject.provenance.hierarchy)
+        return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
+
+    def reference(self) -> Reference:
+        return Reference(self.calls, self._samples, self._spool.__contains__, self._spool.get)
+
+    def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
+        found: dict[ModuleCall, list[int]] = {}
+        for value, calls in crossing.items():
+            number = self.numbers.get(value)
+            if number is not None and self._samples[number].kind == "float":
+                for call in calls:
+                    found.setdefault(call, []).append(number)
+        return {call: tuple(numbers) for call, numbers in found.items()}
+
+
+def _outputs(opened: Opened, recorder: _Recorder) -> dict[str, tuple[str, int]]:
+    """Outputs by name, or by place where names differ."""
+    mine, others = opened.subject.graph.outputs, recorder._believed.subject.graph.outputs
+    pairs = {name: name for name in mine if name in others}
+    rest = [name for name in others if name not in pairs]
+    pairs |= dict(zip([name for name in mine if name not in pairs], rest, strict=False))
+    return {name: (name, recorder.numbers[other]) for name, other in pairs.items() if other in recorder.numbers}
+
+
+def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+    if source is not None:
+        yield from _model_feeds(believed, source, plan, clock)
+        return
+    from modelexport.capture.graph_inputs import graph_samples
+
+    files, subject = plan.files, believed.subject
+    yield from graph_samples(
+        subject.proto, subject.graph, seed=plan.seed, samples=plan.samples, shapes=plan.shapes, files=files
+    )
+
+
+def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+    from modelexport.capture.arrays import to_array
+    from modelexport.capture.redrawing import redrawn
+
+    given = plan.files or (plan.inputs,)
+    prepared = prepared_for(believed.file.proto, replace(source, inputs=given[0]), clock)
+    arguments = [prepared.inputs]
+    again = replace(source, model=prepared.module)
+    arguments += [prepared_for(believed.file.proto, replace(again, inputs=one), clock).inputs for one in given[1:]]
+    arguments += [redrawn(prepared.inputs, plan.seed + number) for number in range(1, plan.samples)]
+    for one in arguments:
+        yield {name: to_array(tensor) for name, tensor in one.tensors.items()}
+
+
+def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarray]:
+    from modelexport.capture.feeding import feed_for
+
+    return feed_for(opened.file.proto, feed)
+
+
+def _check_kinship(opened: Opened, believed: Opened) -> None:
+    mine, theirs = opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy
+    known = {(path, module.class_name) for path, module in mine.modules.items()}
+    shared = known & {(path, module.class_name) for path, module in theirs.modules.items()}
+    if known and len(shared) < _SAME_MODEL * len(known):
+        raise ModelMismatch(
+            f"{opened.subject.path} and {believed.subject.path} are not of one model: "
+            f"{len(shared)} of {len(known)} modules are in both",
+            "Give two files that were made from the same model.",
+        )

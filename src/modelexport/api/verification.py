@@ -1,0 +1,354 @@
+"""One file against one model: run both, compare while they run, and judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modelexport.analysis.analyze import Subject
+from modelexport.api.foreign import Source, prepared_for
+from modelexport.api.reading import read_subject
+from modelexport.api.surroundings import Clock, need_torch
+from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable
+from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.randomness import random_nodes
+from modelexport.graph.sample import Sample, sample
+from modelexport.proving.attribution import Court
+from modelexport.proving.crossings import Crossings, find_crossings
+from modelexport.proving.divergence import call_numbers, first_divergence, merged
+from modelexport.proving.finiteness import origins, trouble_in
+from modelexport.proving.issuing import Issuing, first_unlike
+from modelexport.proving.measure import measure
+from modelexport.proving.numbers import Numbers, Reference
+from modelexport.proving.parameters import compare_parameters
+from modelexport.record.eager import CallTensors
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.verification import (
+    AttributionProof,
+    CallNumbers,
+    Difference,
+    Divergence,
+    NotFinite,
+    ParameterCheck,
+    Tolerance,
+    Verification,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from modelexport.capture.arguments import CallArguments
+    from modelexport.capture.eager import Watched
+    from modelexport.capture.pieces import PiecewiseRun
+    from modelexport.capture.session import TracedRun
+    from modelexport.capture.source import Prepared
+    from modelexport.capture.spool import Spool
+
+_SAME_MODEL = 0.5
+_TROUBLE = "numbers differ from the model's"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for.
+
+    inputs  of one run, as `export` takes them, or several .npz files
+    shapes  of inputs, as the command line takes them, for files without a model
+    """
+
+    inputs: object
+    samples: int
+    seed: int
+    shapes: tuple[str, ...]
+    tolerance: Tolerance
+    as_deployed: bool
+    proof: bool
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that inputs come from, if they come from files."""
+        given = self.inputs if isinstance(self.inputs, list | tuple) else [self.inputs]
+        return tuple(map(Path, given)) if given and all(isinstance(one, str | Path) for one in given) else ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file with its record, and what crosses its modules."""
+
+    file: ModelFile
+    subject: Subject
+    crossings: Crossings
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The values that cross a module, and what the model returns."""
+        crossing = (self.crossings.leaves, self.crossings.enters)
+        return frozenset(value for each in crossing for value, calls in each.items() if calls) | {
+            *self.subject.graph.outputs
+        }
+
+
+def open_tagged(path: Path) -> Opened:
+    file = open_model(path)
+    subject = read_subject(file, path)
+    return Opened(file, subject, find_crossings(subject.graph, subject.provenance))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one sample showed. `seen` are samples of the file's values."""
+
+    calls: tuple[CallNumbers, ...]
+    outputs: Mapping[str, Difference]
+    divergence: Divergence | None
+    not_finite: tuple[NotFinite, ...]
+    seen: Mapping[str, Sample]
+
+
+class Observer:
+    """Looks at each value of the file as it is made."""
+
+    def __init__(
+        self, opened: Opened, reference: Reference, outputs: Mapping[str, tuple[str, int]], tolerance: Tolerance
+    ) -> None:
+        """outputs  of the graph, each with its name in the reference and the number that it has there"""
+        self.numbers = Numbers(reference, opened.subject.graph, opened.crossings, tolerance)
+        self.seen: dict[str, Sample] = {}
+        self.returned: dict[str, Difference] = {}
+        self._opened = opened
+        self._reference = reference
+        self._outputs = outputs
+        self._tolerance = tolerance
+        self._troubled: dict[str, str] = {}
+
+    def see(self, name: str, array: np.ndarray) -> None:
+        seen = self.seen[name] = sample(array)
+        self.numbers.see(name, array, seen)
+        trouble = trouble_in(array)
+        if trouble:
+            self._troubled[name] = trouble
+        if name in self._outputs:
+            label, number = self._outputs[name]
+            self.returned[label] = self._compared(number, array)
+
+    def finding(self, calls: Sequence[CallTensors]) -> Finding:
+        subject = self._opened.subject
+        graph, provenance = subject.graph, subject.provenance
+        expected = {pairing.value for pairing in self.numbers.right.values()}
+        return Finding(
+            calls=call_numbers(calls, self.numbers, provenance.hierarchy),
+            outputs=self.returned,
+            divergence=first_divergence(calls, self.numbers, graph, self._opened.crossings, provenance),
+            not_finite=tuple(origins(graph, provenance, self._troubled, expected)),
+            seen=self.seen,
+        )
+
+    def _compared(self, number: int, array: np.ndarray) -> Difference:
+        wanted = self._reference.get(number)
+        if wanted.shape != array.shape:
+            nan = float("nan")
+            return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
+        return measure(wanted, array, self._tolerance)
+
+
+def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verification:
+    need_torch("running a model")
+    from modelexport.capture.pieces import PiecewiseRun
+    from modelexport.capture.spool import Spool
+
+    opened = open_tagged(path)
+    runs = _Runs(opened, source, plan, clock)
+    wanted = opened.wanted if plan.as_deployed else None
+    pieces = PiecewiseRun(opened.file, wanted, optimize=plan.as_deployed)
+    with clock.step("parameters"):
+        parameters = _parameters(opened, runs.first, pieces)
+    findings: list[Finding] = []
+    proof: AttributionProof | None = None
+    for run in runs.all():
+        with Spool() as spool:
+            with clock.step("model"):
+                watched = _watched(run, spool, plan.seed)
+            with clock.step("file"):
+                finding = _finding(opened, pieces, run.arguments, watched, spool, plan.tolerance)
+        findings.append(finding)
+        if plan.proof and not plan.as_deployed and proof is None:
+            with clock.step("proof"):
+                proof = _proof(opened, watched, finding)
+    found = summed(opened, runs.prepared.source, findings, plan, clock)
+    return replace(found, parameters=parameters, proof=proof, notes=runs.notes)
+
+
+class _Runs:
+    """The model, run once on each sample."""
+
+    def __init__(self, opened: Opened, source: Source, plan: Plan, clock: Clock) -> None:
+        files = plan.files
+        self._opened, self._source, self._plan, self._clock = opened, source, plan, clock
+        given = files[0] if files else plan.inputs
+        self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
+        with clock.step("trace"):
+            self.first = self._traced(self.prepared)
+        _check_same_model(opened, self.first.hierarchy, self.prepared.source)
+
+    def all(self) -> Iterator[TracedRun]:
+        from modelexport.capture.redrawing import redrawn
+
+        yield self.first
+        for path in self._plan.files[1:]:
+            again = replace(self._source, model=self.prepared.module, inputs=path)
+            yield self._traced(prepared_for(self._opened.file.proto, again, self._clock))
+        for number in range(1, self._plan.samples):
+            yield self._trace(redrawn(self.first.arguments, self._plan.seed + number))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.prepared.notes, *self.first.notes, *_random_notes(self._opened, self.prepared.module))
+
+    def _traced(self, prepared: Prepared) -> TracedRun:
+        """On inputs that leave the model all of its work, where nobody chose them."""
+        from modelexport.capture.arrays import to_array
+        from modelexport.capture.feeding import assigned
+        from modelexport.capture.probing import with_work_to_do
+
+        busy = None
+        if self._plan.inputs is None and self._source.says_nothing_of_inputs:
+            arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
+            busy = with_work_to_do(prepared.inputs, set(assigned(self._opened.file.proto, arrays).values()))
+        if busy is not None:
+            try:
+                return self._trace(busy)
+            except InputError:
+                pass  # a model may have every right to refuse other inputs
+        return self._trace(prepared.inputs)
+
+    def _trace(self, arguments: CallArguments) -> TracedRun:
+        from modelexport.capture.session import trace
+
+        return trace(self.prepared.module, arguments)
+
+
+def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
+    from modelexport.capture.training import random_layers_in_training, running_norms_in_training
+
+    training = (*random_layers_in_training(model), *running_norms_in_training(model))
+    if training:
+        yield f"layers of the model are in training mode; it was run in evaluation mode: {_some(training)}"
+    drawing = random_nodes(opened.file.proto)
+    if drawing:
+        yield f"the file draws random numbers each time that it runs: {_some(list(map(str, drawing)))}"
+
+
+def _some(names: Sequence[str], shown: int = 3) -> str:
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def _check_same_model(opened: Opened, found: Hierarchy, source: str) -> None:
+    recorded = opened.subject.provenance.hierarchy
+    called = {(site.call.path, _class(recorded, site.call.path)) for site in recorded.calls}
+    shared = {(site.call.path, _class(found, site.call.path)) for site in found.calls} & called
+    if called and len(shared) < _SAME_MODEL * len(called):
+        raise ModelMismatch(
+            f"{opened.subject.path} was not made from {source}: "
+            f"{len(shared)} of the {len(called)} modules that its record names are in the model",
+            f"Give the model that it was exported from, a {_class(recorded, '')}.",
+        )
+
+
+def _class(hierarchy: Hierarchy, path: str) -> str:
+    module = hierarchy.modules.get(path)
+    return "" if module is None else module.class_name
+
+
+def _parameters(opened: Opened, run: TracedRun, pieces: PiecewiseRun) -> ParameterCheck:
+    from modelexport.capture.arrays import to_array
+    from modelexport.capture.hierarchy import tensors_of
+
+    held = {name: to_array(tensor) for name, tensor in tensors_of(run.model).items()}
+    return compare_parameters(run.hierarchy, opened.subject.provenance, held, pieces.constants())
+
+
+def _watched(run: TracedRun, spool: Spool, seed: int) -> Watched:
+    """The run again, seen from inside. Random numbers are other ones, so that a model that needs them is found out."""
+    watched = _watch(run, spool, seed + 1)
+    if _repeats(run, watched, spool):
+        return watched
+    from modelexport.capture.spool import Spool as Scratch
+
+    with Scratch() as scratch:
+        where = first_unlike(watched.run, watched.samples, _watch(run, scratch, seed + 2).samples)
+    raise ModelUnrepeatable(
+        f"{type(run.model).__name__} gives other numbers each time that it runs on the same inputs"
+        + (f", from {where} on" if where else ""),
+        "Make it deterministic: no random numbers outside of training, or a seed of its own.",
+    )
+
+
+def _watch(run: TracedRun, spool: Spool, seed: int) -> Watched:
+    from modelexport.capture.eager import watch
+    from modelexport.capture.experts import exportable_experts
+    from modelexport.capture.state import EXPORT_LOCK, quiet
+
+    with EXPORT_LOCK, quiet(), exportable_experts(run.model):
+        return watch(run.model, run.arguments, spool, seed)
+
+
+def _repeats(run: TracedRun, watched: Watched, spool: Spool) -> bool:
+    from modelexport.capture.arrays import to_array
+
+    pairs = [(to_array(run.outputs[name]), spool.get(number)) for name, number in watched.run.outputs.items()]
+    return all(a.shape == b.shape and measure(a, b, Tolerance()).agrees for a, b in pairs)
+
+
+def _finding(
+    opened: Opened,
+    pieces: PiecewiseRun,
+    arguments: CallArguments,
+    watched: Watched,
+    spool: Spool,
+    tolerance: Tolerance,
+) -> Finding:
+    from modelexport.capture.arrays import to_array
+    from modelexport.capture.feeding import feed_for
+
+    feed = feed_for(opened.file.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
+    reference = Reference(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
+    outputs = dict(zip(opened.subject.graph.outputs, watched.run.outputs.items(), strict=False))
+    observer = Observer(opened, reference, outputs, tolerance)
+    pieces.run(feed, observer.see)
+    return observer.finding(watched.run.calls)
+
+
+def _proof(opened: Opened, watched: Watched, finding: Finding) -> AttributionProof:
+    subject = opened.subject
+    trouble = "" if finding.divergence is None else _TROUBLE
+    issuing = Issuing(watched.run, watched.samples)
+    return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble).proof()
+
+
+def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
+    """The worst of all samples."""
+    return Verification(
+        file=str(opened.subject.path),
+        reference=reference,
+        samples=len(findings),
+        tolerance=plan.tolerance,
+        calls=merged([finding.calls for finding in findings]),
+        outputs=_worst_outputs(findings),
+        divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
+        not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
+        seconds=clock.seconds,
+    )
+
+
+def _worst_outputs(findings: Sequence[Finding]) -> dict[str, Difference]:
+    names = dict.fromkeys(name for finding in findings for name in finding.outputs)
+    found = {
+        name: Difference.worst(finding.outputs[name] for finding in findings if name in finding.outputs)
+        for name in names
+    }
+    return {name: worst for name, worst in found.items() if worst is not None}

@@ -1,0 +1,236 @@
+"""Watching one run of a model: every operator with the module call that issued it, and what crosses each call.
+
+It is the witness that attributions are held against. So it is separate from the recorder that strategies judge by,
+and relies on nothing but torch's own hooks and dispatcher.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from modelexport.capture.arguments import CallArguments, output_tensors
+from modelexport.capture.hierarchy import call_model
+from modelexport.capture.spool import Spool
+from modelexport.capture.state import undisturbed
+from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
+from modelexport.record.eager import CallTensors, EagerRun, IssuedOp
+from modelexport.record.hierarchy import ModuleCall
+
+_WIDENED = (torch.bfloat16,)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run, and a sample of each of its values by number."""
+
+    run: EagerRun
+    samples: tuple[Sample, ...]
+
+
+def watch(model: nn.Module, arguments: CallArguments, spool: Spool, seed: int = 0) -> Watched:
+    """Run a model once. What crosses the boundary of a module call goes into the spool.
+
+    seed  of torch's random numbers: a model that gives other results with another one is not deterministic
+    """
+    own = arguments.copied()
+    values = _Values(spool)
+    inputs = {name: values.add(tensor, computed=True) for name, tensor in own.tensors.items()}
+    calls = _Calls(model, values)
+    with undisturbed(model), calls.watching():
+        torch.manual_seed(seed)
+        with _Operators(values, calls):
+            outputs = call_model(model, own)
+    returned = {name: values.number(tensor) for name, tensor in output_tensors(outputs).items()}
+    for name, tensor in output_tensors(outputs).items():
+        values.keep(returned[name], tensor)
+    run = EagerRun(tuple(values.ops), tuple(calls.ended), inputs, returned, frozenset(values.computed))
+    return Watched(run, tuple(values.samples))
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """The latest operator that wrote into some memory: how many there were, and the values that it made."""
+
+    count: int
+    op: IssuedOp
+
+
+class _Values:
+    """Numbers of tensors. A tensor that is written into, or whose memory is, gets another number."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.samples: list[Sample] = []
+        self.computed: set[int] = set()
+        self.ops: list[IssuedOp] = []
+        self._spool = spool
+        self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._writes: dict[int, _Write] = {}
+
+    def add(self, tensor: torch.Tensor, *, computed: bool) -> int:
+        number = len(self.samples)
+        self.samples.append(_sample(tensor))
+        if computed:
+            self.computed.add(number)
+        self._numbers[tensor] = (number, self._writes_into(tensor))
+        return number
+
+    def number(self, tensor: torch.Tensor) -> int:
+        known = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
+        if known is None:
+            return self.add(tensor, computed=False)
+        number, writes = known
+        if writes == self._writes_into(tensor):
+            return int(number)
+        # Something else that looks at the same memory was written into: the writer made this value as well.
+        writer = self._writes[_memory(tensor)].op
+        new = self.add(tensor, computed=not self.computed.isdisjoint((number, *writer.makes)))
+        self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
+        return new
+
+    def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
+        self._writes[_memory(tensor)] = _Write(self._writes_into(tensor) + 1, op)
+        number, _ = self._numbers[tensor]
+        self._numbers[tensor] = (number, self._writes_into(tensor))
+
+    def keep(self, number: int, tensor: torch.Tensor) -> None:
+        if number not in self._spool and self.samples[number].kind != "other":
+            self._spool.put(number, _array(tensor))
+
+    def _writes_into(self, tensor: torch.Tensor) -> int:
+        # An empty dictionary is the usual case, and asking a tensor for its memory is not free.
+        latest = self._writes.get(_memory(tensor)) if self._writes else None
+        return 0 if latest is None else latest.count
+
+
+class _Calls:
+    """Which module call is open, and what each one was given and returned."""
+
+    def __init__(self, model: nn.Module, values: _Values) -> None:
+        self.ended: list[CallTensors] = []
+        self._paths = {part: path for path, part in model.named_modules()}
+        self._counts: dict[str, int] = {}
+        self._open: list[ModuleCall] = []
+        self._values = values
+        self._thread = threading.get_ident()
+
+    @property
+    def current(self) -> ModuleCall | None:
+        return self._open[-1] if self._open and threading.get_ident() == self._thread else None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for hook in (
+                module_hooks.register_module_forward_pre_hook(self._enter),
+                module_hooks.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+            ):
+                stack.callback(hook.remove)
+            yield
+
+    def _enter(self, module: nn.Module, _args: object) -> None:
+        if not self._is_watched(module):
+            return
+        path = self._paths[module]
+        index = self._counts.get(path, 0)
+        self._counts[path] = index + 1
+        self._open.append(ModuleCall(path, index))
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._is_watched(module):
+            return
+        call = self._open.pop()
+        self.ended.append(CallTensors(call, self._kept((args, kwargs)), self._kept(output)))
+
+    def _kept(self, given: object) -> tuple[int, ...]:
+        numbers: dict[int, None] = {}
+        with _disable_current_modes():  # looking at a tensor is no operator of the model's
+            for tensor in _tensors(given):
+                number = self._values.number(tensor)
+                self._values.keep(number, tensor)
+                numbers[number] = None
+        return tuple(numbers)
+
+    def _is_watched(self, module: nn.Module) -> bool:
+        # Other threads may be running other models, or this one.
+        return module in self._paths and threading.get_ident() == self._thread
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True
+
+    def __init__(self, values: _Values, calls: _Calls) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._values = values
+        self._calls = calls
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        call = self._calls.current
+        reads = tuple(self._values.number(tensor) for tensor in _tensors((args, kwargs)))
+        result = func(*args, **kwargs)
+        written = _written(func, args, kwargs)
+        made = {id(tensor): tensor for tensor in (*_tensors(result), *written)}
+        computed = not self._values.computed.isdisjoint(reads)
+        makes = tuple(self._values.add(tensor, computed=computed) for tensor in made.values())
+        if call is not None and makes:
+            op = IssuedOp(str(func), call, reads, makes)
+            self._values.ops.append(op)
+            for tensor in written:
+                self._values.note_write(tensor, op)
+        return result
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
+    writes = [spec.name for spec in schema.arguments if spec.alias_info is not None and spec.alias_info.is_write]
+    return list(_tensors([given.get(name) for name in writes]))
+
+
+def _tensors(value: object) -> Iterable[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _sample(tensor: torch.Tensor) -> Sample:
+    if tensor.is_nested:
+        return unseen(())
+    visible = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    if not visible:
+        return unseen(tuple(tensor.shape))
+    try:
+        seen = sample(_array(tensor))
+    except (TypeError, RuntimeError):  # no such type in numpy; a tensor that only stands for one
+        return unseen(tuple(tensor.shape))
+    return replace(seen, grain=LOOSEST) if tensor.dtype in _WIDENED else seen
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor as ONNX Runtime would have it, with whatever strides it has."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
+    array: np.ndarray = (tensor.float() if tensor.dtype in _WIDENED else tensor).numpy()
+    return array

@@ -1,0 +1,116 @@
+"""What a tensor holds at some places: enough to tell which tensors of two runs are the same, without keeping them.
+
+A fingerprint says whether two tensors are alike; a sample also survives a change of shape that leaves the order of the
+elements as it is, and says how far two tensors are apart. Numbers are compressed by `asinh`, or one masked place
+(-3e38) would drown all the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+_PLACES = 512
+# Fewer different numbers than these are met by chance.
+_TELLING = 8
+# Where one tool writes infinity another writes the largest float: they are the same here. NaN has a place beyond.
+_INFINITE = float(np.arcsinh(np.finfo(np.float32).max))
+_NOT_A_NUMBER = 2 * _INFINITE
+# Two kernels that do the same arithmetic differ by some of the last bits; other values by far more.
+_SINGLE = 3e-4
+_COARSE_BITS = 20
+LOOSEST = 0.05
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sample:
+    """
+    kind     `float`, `int`, `bool` or `other` (nothing can be seen)
+    values   what is at the sampled places
+    length   of `values` as a vector: what distances are measured by
+    grain    how far apart two runs of the same arithmetic may be in this type
+    telling  whether equal content is a reason to believe in a common origin: few elements or few numbers are not
+    """
+
+    shape: tuple[int, ...]
+    kind: str
+    values: np.ndarray
+    length: float
+    grain: float
+    telling: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def sample(array: np.ndarray) -> Sample:
+    kind = {"b": "bool", "i": "int", "u": "int", "f": "float", "V": "float"}.get(array.dtype.kind, "other")
+    if kind == "other" or array.dtype.names is not None:
+        return unseen(tuple(array.shape))
+    taken = _taken(array)
+    values = _squashed(taken) if kind == "float" else taken.astype(np.float64)
+    length = float(np.sqrt(np.dot(values, values)))
+    return Sample(tuple(array.shape), kind, values, length, _grain(array.dtype, kind), _is_telling(values))
+
+
+def unseen(shape: tuple[int, ...]) -> Sample:
+    """A tensor whose content cannot be looked at."""
+    return Sample(shape, "other", np.empty(0), 0.0, 0.0, False)
+
+
+def distance(a: Sample, b: Sample) -> float:
+    """How far apart two tensors are, relative to their size; infinite if they cannot hold the same."""
+    if a.kind != b.kind or a.kind == "other" or a.size != b.size:
+        return math.inf
+    scale = max(a.length, b.length)
+    if scale == 0.0:
+        return 0.0
+    apart = a.values - b.values
+    return math.sqrt(float(np.dot(apart, apart))) / scale
+
+
+def alike(a: Sample, b: Sample) -> bool:
+    """Whether two tensors hold the same, whatever their shapes."""
+    return distance(a, b) <= max(a.grain, b.grain)
+
+
+def _taken(array: np.ndarray) -> np.ndarray:
+    if array.size <= _PLACES:
+        return np.ravel(array)
+    places = _places(array.size)
+    if array.flags.c_contiguous:
+        flat: np.ndarray = array.reshape(-1)[places]
+        return flat
+    strided: np.ndarray = array[np.unravel_index(places, array.shape)]
+    return strided
+
+
+@lru_cache(maxsize=256)
+def _places(size: int) -> np.ndarray:
+    """Places in no particular order, the same for every tensor of one size; evenly spaced ones would hit one column."""
+    return np.sort(np.random.default_rng(size).integers(0, size, _PLACES))
+
+
+def _squashed(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        squashed = np.arcsinh(values.astype(np.float64))
+    np.clip(squashed, -_INFINITE, _INFINITE, out=squashed)
+    return np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER)
+
+
+def _grain(dtype: np.dtype, kind: str) -> float:
+    if kind != "float":
+        return 0.0
+    try:
+        last_bit = float(np.finfo(dtype).eps)
+    except ValueError:  # a type that was added to numpy
+        return LOOSEST
+    return _SINGLE if last_bit < 1e-6 else min(_COARSE_BITS * last_bit, LOOSEST)
+
+
+def _is_telling(values: np.ndarray) -> bool:
+    return values.size >= _TELLING and len(np.unique(values)) >= _TELLING

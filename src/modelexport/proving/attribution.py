@@ -1,0 +1,182 @@
+"""The verdict on every attribution, from values alone.
+
+A node that makes something new is held against the operators of the run that made the same: whoever issued them is its
+module. Exporters break operators down, and what is inside of one has no counterpart in the run; but every way out of it
+leads to the operator's result, so the first proved nodes below tell whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.sample import Sample, alike
+from modelexport.proving.enclosure import Frontier, above, below
+from modelexport.proving.issuing import Issue, Issuing
+from modelexport.record.evidence import Attribution
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.record.verification import AttributionProof, NodeProof, Verdict
+
+_NOBODY: Frontier = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What the values of one node say.
+
+    makers   calls that issued the same as something new
+    passers  calls that issued the same in the same shape, new or handed on
+    new      whether the node makes something new; if not, it hands on what it reads
+    silence  why its values say nothing, if they do not
+    """
+
+    makers: Frontier = _NOBODY
+    passers: Frontier = _NOBODY
+    new: bool = True
+    silence: str = ""
+    issues: tuple[Issue, ...] = ()
+
+    @property
+    def truth(self) -> Frontier:
+        """The calls that the node belongs to, as far as its own values say."""
+        return self.makers if self.new else self.passers
+
+
+class Court:
+    """Everything that verdicts are based on.
+
+    samples  of the graph's values
+    trouble  why numbers cannot be relied on everywhere, if they cannot
+    """
+
+    def __init__(
+        self, graph: Graph, provenance: Provenance, samples: Mapping[str, Sample], issuing: Issuing, trouble: str = ""
+    ) -> None:
+        self._graph = graph
+        self._provenance = provenance
+        self._samples = samples
+        self._issuing = issuing
+        self._trouble = trouble
+        self._testimonies = {node.key: self._heard(node) for node in graph.nodes}
+        truths = {key: found.makers for key, found in self._testimonies.items() if found.new and found.makers}
+        self._below = below(graph, truths)
+        self._above = above(graph, truths)
+        self._known = {number for one in samples.values() for number in issuing.numbers(one)}
+
+    def proof(self) -> AttributionProof:
+        return AttributionProof(tuple(map(self._judged, self._graph.nodes)))
+
+    def _judged(self, node: Node) -> NodeProof:
+        entry = self._provenance.nodes[node.key]
+        verdict, reason, issued = self._verdict(node, entry.attribution)
+        return NodeProof(
+            key=node.key,
+            name=node.name,
+            op_type=node.op_type,
+            claimed=entry.attribution.owners,
+            verdict=verdict,
+            reason=reason,
+            issued=tuple(sorted(issued)),
+            compute=self._computes(node),
+        )
+
+    def _verdict(self, node: Node, attribution: Attribution) -> tuple[Verdict, str, Frontier]:
+        owners = frozenset(attribution.owners)
+        if not owners:
+            return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
+        heard = self._testimonies[node.key]
+        if owners & heard.truth:
+            return self._completed(node, owners, heard)
+        if heard.new and heard.makers:
+            if owners & heard.passers:
+                return Verdict.NOT_PROVABLE, "hands on what another module made", heard.makers
+            return Verdict.CONTRADICTED, "another module issued its value", heard.makers
+        return self._enclosed(node, owners, heard)
+
+    def _completed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
+        """A node that its owner issued: whether it also does the work of somebody who is not named."""
+        if not heard.new:
+            return Verdict.PROVED, "", owners & heard.truth
+        issues = [issue for issue in heard.issues if issue.op.call in owners]
+        worked = frozenset[ModuleCall]().union(*(self._issuing.contributors(issue, self._known) for issue in issues))
+        missing = worked - owners - self._credited_above(node)
+        if missing:
+            return Verdict.CONTRADICTED, "does the work of a module that is not named", worked
+        return Verdict.PROVED, "", owners & heard.truth
+
+    def _credited_above(self, node: Node) -> Frontier:
+        """The owners of the nodes between this one and what is known."""
+        found, waiting, seen = set[ModuleCall](), [*self._graph.predecessors(node)], set[str]()
+        while waiting:
+            other = waiting.pop()
+            if other.key in seen or self._testimonies[other.key].truth:
+                continue
+            seen.add(other.key)
+            found.update(self._provenance.nodes[other.key].attribution.owners)
+            waiting += self._graph.predecessors(other)
+        return frozenset(found)
+
+    def _enclosed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
+        under, over = self._below[node.key], self._above[node.key]
+        if under and (under <= owners or (owners & under and owners & over)):
+            return Verdict.ENCLOSED, "", owners & under
+        if self._trouble or heard.silence:
+            return Verdict.NOT_PROVABLE, self._trouble or heard.silence, _NOBODY
+        if heard.passers:
+            return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
+        if heard.new and under and not owners & under:
+            return Verdict.CONTRADICTED, "lies inside the work of another module", under
+        if not self._takes_part(owners, under | over):
+            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", under | over
+        return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
+
+    def _takes_part(self, owners: Frontier, around: Frontier) -> bool:
+        """Whether an owner did any of the work around a node, or called somebody who did."""
+        open_calls = {call for one in around for call in self._provenance.hierarchy.stack(one)}
+        return not around or not owners.isdisjoint(open_calls)
+
+    def _heard(self, node: Node) -> Testimony:
+        seen = [self._samples[output] for output in node.outputs if output in self._samples]
+        silence = self._silence(node, seen)
+        if silence:
+            return Testimony(silence=silence)
+        telling = [one for one in seen if self._is_telling(one)]
+        read = [self._samples[value] for value in node.inputs if value in self._samples]
+        new = not any(alike(one, other) for one in telling for other in read)
+        issues = [(one, issue) for one in telling for issue in self._issuing.of(one)]
+        return Testimony(
+            makers=frozenset(issue.op.call for _, issue in issues if issue.new),
+            passers=frozenset(issue.op.call for one, issue in issues if self._issuing.shape(issue) == one.shape),
+            new=new,
+            issues=tuple(issue for _, issue in issues if issue.new),
+        )
+
+    def _silence(self, node: Node, seen: Iterable[Sample]) -> str:
+        if node.graph != MAIN:
+            return "inside the body of another node"
+        found = list(seen)
+        if not found:
+            return "its value could not be seen"
+        if node.key not in self._graph.computed:
+            return "does not depend on the inputs"
+        if any(map(self._is_telling, found)):
+            return ""
+        return _why_silent(found)
+
+    def _is_telling(self, one: Sample) -> bool:
+        return one.telling and one.kind in ("float", "int") and not self._issuing.is_input(one)
+
+    def _computes(self, node: Node) -> bool:
+        kinds = {self._samples[output].kind for output in node.outputs if output in self._samples}
+        return "float" in kinds and node.key in self._graph.computed
+
+
+def _why_silent(seen: Iterable[Sample]) -> str:
+    kinds = {one.kind for one in seen}
+    if kinds <= {"int", "bool"}:
+        return "truth values" if kinds == {"bool"} else "integer arithmetic"
+    if any(one.telling for one in seen):
+        return "hands on an input of the model"
+    return "too few different numbers"

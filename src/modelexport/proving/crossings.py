@@ -1,0 +1,99 @@
+"""The values that go into each module call and come out of it, for all calls in one pass over the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Provenance
+
+_Calls = tuple[ModuleCall, ...]
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """What comes out of calls and goes into them, by value; calls are given outermost first.
+
+    made    the calls that were open when a value was made
+    leaves  those of them that it comes out of
+    enters  the calls that it goes into
+    """
+
+    made: Mapping[str, _Calls]
+    leaves: Mapping[str, _Calls]
+    enters: Mapping[str, _Calls]
+
+
+def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
+    around = _around_nodes(graph, provenance)
+    recorded = {key: calls for key, calls in around.items() if provenance.nodes[key].attribution.owners}
+    outputs = set(graph.outputs)
+    made: dict[str, _Calls] = {}
+    leaves: dict[str, _Calls] = {}
+    enters: dict[str, _Calls] = {}
+    for value in (*graph.inputs, *graph.producers):
+        maker = graph.producers.get(value)
+        made_in = made[value] = () if maker is None else around[maker.key]
+        readers = list(_readers(value, graph, recorded))
+        leaves[value] = tuple(call for call in made_in if value in outputs or any(call not in one for one in readers))
+        enters[value] = tuple(dict.fromkeys(call for one in readers for call in one if call not in made_in))
+    return Crossings(made, leaves, enters)
+
+
+def _around_nodes(graph: Graph, provenance: Provenance) -> Mapping[str, _Calls]:
+    """By node: the calls that were open when its value was ready.
+
+    A node of nobody's, which a tool put in, goes on with what the modules made that it reads from.
+    """
+    hierarchy = provenance.hierarchy
+    order = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    found: dict[str, _Calls] = {}
+    for node in graph.nodes:
+        owners = provenance.nodes[node.key].attribution.owners
+        if owners:
+            found[node.key] = hierarchy.stack(last_of(owners, hierarchy, order))
+        else:
+            before = [found.get(other.key, ()) for other in graph.predecessors(node)]
+            found[node.key] = _shared([calls for calls in before if calls])
+    return found
+
+
+def _shared(stacks: Sequence[_Calls]) -> _Calls:
+    """The calls that all of them have open."""
+    levels = zip(*stacks, strict=False)
+    return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
+
+
+def _readers(value: str, graph: Graph, around: Mapping[str, _Calls]) -> Iterator[_Calls]:
+    """The calls around whoever reads a value; a node of nobody's (a quantizer's, say) reads for those behind it."""
+    waiting, seen = list(graph.consumers.get(value, ())), set[str]()
+    while waiting:
+        node = waiting.pop()
+        if node.key in seen:
+            continue
+        seen.add(node.key)
+        if around.get(node.key):
+            yield around[node.key]
+        else:
+            waiting += graph.successors(node)
+
+
+def last_of(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> ModuleCall:
+    """Whose result a fused node holds: the last of its modules, or one that encloses it and may go on after it."""
+    known = set(owners)
+    last = max(known, key=lambda call: order.get(call, -1))
+    return next((call for call in hierarchy.stack(last) if call in known), last)
+
+
+def calls_by_end(hierarchy: Hierarchy) -> tuple[ModuleCall, ...]:
+    """Calls in the order in which they end; a record has them in the order in which they begin."""
+    ended: list[ModuleCall] = []
+    waiting: list[ModuleCall] = []
+    for site in hierarchy.calls:
+        while waiting and waiting[-1] != site.parent:
+            ended.append(waiting.pop())
+        waiting.append(site.call)
+    return (*ended, *reversed(waiting))

@@ -1,0 +1,132 @@
+"""From pairs of values to what each call's numbers say, and to the call where they go wrong first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from modelexport.graph.index import Graph
+from modelexport.proving.crossings import Crossings
+from modelexport.proving.numbers import Numbers, Pairing
+from modelexport.record.eager import CallTensors
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.record.verification import CallNumbers, Difference, Divergence, Status
+
+# Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
+# a few decibels to rounding and stay above 110.
+_SUSPICIOUS, _SUDDEN = 100.0, 20.0
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A call with what was found of its inputs and outputs."""
+
+    item: CallTensors
+    inputs: tuple[Pairing, ...]
+    outputs: tuple[Pairing, ...]
+
+    @property
+    def numbers_in(self) -> Difference | None:
+        return Difference.worst(pairing.difference for pairing in self.inputs)
+
+    @property
+    def numbers_out(self) -> Difference | None:
+        return Difference.worst(pairing.difference for pairing in self.outputs)
+
+
+def call_numbers(calls: Iterable[CallTensors], numbers: Numbers, hierarchy: Hierarchy) -> tuple[CallNumbers, ...]:
+    return tuple(_numbers(compared, hierarchy) for compared in _compared(calls, numbers))
+
+
+def first_divergence(
+    calls: Sequence[CallTensors], numbers: Numbers, graph: Graph, crossings: Crossings, provenance: Provenance
+) -> Divergence | None:
+    """The first wrong value in the order of the file: nothing that it is made from is known to be wrong.
+
+    Whatever crosses a call is looked at: what a module returned, and what it hands to a module that it calls.
+    """
+    compared = {one.item.call: one for one in _compared(calls, numbers)}
+    if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
+        return None
+    wrong = _wrong_values(compared.values(), crossings)
+    first = min(wrong, key=lambda value: graph.producers[value].position, default=None)
+    if first is None:
+        return None
+    call, difference = wrong[first]
+    owners = _owners(first, call, graph, provenance)
+    classes = tuple(class_name(provenance.hierarchy, owner) for owner in owners)
+    inputs = compared[call].numbers_in if call in compared else None
+    return Divergence(owners, classes, first, inputs, difference)
+
+
+def _wrong_values(compared: Iterable[_Compared], crossings: Crossings) -> dict[str, tuple[ModuleCall, Difference]]:
+    """Wrong values with the innermost call that made them, and how wrong they are."""
+    found: dict[str, tuple[ModuleCall, Difference]] = {}
+    for one in compared:
+        for pairing in one.outputs:
+            if _is_origin(one.numbers_in, pairing.difference):
+                found.setdefault(pairing.value, (one.item.call, pairing.difference))
+        for pairing in one.inputs:
+            made_in = crossings.made.get(pairing.value, ())
+            if made_in and _is_origin(None, pairing.difference):
+                found.setdefault(pairing.value, (made_in[-1], pairing.difference))
+    return found
+
+
+def class_name(hierarchy: Hierarchy, call: ModuleCall) -> str:
+    module = hierarchy.modules.get(call.path)
+    return "" if module is None else module.class_name
+
+
+def _is_origin(inputs: Difference | None, outputs: Difference) -> bool:
+    given = math.inf if inputs is None else inputs.sqnr
+    return not outputs.agrees or (outputs.sqnr < _SUSPICIOUS and outputs.sqnr < given - _SUDDEN)
+
+
+def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) -> tuple[ModuleCall, ...]:
+    """All modules whose work is in the node that made a wrong value, if it does the work of several."""
+    maker = graph.producers.get(value)
+    owners = () if maker is None else provenance.nodes[maker.key].attribution.owners
+    return tuple(dict.fromkeys((call, *owners))) if len(owners) > 1 and call in owners else (call,)
+
+
+def _compared(calls: Iterable[CallTensors], numbers: Numbers) -> Iterable[_Compared]:
+    for item in calls:
+        yield _Compared(item, tuple(numbers.inputs_of(item)), tuple(numbers.outputs_of(item)))
+
+
+def _numbers(compared: _Compared, hierarchy: Hierarchy) -> CallNumbers:
+    call, inputs, outputs = compared.item.call, compared.numbers_in, compared.numbers_out
+    reason = "" if outputs is not None else _why_not(compared.item)
+    return CallNumbers(call, class_name(hierarchy, call), inputs, outputs, _status(inputs, outputs), reason)
+
+
+def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
+    if outputs is None:
+        return Status.NOT_COMPARED
+    if outputs.agrees:
+        return Status.OK
+    return Status.DIVERGES if inputs is None or inputs.agrees else Status.FOLLOWS
+
+
+def _why_not(item: CallTensors) -> str:
+    return "what it returned is not in the graph" if item.outputs else "it returned no tensor"
+
+
+def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
+    """The worst of several runs, call by call."""
+    by_call: dict[ModuleCall, list[CallNumbers]] = {}
+    for run in samples:
+        for one in run:
+            by_call.setdefault(one.call, []).append(one)
+    return tuple(_worst(found) for found in by_call.values())
+
+
+def _worst(found: Sequence[CallNumbers]) -> CallNumbers:
+    order: Mapping[Status, int] = {Status.DIVERGES: 0, Status.FOLLOWS: 1, Status.OK: 2, Status.NOT_COMPARED: 3}
+    first = min(found, key=lambda one: order[one.status])
+    inputs = Difference.worst(one.inputs for one in found if one.inputs is not None)
+    outputs = Difference.worst(one.outputs for one in found if one.outputs is not None)
+    return CallNumbers(first.call, first.class_name, inputs, outputs, first.status, first.reason)

@@ -1,0 +1,75 @@
+"""Who issued what in the run of the model: the witness for attributions."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.graph.sample import Sample, alike
+from modelexport.proving.lookup import Lookup
+from modelexport.record.eager import EagerRun, IssuedOp
+from modelexport.record.hierarchy import ModuleCall
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One value, the operator that made it, and whether it is new: views, copies and casts pass on what they read."""
+
+    number: int
+    op: IssuedOp
+    new: bool
+
+
+class Issuing:
+    """The values of a run that operators made from the model's inputs."""
+
+    def __init__(self, run: EagerRun, samples: Sequence[Sample]) -> None:
+        self._run = run
+        self._samples = samples
+        self.issues = {number: Issue(number, op, self._is_new(op, number)) for op in run.ops for number in op.makes}
+
+    def of(self, seen: Sample) -> list[Issue]:
+        """Everything that holds the same and depends on the model's inputs."""
+        return [self.issues[number] for number in self._lookup.alike(seen)]
+
+    def is_input(self, seen: Sample) -> bool:
+        """Whether it is what the model was given, in whatever shape: anybody can hand that on."""
+        return any(alike(self._samples[number], seen) for number in self._run.inputs.values())
+
+    def contributors(self, issue: Issue, known: Container[int]) -> frozenset[ModuleCall]:
+        """The calls that did the work between values that are known and this one."""
+        seen, waiting, found = {issue.number}, [*issue.op.reads], {issue.op.call}
+        while waiting:
+            number = waiting.pop()
+            source = self.issues.get(number)
+            if number in seen or number in known or source is None or number not in self._run.computed:
+                continue
+            seen.add(number)
+            if source.new:
+                found.add(source.op.call)
+            waiting += source.op.reads
+        return frozenset(found)
+
+    def numbers(self, seen: Sample) -> tuple[int, ...]:
+        """The values of the run that hold the same."""
+        return self._lookup.alike(seen)
+
+    def shape(self, issue: Issue) -> tuple[int, ...]:
+        return self._samples[issue.number].shape
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        return Lookup({number: self._samples[number] for number in self.issues if number in self._run.computed})
+
+    def _is_new(self, op: IssuedOp, number: int) -> bool:
+        made = self._samples[number]
+        return not any(alike(self._samples[read], made) for read in op.reads)
+
+
+def first_unlike(run: EagerRun, samples: Sequence[Sample], others: Sequence[Sample]) -> str:
+    """The call that issued the first value which two runs of the same operators do not have in common."""
+    for op in run.ops:
+        if any(number >= len(others) or not alike(samples[number], others[number]) for number in op.makes):
+            return str(op.call) or "the model itself"
+    return ""

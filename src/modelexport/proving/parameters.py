@@ -1,0 +1,176 @@
+"""Whether a model holds the weights that a file was made from.
+
+A weight of the file is comparable with a parameter if it is a copy of it, perhaps narrower or transposed. Exporters
+also store what they made *from* parameters: a convolution with a norm folded in, a product, a quantized matrix. Such a
+weight equals no parameter and is no sign of another model, so only what can be nothing but a copy is said to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelexport.proving.weight_samples import Precision, narrower, precision_of, sampled
+from modelexport.record.evidence import Attribution, EvidenceKind
+from modelexport.record.hierarchy import Hierarchy, join
+from modelexport.record.provenance import Provenance
+from modelexport.record.verification import ParameterCheck, ParameterDifference
+
+# How the record says that a weight is more than one parameter.
+_MIXED = frozenset({"absorbed", "folded"})
+_PARALLEL = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """One tensor of the model. `names` are all that it has, `holders` the modules that have it."""
+
+    name: str
+    names: frozenset[str]
+    holders: frozenset[str]
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Between a parameter and a weight. `distance` is the root mean square of the difference."""
+
+    equal: bool
+    max_abs: float
+    distance: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A parameter and a weight of the file. `copy`: if the weight differs, it is because the model is another one."""
+
+    initializer: str
+    gap: _Gap
+    copy: bool
+
+
+_NO_GAP = _Gap(True, 0.0, 0.0)
+
+
+def compare_parameters(
+    hierarchy: Hierarchy,
+    provenance: Provenance,
+    parameters: Mapping[str, np.ndarray],
+    constants: Iterable[tuple[str, np.ndarray]],
+) -> ParameterCheck:
+    """Which parameters and float buffers differ from the file's; large ones are sampled.
+
+    parameters  by every name that they have in the model
+    constants   the file's initializers, which are looked at one at a time
+    """
+    stored = frozenset(provenance.initializers)
+    held = list(_distinct(hierarchy, parameters))
+    named = {name: item for item in held for name in item.names}
+    credited = _by_module(item for item in held if not item.names & stored)
+    pairs: dict[str, list[_Pair]] = {item.name: [] for item in held}
+    for name, array in constants:
+        attribution = provenance.initializers.get(name)
+        if attribution is None or precision_of(array.dtype) is None:
+            continue
+        owners = dict.fromkeys(call.path for call in attribution.owners)
+        candidates = [named[name]] if name in named else []
+        candidates += (item for path in owners for item in credited.get(hierarchy.canonical.get(path, path), ()))
+        for item in dict.fromkeys(candidates):
+            pairs[item.name] += _paired(item, name, array, attribution)
+    return _judged(pairs)
+
+
+def _distinct(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]) -> Iterator[_Held]:
+    """Every float tensor of the model once, however many names it has."""
+    seen: set[str] = set()
+    for module in hierarchy.modules.values():
+        for tensor in module.tensors:
+            name = join(module.path, tensor.name)
+            names = frozenset({*(join(path, tensor.name) for path in (module.path, *module.aliases)), *tensor.tied})
+            array = parameters.get(name)
+            if names & seen or array is None or not array.size or precision_of(array.dtype) is None:
+                continue
+            seen |= names
+            yield _Held(name, names, frozenset(hierarchy.tensor_owners[name]), array)
+
+
+def _by_module(held: Iterable[_Held]) -> dict[str, list[_Held]]:
+    found: dict[str, list[_Held]] = {}
+    for item in held:
+        for path in item.holders:
+            found.setdefault(path, []).append(item)
+    return found
+
+
+def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
+    claimed = {pair.initializer for found in pairs.values() for pair in found if pair.gap.equal}
+    compared, differing = 0, []
+    for name, found in pairs.items():
+        copies = [pair for pair in found if pair.copy and pair.initializer not in claimed]
+        if any(pair.gap.equal for pair in found):
+            compared += 1
+        elif copies:
+            compared += 1
+            nearest = min(copies, key=lambda pair: pair.gap.distance)
+            differing.append(ParameterDifference(name, nearest.initializer, nearest.gap.max_abs))
+    return ParameterCheck(compared, tuple(differing))
+
+
+def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:
+    """The parameter with the weight, as it is or turned; nothing where the shapes do not allow it."""
+    views = list(_views(held.array.shape, array))
+    if not views:
+        return
+    ours = sampled(held.array)
+    if any(ours.dtype == view.dtype and np.array_equal(ours, view) for view in views):
+        yield _Pair(name, _NO_GAP, copy=True)
+        return
+    precision = narrower(held.array.dtype, array.dtype)
+    ours, views = precision.cut(ours), [precision.cut(view) for view in views]
+    nearest = min((_gap(ours, view, precision) for view in views), key=lambda gap: gap.distance)
+    named = name in held.names
+    copy = nearest.equal or (
+        _can_be_copy(attribution, array, named=named)
+        and not any(_is_rescaled(ours, view, uniformly=not named) for view in views)
+    )
+    yield _Pair(name, nearest, copy)
+
+
+def _views(shape: tuple[int, ...], weight: np.ndarray) -> Iterator[np.ndarray]:
+    if weight.shape == shape:
+        yield sampled(weight)
+    if weight.ndim == 2 and weight.shape[::-1] == shape:
+        yield sampled(weight).T
+
+
+def _can_be_copy(attribution: Attribution, weight: np.ndarray, *, named: bool) -> bool:
+    if any(item.kind is EvidenceKind.PARAMETER and item.source in _MIXED for item in attribution.evidence):
+        return False
+    # Without its name a vector may be anything that was computed; a matrix in the module of a matrix is hardly that.
+    return named or (weight.ndim > 1 and len({call.path for call in attribution.owners}) == 1)
+
+
+def _gap(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> _Gap:
+    same = (ours == weight) | (np.isnan(ours) & np.isnan(weight))
+    difference = np.abs(np.where(same, 0.0, ours - weight))
+    equal = bool(np.all(difference <= precision.allowed(ours, weight)))
+    return _Gap(equal, float(difference.max()), float(np.sqrt(np.mean(np.square(difference)))))
+
+
+def _is_rescaled(ours: np.ndarray, weight: np.ndarray, *, uniformly: bool) -> bool:
+    """Whether each row is a multiple of the parameter's: a norm was folded in, or the parameter is one of a direction.
+
+    uniformly  one factor for all of the rows counts too
+    """
+    if min(ours.shape) < 2 or not np.all(np.isfinite(ours)) or not np.all(np.isfinite(weight)):
+        return False
+    sizes, other_sizes = np.linalg.norm(ours, axis=1), np.linalg.norm(weight, axis=1)
+    rows = (sizes > 0) & (other_sizes > 0)
+    if not rows.any():
+        return False
+    factors = other_sizes[rows] / sizes[rows]
+    directions = ours[rows] / sizes[rows, None] - weight[rows] / other_sizes[rows, None]
+    parallel = bool(np.all(np.linalg.norm(directions, axis=1) < _PARALLEL))
+    return parallel and (uniformly or float(np.ptp(factors)) > _PARALLEL * float(factors.max()))

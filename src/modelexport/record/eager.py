@@ -1,0 +1,43 @@
+"""One run of a PyTorch model as it happened: who issued which value, what each module was given and what it returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelexport.record.hierarchy import ModuleCall
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedOp:
+    """One operator that torch computed, and the module call that was open. Values are known by number."""
+
+    name: str
+    call: ModuleCall
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTensors:
+    """What one module call was given and what it returned, by number."""
+
+    call: ModuleCall
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EagerRun:
+    """
+    calls     in the order in which they end
+    inputs    of the model, by the name that the ONNX graph gives them
+    outputs   of the model, by name
+    computed  values that depend on what the model was given
+    """
+
+    ops: tuple[IssuedOp, ...]
+    calls: tuple[CallTensors, ...]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    computed: frozenset[int]
