@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from modelexport.graph.index import Graph
+from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
 
@@ -17,14 +17,16 @@ _Calls = tuple[ModuleCall, ...]
 class Crossings:
     """What comes out of calls and goes into them, by value; calls are given outermost first.
 
-    made    the calls that were open when a value was made
-    leaves  those of them that it comes out of
-    enters  the calls that it goes into
+    made     the calls that were open when a value was made
+    leaves   those of them that it comes out of
+    enters   the calls that it goes into
+    guessed  values of nodes that are credited to nobody: they are taken for a continuation of what they read
     """
 
     made: Mapping[str, _Calls]
     leaves: Mapping[str, _Calls]
     enters: Mapping[str, _Calls]
+    guessed: frozenset[str]
 
 
 def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
@@ -40,25 +42,32 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
         readers = list(_readers(value, graph, recorded))
         leaves[value] = tuple(call for call in made_in if value in outputs or any(call not in one for one in readers))
         enters[value] = tuple(dict.fromkeys(call for one in readers for call in one if call not in made_in))
-    return Crossings(made, leaves, enters)
+    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in recorded)
+    return Crossings(made, leaves, enters, guessed)
 
 
 def _around_nodes(graph: Graph, provenance: Provenance) -> Mapping[str, _Calls]:
     """By node: the calls that were open when its value was ready.
 
-    A node of nobody's, which a tool put in, goes on with what the modules made that it reads from.
+    A node of nobody's, which a tool put in, does the work of the module whose weights it reads, or goes on with what
+    the modules made that it reads from.
     """
     hierarchy = provenance.hierarchy
     order = {site.call: place for place, site in enumerate(hierarchy.calls)}
     found: dict[str, _Calls] = {}
     for node in graph.nodes:
-        owners = provenance.nodes[node.key].attribution.owners
+        owners = provenance.nodes[node.key].attribution.owners or _weight_owners(node, provenance)
         if owners:
             found[node.key] = hierarchy.stack(last_of(owners, hierarchy, order))
         else:
             before = [found.get(other.key, ()) for other in graph.predecessors(node)]
             found[node.key] = _shared([calls for calls in before if calls])
     return found
+
+
+def _weight_owners(node: Node, provenance: Provenance) -> _Calls:
+    read = (provenance.initializers.get(value) for value in node.inputs)
+    return tuple(owner for weight in read if weight is not None for owner in weight.owners)
 
 
 def _shared(stacks: Sequence[_Calls]) -> _Calls:

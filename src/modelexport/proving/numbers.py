@@ -22,6 +22,9 @@ from modelexport.record.eager import CallTensors
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.verification import Difference, Tolerance
 
+# What a tool put behind a module's result and spoils it still looks like it; the next module's work does not.
+_RELATED = 0.5
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -62,7 +65,7 @@ class Numbers:
         self.given: _Noted = {}
         self._reference = reference
         self._graph = graph
-        self._known: set[str] = set()
+        self._known: dict[str, frozenset[int]] = {}
         self._crossings = crossings
         self._tolerance = tolerance
         self._lookup = Lookup(reference.samples)
@@ -75,7 +78,7 @@ class Numbers:
         for number in filter(self._reference.kept, alike):
             self.right[number] = _better(self.right.get(number), Pairing(value, self._measured(number, array)))
         if alike:
-            self._known.add(value)
+            self._known[value] = frozenset(alike)
         else:
             self._suspect(value, array, seen)
 
@@ -89,17 +92,17 @@ class Numbers:
         right = self.right.get(number)
         if right is None or suspect is None:
             return right or suspect
-        return suspect if self._is_made_from(suspect.value, right.value) else right
+        return suspect if self._is_made_from(suspect.value, number) else right
 
-    def _is_made_from(self, value: str, source: str) -> bool:
-        """Whether one value is made from another, with nothing in between that is known."""
+    def _is_made_from(self, value: str, number: int) -> bool:
+        """Whether a value is made from one that holds what a number stands for, with nothing known in between."""
         waiting, seen = [value], set[str]()
         while waiting:
             maker = self._graph.producers.get(waiting.pop())
             if maker is None or maker.key in seen:
                 continue
             seen.add(maker.key)
-            if source in maker.inputs:
+            if any(number in self._known.get(name, ()) for name in maker.inputs):
                 return True
             waiting += [name for name in maker.inputs if name not in self._known]
         return False
@@ -112,8 +115,10 @@ class Numbers:
         ):
             for call in calls:
                 number = self._lookup.nearest(seen, filter(self._reference.kept, numbers.get(call, ())))
-                if number is not None:
-                    pairing = measured.setdefault(number, Pairing(value, self._measured(number, array)))
+                if number is None:
+                    continue
+                pairing = measured.setdefault(number, Pairing(value, self._measured(number, array)))
+                if value not in self._crossings.guessed or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
 
     def _measured(self, number: int, array: np.ndarray) -> Difference:

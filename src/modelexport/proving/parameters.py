@@ -20,7 +20,10 @@ from modelexport.record.verification import ParameterCheck, ParameterDifference
 
 # How the record says that a weight is more than one parameter.
 _MIXED = frozenset({"absorbed", "folded"})
-_PARALLEL = 1e-3
+# Factors that differ by less than this are one factor.
+_UNEQUAL = 1e-3
+# Steps of a number format that what was computed from a parameter may be off.
+_ROUNDING = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,17 +108,17 @@ def _by_module(held: Iterable[_Held]) -> dict[str, list[_Held]]:
 
 
 def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
-    claimed = {pair.initializer for found in pairs.values() for pair in found if pair.gap.equal}
-    compared, differing = 0, []
-    for name, found in pairs.items():
-        copies = [pair for pair in found if pair.copy and pair.initializer not in claimed]
-        if any(pair.gap.equal for pair in found):
-            compared += 1
-        elif copies:
-            compared += 1
-            nearest = min(copies, key=lambda pair: pair.gap.distance)
-            differing.append(ParameterDifference(name, nearest.initializer, nearest.gap.max_abs))
-    return ParameterCheck(compared, tuple(differing))
+    """What equals nothing is held against the nearest weight that is nobody else's."""
+    equal = {name for name, found in pairs.items() if any(pair.gap.equal for pair in found)}
+    taken = {pair.initializer for found in pairs.values() for pair in found if pair.gap.equal}
+    open_pairs = [(name, pair) for name, found in pairs.items() if name not in equal for pair in found if pair.copy]
+    differing: dict[str, ParameterDifference] = {}
+    for name, pair in sorted(open_pairs, key=lambda item: item[1].gap.distance):
+        if name not in differing and pair.initializer not in taken:
+            taken.add(pair.initializer)
+            differing[name] = ParameterDifference(name, pair.initializer, pair.gap.max_abs)
+    in_order = tuple(differing[name] for name in pairs if name in differing)
+    return ParameterCheck(len(equal) + len(differing), in_order)
 
 
 def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:
@@ -133,7 +136,7 @@ def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution)
     named = name in held.names
     copy = nearest.equal or (
         _can_be_copy(attribution, array, named=named)
-        and not any(_is_rescaled(ours, view, uniformly=not named) for view in views)
+        and not any(_is_rescaled(ours, view, precision, uniformly=not named) for view in views)
     )
     yield _Pair(name, nearest, copy)
 
@@ -154,23 +157,29 @@ def _can_be_copy(attribution: Attribution, weight: np.ndarray, *, named: bool) -
 
 def _gap(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> _Gap:
     same = (ours == weight) | (np.isnan(ours) & np.isnan(weight))
-    difference = np.abs(np.where(same, 0.0, ours - weight))
-    equal = bool(np.all(difference <= precision.allowed(ours, weight)))
+    difference = np.where(same, 0.0, np.abs(ours - weight))
+    difference[np.isnan(difference)] = np.inf
+    equal = bool(np.all(same | (difference <= precision.allowed(ours, weight))))
     return _Gap(equal, float(difference.max()), float(np.sqrt(np.mean(np.square(difference)))))
 
 
-def _is_rescaled(ours: np.ndarray, weight: np.ndarray, *, uniformly: bool) -> bool:
-    """Whether each row is a multiple of the parameter's: a norm was folded in, or the parameter is one of a direction.
+def _is_rescaled(ours: np.ndarray, weight: np.ndarray, precision: Precision, *, uniformly: bool) -> bool:
+    """Whether each row, or each column, is a multiple of the parameter's: a norm was folded in, or a factor.
 
-    uniformly  one factor for all of the rows counts too
+    uniformly  one factor for all of them counts too
     """
-    if min(ours.shape) < 2 or not np.all(np.isfinite(ours)) or not np.all(np.isfinite(weight)):
+    if min(ours.shape) < 2 or not (np.isfinite(ours).all() and np.isfinite(weight).all()):
         return False
-    sizes, other_sizes = np.linalg.norm(ours, axis=1), np.linalg.norm(weight, axis=1)
-    rows = (sizes > 0) & (other_sizes > 0)
-    if not rows.any():
+    pairs = ((ours, weight), (ours.T, weight.T))
+    return any(_are_parallel(a, b, _ROUNDING * precision.step, uniformly=uniformly) for a, b in pairs)
+
+
+def _are_parallel(ours: np.ndarray, weight: np.ndarray, tolerance: float, *, uniformly: bool) -> bool:
+    sizes, along = np.linalg.norm(ours, axis=1), np.einsum("ij,ij->i", ours, weight)
+    if not (sizes > 0).all():
         return False
-    factors = other_sizes[rows] / sizes[rows]
-    directions = ours[rows] / sizes[rows, None] - weight[rows] / other_sizes[rows, None]
-    parallel = bool(np.all(np.linalg.norm(directions, axis=1) < _PARALLEL))
-    return parallel and (uniformly or float(np.ptp(factors)) > _PARALLEL * float(factors.max()))
+    factors = along / np.square(sizes)
+    rest = np.linalg.norm(weight - factors[:, None] * ours, axis=1)
+    if (rest > tolerance * np.abs(factors) * sizes).any():
+        return False
+    return uniformly or float(np.ptp(factors)) > max(_UNEQUAL, tolerance) * float(np.abs(factors).max())

@@ -1,4 +1,4 @@
-"""One run of a PyTorch model as it happened: who issued which value, what each module was given and what it returned."""
+"""One run of a PyTorch model as it happened: who issued which value, what each module was given and returned."""
 
 from __future__ import annotations
 
