@@ -256,6 +256,13 @@ def test_one_factor_for_all_is_a_difference_if_the_name_is_the_same() -> None:
     assert compared({"a.weight": weight}, {"w": weight * -1}, {"w": "a"}) == ParameterCheck(0)
 
 
+def test_what_was_made_from_one_parameter_is_not_held_against_another() -> None:
+    """Three vectors for each head, all of one shape and in one module; the file has them times a factor."""
+    held = {f"a.{name}": numbers(4, 8) for name in "xyz"}
+    stored = {f"scaled_{name}": held[f"a.{name}"] * np.float32(0.3) for name in "xyz"}
+    assert compared(held, stored, dict.fromkeys(stored, "a")) == ParameterCheck(0)
+
+
 # samples
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
@@ -45,16 +46,31 @@ class _Gap:
     distance: float
 
 
+class _Kin(Enum):
+    """What a weight of the file is to a parameter.
+
+    EQUAL    a copy of it
+    DERIVED  made from it
+    LIKELY   it can be nothing but a copy: if it differs, then because the model is another one
+    UNKNOWN  of its shape
+    """
+
+    EQUAL = auto()
+    DERIVED = auto()
+    LIKELY = auto()
+    UNKNOWN = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A parameter and a weight of the file. `copy`: if the weight differs, it is because the model is another one."""
+    """A parameter and a weight of the file."""
 
     initializer: str
+    kin: _Kin
     gap: _Gap
-    copy: bool
 
 
-_NO_GAP = _Gap(True, 0.0, 0.0)
+_NO_GAP = _Gap(equal=True, max_abs=0.0, distance=0.0)
 
 
 def compare_parameters(
@@ -108,17 +124,24 @@ def _by_module(held: Iterable[_Held]) -> dict[str, list[_Held]]:
 
 
 def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
-    """What equals nothing is held against the nearest weight that is nobody else's."""
-    equal = {name for name, found in pairs.items() if any(pair.gap.equal for pair in found)}
-    taken = {pair.initializer for found in pairs.values() for pair in found if pair.gap.equal}
-    open_pairs = [(name, pair) for name, found in pairs.items() if name not in equal for pair in found if pair.copy]
+    """What has no kin in the file is held against the nearest weight that is no other parameter's."""
+    known = (_Kin.EQUAL, _Kin.DERIVED)
+    settled = {name for name, found in pairs.items() if any(pair.kin in known for pair in found)}
+    taken = {pair.initializer for found in pairs.values() for pair in found if pair.kin in known}
+    likely = [
+        (name, pair)
+        for name, found in pairs.items()
+        if name not in settled
+        for pair in found
+        if pair.kin is _Kin.LIKELY
+    ]
     differing: dict[str, ParameterDifference] = {}
-    for name, pair in sorted(open_pairs, key=lambda item: item[1].gap.distance):
+    for name, pair in sorted(likely, key=lambda item: item[1].gap.distance):
         if name not in differing and pair.initializer not in taken:
             taken.add(pair.initializer)
             differing[name] = ParameterDifference(name, pair.initializer, pair.gap.max_abs)
-    in_order = tuple(differing[name] for name in pairs if name in differing)
-    return ParameterCheck(len(equal) + len(differing), in_order)
+    equal = sum(any(pair.kin is _Kin.EQUAL for pair in found) for found in pairs.values())
+    return ParameterCheck(equal + len(differing), tuple(differing[name] for name in pairs if name in differing))
 
 
 def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:
@@ -128,17 +151,19 @@ def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution)
         return
     ours = sampled(held.array)
     if any(ours.dtype == view.dtype and np.array_equal(ours, view) for view in views):
-        yield _Pair(name, _NO_GAP, copy=True)
+        yield _Pair(name, _Kin.EQUAL, _NO_GAP)
         return
     precision = narrower(held.array.dtype, array.dtype)
     ours, views = precision.cut(ours), [precision.cut(view) for view in views]
     nearest = min((_gap(ours, view, precision) for view in views), key=lambda gap: gap.distance)
     named = name in held.names
-    copy = nearest.equal or (
-        _can_be_copy(attribution, array, named=named)
-        and not any(_is_rescaled(ours, view, precision, uniformly=not named) for view in views)
-    )
-    yield _Pair(name, nearest, copy)
+    if nearest.equal:
+        kin = _Kin.EQUAL
+    elif any(_is_rescaled(ours, view, precision, uniformly=not named) for view in views):
+        kin = _Kin.DERIVED
+    else:
+        kin = _Kin.LIKELY if _can_be_copy(attribution, array, named=named) else _Kin.UNKNOWN
+    yield _Pair(name, kin, nearest)
 
 
 def _views(shape: tuple[int, ...], weight: np.ndarray) -> Iterator[np.ndarray]:
