@@ -11,7 +11,16 @@ import numpy as np
 
 from modelexport.api.foreign import Source, prepared_for
 from modelexport.api.surroundings import Clock
-from modelexport.api.verification import Finding, Observer, Opened, Plan, open_tagged, summed
+from modelexport.api.verification import (
+    SAME_MODEL,
+    Finding,
+    Observer,
+    Opened,
+    Plan,
+    open_tagged,
+    shared_modules,
+    summed,
+)
 from modelexport.errors import ModelMismatch
 from modelexport.graph.sample import Sample, sample
 from modelexport.proving.crossings import calls_by_end
@@ -22,8 +31,6 @@ from modelexport.record.verification import Verification
 
 if TYPE_CHECKING:
     from modelexport.capture.spool import Spool
-
-_SAME_MODEL = 0.5
 
 
 def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clock: Clock) -> Verification:
@@ -95,12 +102,13 @@ def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) ->
     if source is not None:
         yield from _model_feeds(believed, source, plan, clock)
         return
-    from modelexport.capture.graph_inputs import graph_samples
+    if isinstance(plan.inputs, Mapping):
+        yield {name: np.asarray(value) for name, value in plan.inputs.items()}
+        return
+    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 
-    files, subject = plan.files, believed.subject
-    yield from graph_samples(
-        subject.proto, subject.graph, seed=plan.seed, samples=plan.samples, shapes=plan.shapes, files=files
-    )
+    request = SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)
+    yield from graph_samples(believed.subject.proto, believed.subject.graph, request)
 
 
 def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
@@ -125,11 +133,10 @@ def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarr
 
 def _check_kinship(opened: Opened, believed: Opened) -> None:
     mine, theirs = opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy
-    known = {(path, module.class_name) for path, module in mine.modules.items()}
-    shared = known & {(path, module.class_name) for path, module in theirs.modules.items()}
-    if known and len(shared) < _SAME_MODEL * len(known):
+    shared = shared_modules(mine, theirs)
+    if shared < SAME_MODEL * len(mine.modules):
         raise ModelMismatch(
             f"{opened.subject.path} and {believed.subject.path} are not of one model: "
-            f"{len(shared)} of {len(known)} modules are in both",
+            f"{shared} of {len(mine.modules)} modules are in both",
             "Give two files that were made from the same model.",
         )

@@ -27,7 +27,7 @@ from modelexport.proving.measure import measure
 from modelexport.proving.numbers import Numbers, Reference
 from modelexport.proving.parameters import compare_parameters
 from modelexport.record.eager import CallTensors
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.verification import (
     AttributionProof,
     CallNumbers,
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from modelexport.capture.source import Prepared
     from modelexport.capture.spool import Spool
 
-_SAME_MODEL = 0.5
+# Of its modules: another version of a model may have some more or fewer.
+SAME_MODEL = 0.5
 _TROUBLE = "numbers differ from the model's"
 
 
@@ -139,12 +140,11 @@ class Observer:
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
         subject = self._opened.subject
         graph, provenance = subject.graph, subject.provenance
-        expected = {pairing.value for pairing in self.numbers.right.values()}
         return Finding(
             calls=call_numbers(calls, self.numbers, provenance.hierarchy),
             outputs=self.returned,
             divergence=first_divergence(calls, self.numbers, graph, self._opened.crossings, provenance),
-            not_finite=tuple(origins(graph, provenance, self._troubled, expected)),
+            not_finite=tuple(origins(graph, provenance, self._troubled, self.numbers.known)),
             seen=self.seen,
         )
 
@@ -191,9 +191,9 @@ class _Runs:
         self._opened, self._source, self._plan, self._clock = opened, source, plan, clock
         given = files[0] if files else plan.inputs
         self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
+        _check_same_model(opened, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
-        _check_same_model(opened, self.first.hierarchy, self.prepared.source)
 
     def all(self) -> Iterator[TracedRun]:
         from modelexport.capture.redrawing import redrawn
@@ -247,21 +247,22 @@ def _some(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
-def _check_same_model(opened: Opened, found: Hierarchy, source: str) -> None:
+def _check_same_model(opened: Opened, prepared: Prepared) -> None:
+    from modelexport.capture.hierarchy import read_modules
+
     recorded = opened.subject.provenance.hierarchy
-    called = {(site.call.path, _class(recorded, site.call.path)) for site in recorded.calls}
-    shared = {(site.call.path, _class(found, site.call.path)) for site in found.calls} & called
-    if called and len(shared) < _SAME_MODEL * len(called):
+    shared = shared_modules(recorded, Hierarchy.of(read_modules(prepared.module)))
+    if shared < SAME_MODEL * len(recorded.modules):
         raise ModelMismatch(
-            f"{opened.subject.path} was not made from {source}: "
-            f"{len(shared)} of the {len(called)} modules that its record names are in the model",
-            f"Give the model that it was exported from, a {_class(recorded, '')}.",
+            f"{opened.subject.path} was not made from {prepared.source}: "
+            f"{shared} of the {len(recorded.modules)} modules in its record are in the model",
+            f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
 
 
-def _class(hierarchy: Hierarchy, path: str) -> str:
-    module = hierarchy.modules.get(path)
-    return "" if module is None else module.class_name
+def shared_modules(a: Hierarchy, b: Hierarchy) -> int:
+    """How many modules of the one have the same path and class in the other."""
+    return sum(path in b.modules and b.modules[path].class_name == own.class_name for path, own in a.modules.items())
 
 
 def _parameters(opened: Opened, run: TracedRun, pieces: PiecewiseRun) -> ParameterCheck:

@@ -121,13 +121,13 @@ class _Calls:
         self.ended: list[CallTensors] = []
         self._paths = {part: path for path, part in model.named_modules()}
         self._counts: dict[str, int] = {}
-        self._open: list[ModuleCall] = []
+        self._open: list[tuple[ModuleCall, tuple[int, ...]]] = []
         self._values = values
         self._thread = threading.get_ident()
 
     @property
     def current(self) -> ModuleCall | None:
-        return self._open[-1] if self._open and threading.get_ident() == self._thread else None
+        return self._open[-1][0] if self._open and threading.get_ident() == self._thread else None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -139,19 +139,23 @@ class _Calls:
                 stack.callback(hook.remove)
             yield
 
-    def _enter(self, module: nn.Module, _args: object) -> None:
+    def _enter(self, module: nn.Module, args: object) -> None:
         if not self._is_watched(module):
             return
         path = self._paths[module]
         index = self._counts.get(path, 0)
         self._counts[path] = index + 1
-        self._open.append(ModuleCall(path, index))
+        # Now, because a module may write into what it is given.
+        self._open.append((ModuleCall(path, index), self._kept(args)))
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, _args: object, *rest: object) -> None:
+        """`rest` is what torch tells of a call: keyword arguments and result, or nothing but None if it failed."""
         if not self._is_watched(module):
             return
-        call = self._open.pop()
-        self.ended.append(CallTensors(call, self._kept((args, kwargs)), self._kept(output)))
+        call, given = self._open.pop()
+        *by_keyword, output = rest
+        inputs = dict.fromkeys((*given, *self._kept(by_keyword)))
+        self.ended.append(CallTensors(call, tuple(inputs), self._kept(output)))
 
     def _kept(self, given: object) -> tuple[int, ...]:
         numbers: dict[int, None] = {}

@@ -44,7 +44,13 @@ class Seen:
 
 
 def trace_run(model: nn.Module, arguments: CallArguments, *, operators: bool = False) -> Seen:
-    """Run a model once and see what happens."""
+    """Run a model once and see what happens; again if it put other modules in the place of its own while it ran."""
+    before = list(model.modules())
+    seen = _trace(model, arguments, operators)
+    return seen if list(model.modules()) == before else _trace(model, arguments, operators)
+
+
+def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> Seen:
     compiler_was_there = _compiler_is_there()
     try:
         return _trace_once(model, arguments, operators)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.capture.failure import reason
+from modelexport.capture.cutting import Cutting
 from modelexport.errors import ExtraMissing, RuntimeFailed
 from modelexport.graph.contents import content_of, contents, is_apart, is_plain, whole
 from modelexport.graph.index import bodies
@@ -30,13 +30,12 @@ See = Callable[[str, np.ndarray], None]
 
 _LONGEST_PIECE = 1024
 # Bytes that a piece may make.
-_BUDGET = 1 << 26
-_BUDGET_DEPLOYED = 1 << 29
+_ROOM = 1 << 26
+_ROOM_DEPLOYED = 1 << 29
 # Every session has threads of its own, so those of a graph in very many pieces are made again instead of kept.
 _MOST_SESSIONS = 64
 # Data up to this size goes into the piece: shapes and scalars decide what ONNX Runtime can know in advance.
 _SMALL = 1024
-_UNKNOWN_SIZE = 1 << 20
 _SILENT = 4
 _LONGEST_REASON = 300
 _SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
@@ -77,7 +76,7 @@ class PiecewiseRun:
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
         self._pieces: dict[int, _Piece] = {}
         self._fed: dict[str, np.dtype[Any]] = {}
-        self._expected: list[int] = []
+        self._cutting = Cutting([], {}, room=0, longest=0)
         self.building = 0.0
 
     def constants(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -93,18 +92,17 @@ class PiecewiseRun:
         alive = self._begin(feed)
         for name, array in feed.items():
             see(name, array)
-        start, longest, excess = 0, len(self._nodes) if self._optimize else _LONGEST_PIECE, 1.0
+        start = 0
         while start < len(self._nodes):
-            end = self._pieces[start].end if start in self._pieces else self._end(start, longest, excess)
+            end = self._pieces[start].end if start in self._pieces else self._cutting.end(start)
             try:
                 made = self._make(start, end, alive)
             except RuntimeFailed:
                 if end - start == 1:
                     raise
-                longest = (end - start) // 2  # what comes before the node that fails is worth having
+                self._cutting.failed(end - start)
                 continue
-            bytes_made = sum(self._show(name, value, see) for name, value in made.items())
-            excess = max(1.0, bytes_made / max(1, sum(self._expected[start:end])))
+            self._cutting.ran(max((self._show(name, value, see) for name, value in made.items()), default=0))
             alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
             start = end
 
@@ -116,32 +114,16 @@ class PiecewiseRun:
         if fed != self._fed:
             self._pieces.clear()
             self._fed = fed
-            self._expected = self._expectations(feed)
+            self._cutting = self._cut(feed)
         return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
-    # How far a piece goes.
-
-    def _expectations(self, feed: Mapping[str, np.ndarray]) -> list[int]:
-        """By node, the bytes of its wanted values. One of unknown size is taken to be as large as any other."""
-        known = value_sizes(self._file.proto, feed)
-        unknown = max(known.values(), default=_UNKNOWN_SIZE)
+    def _cut(self, feed: Mapping[str, np.ndarray]) -> Cutting:
         wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
-        return [sum(known.get(name, unknown) for name in names) for names in wanted]
+        room, longest = (_ROOM_DEPLOYED, len(self._nodes)) if self._optimize else (_ROOM, _LONGEST_PIECE)
+        return Cutting(wanted, value_sizes(self._file.proto, feed), room=room, longest=longest)
 
     def _is_wanted(self, name: str) -> bool:
         return bool(name) and (self._wanted is None or name in self._wanted)
-
-    def _end(self, start: int, longest: int, excess: float) -> int:
-        """Where the piece that begins at `start` ends. `excess`: how much more than expected the one before made."""
-        room = (_BUDGET_DEPLOYED if self._optimize else _BUDGET) / excess
-        last = min(start + longest, len(self._nodes))
-        for end in range(start + 1, last):
-            room -= self._expected[end - 1]
-            if room < self._expected[end]:
-                return end
-        return last
-
-    # Making and running one.
 
     def _make(self, start: int, end: int, alive: Mapping[str, Any]) -> dict[str, Any]:
         """Run the nodes from `start` to `end`: what they return."""
@@ -234,9 +216,14 @@ def _runtime() -> Any:
 
 def _failed(error: Exception) -> RuntimeFailed:
     return RuntimeFailed(
-        f"ONNX Runtime cannot run the graph: {reason(error, 1)[:_LONGEST_REASON]}",
+        f"ONNX Runtime cannot run the graph: {type(error).__name__}: {_first_line(error)[:_LONGEST_REASON]}",
         "Try a newer onnxruntime or another opset; if it is the inputs that do not fit, --input NAME=SHAPE:DTYPE.",
     )
+
+
+def _first_line(error: Exception) -> str:
+    """The rest are paths and operators of ONNX Runtime's own."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def _array(value: Any) -> np.ndarray | None:

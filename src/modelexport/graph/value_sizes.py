@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 
+from modelexport.graph.axis_sizes import computed_size, dims_of
+
 
 def value_sizes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Of the main graph's values, those whose shape follows from the inputs that the graph is fed."""
+    """Of the main graph's values, those whose shape follows from the inputs that the graph is fed.
+
+    Shapes are inferred. Where that is not possible, the file itself may state them, in terms of the axes of its inputs.
+    """
+    axes = dict(_axes(proto, feed))
+    return {**dict(_sizes(proto.graph.value_info, axes)), **dict(_sizes(_inferred(proto, feed), {}))}
+
+
+def _axes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int]]:
+    for value in proto.graph.input:
+        if value.name in feed:
+            pairs = zip(dims_of(value) or (), feed[value.name].shape, strict=False)
+            yield from ((dim, size) for dim, size in pairs if isinstance(dim, str) and dim)
+
+
+def _inferred(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[onnx.ValueInfoProto]:
     model = onnx.ModelProto()
     model.CopyFrom(proto)
-    del model.graph.value_info[:]  # sizes of open axes have names there, which inference would leave as they are
+    del model.graph.value_info[:]  # names of axes that are stated there would stay names
     for value in [*model.graph.input, *model.graph.output]:
         _fix_shape(value, feed)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:  # noqa: BLE001 - it has no error class of its own, and an estimate can be done without
-        return {}
-    return dict(_known(model))
+        return
+    yield from model.graph.value_info
+    yield from model.graph.output
 
 
 def _fix_shape(value: onnx.ValueInfoProto, feed: Mapping[str, np.ndarray]) -> None:
@@ -33,9 +51,15 @@ def _fix_shape(value: onnx.ValueInfoProto, feed: Mapping[str, np.ndarray]) -> No
             shape.dim.add(dim_value=size)
 
 
-def _known(model: onnx.ModelProto) -> Iterator[tuple[str, int]]:
-    for value in [*model.graph.value_info, *model.graph.output]:
+def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    for value in values:
         kind = value.type.tensor_type
-        if kind.elem_type and kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        if kind.elem_type and kind.HasField("shape"):
+            dims = [_size(dim, axes) for dim in kind.shape.dim]
             width = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
-            yield value.name, width * math.prod(dim.dim_value for dim in kind.shape.dim)
+            if None not in dims:
+                yield value.name, width * math.prod(dim for dim in dims if dim is not None)
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension, axes: Mapping[str, int]) -> int | None:
+    return dim.dim_value if dim.HasField("dim_value") else computed_size(dim.dim_param, axes)

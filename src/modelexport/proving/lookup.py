@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,13 +42,10 @@ class Lookup:
         return tuple(number for apart, number in near if apart <= max(_AS_CLOSE * closest, _ROUNDING))
 
     def nearest(self, wanted: Sample, among: Iterable[int]) -> int | None:
-        """The one that is least far away, of those with the same shape."""
-        found = {number: distance(self._samples[number], wanted) for number in among if self._fits(number, wanted)}
-        return min(found, key=found.__getitem__, default=None)
-
-    def _fits(self, number: int, wanted: Sample) -> bool:
-        one = self._samples[number]
-        return one.shape == wanted.shape and one.kind == wanted.kind
+        """The one that is least far away; of those with the same shape, if there are any."""
+        fitting = [number for number in among if distance(self._samples[number], wanted) < math.inf]
+        same = [number for number in fitting if self._samples[number].shape == wanted.shape]
+        return min(same or fitting, key=lambda number: distance(self._samples[number], wanted), default=None)
 
     def _around(self, shelf: _Shelf, wanted: Sample) -> Sequence[int]:
         # Vectors that are close have nearly the same length.

@@ -22,7 +22,7 @@ from modelexport.record.eager import CallTensors
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.verification import Difference, Tolerance
 
-# What a tool put behind a module's result and spoils it still looks like it; the next module's work does not.
+# A result in another shape, or spoiled by what a tool put behind it, still looks like itself; other work does not.
 _RELATED = 0.5
 
 
@@ -57,6 +57,7 @@ class Numbers:
     right     by number of the first run's value: what holds the same
     returned  by call and number: what may be a wrong result of that call
     given     by call and number: what that call may have been given wrongly
+    known     by value: what it holds, for values that hold what some value of the first run holds
     """
 
     def __init__(self, reference: Reference, graph: Graph, crossings: Crossings, tolerance: Tolerance) -> None:
@@ -65,7 +66,7 @@ class Numbers:
         self.given: _Noted = {}
         self._reference = reference
         self._graph = graph
-        self._known: dict[str, frozenset[int]] = {}
+        self.known: dict[str, frozenset[int]] = {}
         self._crossings = crossings
         self._tolerance = tolerance
         self._lookup = Lookup(reference.samples)
@@ -78,7 +79,7 @@ class Numbers:
         for number in filter(self._reference.kept, alike):
             self.right[number] = _better(self.right.get(number), Pairing(value, self._measured(number, array)))
         if alike:
-            self._known[value] = frozenset(alike)
+            self.known[value] = frozenset(alike)
         else:
             self._suspect(value, array, seen)
 
@@ -102,9 +103,9 @@ class Numbers:
             if maker is None or maker.key in seen:
                 continue
             seen.add(maker.key)
-            if any(number in self._known.get(name, ()) for name in maker.inputs):
+            if any(number in self.known.get(name, ()) for name in maker.inputs):
                 return True
-            waiting += [name for name in maker.inputs if name not in self._known]
+            waiting += [name for name in maker.inputs if name not in self.known]
         return False
 
     def _suspect(self, value: str, array: np.ndarray, seen: Sample) -> None:
@@ -118,8 +119,12 @@ class Numbers:
                 if number is None:
                     continue
                 pairing = measured.setdefault(number, Pairing(value, self._measured(number, array)))
-                if value not in self._crossings.guessed or pairing.difference.cosine > _RELATED:
+                if self._is_certain(value, seen, number) or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
+
+    def _is_certain(self, value: str, seen: Sample, number: int) -> bool:
+        same_shape = self._reference.samples[number].shape == seen.shape
+        return same_shape and value not in self._crossings.guessed
 
     def _measured(self, number: int, array: np.ndarray) -> Difference:
         return measure(self._reference.get(number), array, self._tolerance)
