@@ -1,0 +1,216 @@
+"""What goes into module calls and comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.building import attribution, model, module, node, provenance, run, tree
+from tests.proving.stories import dags
+
+from modelexport.graph.index import index_model
+from modelexport.proving.crossings import Crossings, calls_by_end, find_crossings, last_of
+from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
+
+NET = tree(
+    {"": "Net", "enc": "Encoder", "enc.fc": "Linear", "enc.act": "ReLU", "head": "Linear"},
+    *("", "enc", "enc.fc", "enc.act", "enc", "enc.fc", "enc.act", "head"),
+)
+CHAIN = model(
+    node("MatMul", "x w", "m"),
+    node("Add", "m b", "h"),
+    node("Relu", "h", "r"),
+    node("MatMul", "r v", "y"),
+    weights=["w", "b", "v"],
+)
+TAGS = {"m": "enc.fc", "h": "enc.fc", "r": "enc.act", "y": "head"}
+
+
+def crossings(
+    proto: onnx.ModelProto, tags: Mapping[str, str], weights: Mapping[str, str] | None = None, net: Hierarchy = NET
+) -> Crossings:
+    record = provenance(proto, net, {key: text.split(" ") for key, text in tags.items()})
+    initializers = {name: attribution(net, owner) for name, owner in (weights or {}).items()}
+    return find_crossings(index_model(proto), replace(record, initializers=initializers))
+
+
+def written(found: Mapping[str, tuple[ModuleCall, ...]]) -> dict[str, list[str]]:
+    """Values that cross something, with the calls; the root is `.`"""
+    return {value: [str(call) or "." for call in calls] for value, calls in found.items() if calls}
+
+
+# a chain of modules
+
+
+def test_values_that_stay_inside_cross_nothing() -> None:
+    found = crossings(CHAIN, TAGS)
+    assert written(found.leaves) == {
+        "h": ["enc.fc"],
+        "r": ["enc", "enc.act"],
+        "y": [".", "head"],
+    }
+    assert written(found.enters) == {
+        "x": [".", "enc", "enc.fc"],
+        "h": ["enc.act"],
+        "r": ["head"],
+    }
+    assert found.guessed == frozenset()
+
+
+def test_what_was_open_when_a_value_was_made() -> None:
+    found = crossings(CHAIN, TAGS)
+    assert written(found.made) == {
+        "m": [".", "enc", "enc.fc"],
+        "h": [".", "enc", "enc.fc"],
+        "r": [".", "enc", "enc.act"],
+        "y": [".", "head"],
+    }
+    assert found.made["x"] == ()
+
+
+def test_a_value_read_inside_and_outside_comes_out() -> None:
+    proto = model(node("Sin", "x", "a"), node("Cos", "a", "b"), node("Add", "a b", "y"))
+    found = crossings(proto, {"a": "enc.fc", "b": "enc.fc", "y": "head"})
+    assert written(found.leaves)["a"] == ["enc", "enc.fc"]
+    assert written(found.enters)["a"] == ["head"]
+
+
+def test_what_nobody_reads_does_not_come_out() -> None:
+    proto = model(node("Split", "x", "a b", num_outputs=2), node("Sin", "a", "y"))
+    found = crossings(proto, {"a": "enc.fc", "y": "enc.act"})
+    assert "b" not in written(found.leaves)
+    assert written(found.leaves)["a"] == ["enc.fc"]
+
+
+def test_another_call_of_the_same_module_is_outside() -> None:
+    proto = model(node("Sin", "x", "a"), node("Cos", "a", "y"))
+    found = crossings(proto, {"a": "enc.act", "y": "enc.fc#1"})
+    assert written(found.leaves)["a"] == ["enc", "enc.act"]
+    assert written(found.enters)["a"] == ["enc#1", "enc.fc#1"]
+
+
+def test_a_module_may_go_on_after_its_children() -> None:
+    proto = model(node("Sin", "x", "a"), node("Add", "a x", "b"), node("Cos", "b", "y"))
+    found = crossings(proto, {"a": "enc.fc", "b": "enc", "y": "head"})
+    assert written(found.leaves) == {"a": ["enc.fc"], "b": ["enc"], "y": [".", "head"]}
+    assert written(found.enters) == {"x": [".", "enc", "enc.fc"], "b": ["head"]}
+
+
+@given(dags(), st.data())
+def test_crossings_are_those_of_every_value_by_itself(proto: onnx.ModelProto, data: st.DataObject) -> None:
+    found_graph = index_model(proto)
+    owner = st.sampled_from(["", "enc", "enc.fc", "enc.act", "enc#1", "enc.fc#1", "head"])
+    tags = {one.key: data.draw(owner) for one in found_graph.nodes}
+    found = crossings(proto, tags)
+    stacks = {key: NET.stack(ModuleCall.parse(text)) for key, text in tags.items()}
+    for value in ("x", *tags):
+        inside = set(stacks.get(value, ()))
+        readers = [set(stacks[one.key]) for one in found_graph.consumers.get(value, ())]
+        left = inside if value in found_graph.outputs else {call for one in readers for call in inside - one}
+        assert set(found.leaves[value]) == left
+        assert set(found.enters[value]) == {call for one in readers for call in one - inside}
+
+
+# nodes that are credited to nobody
+
+
+def test_a_node_of_nobodys_continues_what_it_reads() -> None:
+    proto = model(node("Sin", "x", "a"), node("Cast", "a", "q"), node("Cos", "q", "y"))
+    found = crossings(proto, {"a": "enc.fc", "y": "head"})
+    assert found.guessed == {"q"}
+    assert written(found.leaves) == {"a": ["enc", "enc.fc"], "q": ["enc", "enc.fc"], "y": [".", "head"]}
+    assert written(found.enters) == {"x": [".", "enc", "enc.fc"], "a": ["head"], "q": ["head"]}
+
+
+def test_a_node_of_nobodys_before_all_modules_reads_for_those_behind_it() -> None:
+    proto = model(node("Cast", "x", "q"), node("Cast", "q", "p"), node("Cos", "p", "y"))
+    found = crossings(proto, {"y": "enc.fc"})
+    assert found.made["p"] == ()
+    assert written(found.enters) == {name: [".", "enc", "enc.fc"] for name in ("x", "q", "p")}
+    assert found.guessed == {"q", "p"}
+
+
+def test_a_node_of_nobodys_that_joins_modules_is_in_what_they_share() -> None:
+    proto = model(node("Sin", "x", "a"), node("Cos", "x", "b"), node("Add", "a b", "q"), node("Neg", "q", "y"))
+    found = crossings(proto, {"a": "enc.fc", "b": "enc.act", "y": "head"})
+    assert written(found.made)["q"] == [".", "enc"]
+    assert written(found.leaves)["q"] == ["enc"]
+
+
+def test_a_node_of_nobodys_works_for_the_module_whose_weights_it_reads() -> None:
+    proto = model(node("Sin", "x", "a"), node("MatMul", "a v", "q"), node("Neg", "q", "y"), weights=["v"])
+    found = crossings(proto, {"a": "enc.fc", "y": ""}, {"v": "head"})
+    assert written(found.made)["q"] == [".", "head"]
+    assert written(found.leaves)["q"] == ["head"]
+
+
+def test_what_nobody_made_at_the_end_of_the_graph_comes_out() -> None:
+    proto = model(node("Sin", "x", "a"), node("Cast", "a", "y"))
+    assert written(crossings(proto, {"a": "enc.fc"}).leaves)["y"] == [".", "enc", "enc.fc"]
+
+
+# several owners
+
+
+def test_a_fused_node_holds_the_result_of_its_last_module() -> None:
+    proto = model(node("FusedConv", "x", "a"), node("Neg", "a", "y"))
+    found = crossings(proto, {"a": "enc.act enc.fc", "y": "head"})
+    assert written(found.made)["a"] == [".", "enc", "enc.act"]
+    assert written(found.leaves)["a"] == ["enc", "enc.act"]
+
+
+@pytest.mark.parametrize(
+    ("owners", "last"),
+    [
+        ("enc.fc", "enc.fc"),
+        ("enc.act enc.fc", "enc.act"),
+        ("enc.fc#1 enc.act", "enc.fc#1"),
+        ("enc enc.act", "enc"),
+        ("enc head", "head"),
+        ("enc.fc elsewhere", "enc.fc"),
+    ],
+)
+def test_the_last_of_several_modules_or_one_around_it(owners: str, last: str) -> None:
+    order = {site.call: place for place, site in enumerate(NET.calls)}
+    for calls in (owners.split(), owners.split()[::-1]):
+        assert str(last_of(map(ModuleCall.parse, calls), NET, order)) == last
+
+
+# the order in which calls end
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[list[CallSite], list[ModuleCall]]:
+    """What happens when modules call one another: calls as they begin, and calls as they end."""
+    began: list[CallSite] = []
+    ended: list[ModuleCall] = []
+    room = draw(st.integers(1, 9))
+
+    def call(parent: ModuleCall | None) -> None:
+        path = draw(st.sampled_from("abc"))
+        one = ModuleCall(path, sum(site.call.path == path for site in began))
+        began.append(CallSite(one, parent))
+        while len(began) < room and draw(st.booleans()):
+            call(one)
+        ended.append(one)
+
+    while len(began) < room:
+        call(None)
+    return began, ended
+
+
+@given(runs())
+def test_calls_in_the_order_in_which_they_end(story: tuple[list[CallSite], list[ModuleCall]]) -> None:
+    began, ended = story
+    assert calls_by_end(Hierarchy.of([module(path, "Block") for path in "abc"], began)) == tuple(ended)
+
+
+def test_a_module_ends_after_those_that_it_calls() -> None:
+    sites = run("", "enc", "enc.fc", "enc.act", "enc", "enc.fc", "head")
+    ended = calls_by_end(Hierarchy.of(NET.modules.values(), sites))
+    assert [str(call) for call in ended] == ["enc.fc", "enc.act", "enc", "enc.fc#1", "enc#1", "head", ""]
+    assert calls_by_end(Hierarchy.of([])) == ()

@@ -1,0 +1,242 @@
+"""How far two tensors are apart."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import building  # noqa: F401 - loads the profile
+
+from modelexport.proving import measure as stage
+from modelexport.proving.measure import measure
+from modelexport.record.verification import Difference, Tolerance
+
+EXACT = Tolerance(atol=0, rtol=0)
+SEEDS = st.integers(0, 10_000)
+TYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int32, np.uint8])
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def compared(a: list[float], b: list[float], tolerance: Tolerance = EXACT) -> Difference:
+    return measure(np.array(a, np.float32), np.array(b, np.float32), tolerance)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays of one size with numbers that every format holds as they are; some places are not finite."""
+    size = draw(st.integers(1, 40))
+    places = st.integers(-200, 200).map(lambda number: number / 8)
+    odd = st.sampled_from([math.nan, math.inf, -math.inf])
+    both = st.tuples(places, places) | places.map(lambda number: (number, number)) | st.tuples(odd, odd)
+    found = np.array([(1.0, 1.0), *draw(st.lists(both, min_size=size, max_size=size))])
+    return found[:, 0].astype(np.float32), found[:, 1].astype(draw(st.sampled_from([np.float32, np.float64])))
+
+
+# figures
+
+
+def test_figures_by_hand() -> None:
+    found = compared([3, 4], [3, 4.5])
+    assert found.max_abs == 0.5
+    assert found.max_rel == pytest.approx(0.5 / (4 + math.sqrt(12.5)))
+    assert found.sqnr == pytest.approx(10 * math.log10((25 + 29.25) / 2 / 0.25))
+    assert found.cosine == pytest.approx(27 / 5 / math.sqrt(29.25))
+    assert (found.unlike, found.agrees, found.equal) == (0, False, False)
+
+
+@pytest.mark.parametrize("decibels", [20, 40, 80, 120])
+def test_decibels_are_those_of_the_noise(decibels: int) -> None:
+    signal, noise = numbers(0, 4000).astype(np.float64), numbers(1, 4000)
+    found = measure(signal, signal + noise * 10 ** (-decibels / 20), EXACT)
+    assert found.sqnr == pytest.approx(decibels, abs=0.5)
+
+
+def test_the_angle_does_not_see_the_size() -> None:
+    array = numbers(0, 50)
+    assert measure(array, 3 * array, EXACT).cosine == pytest.approx(1)
+    assert measure(array, -array, EXACT).cosine == pytest.approx(-1)
+    assert measure(array, np.zeros_like(array), EXACT).cosine == 0
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_zero_against_something_is_all_noise() -> None:
+    found = compared([0, 0], [1, 2])
+    assert found.sqnr == pytest.approx(10 * math.log10(0.5))
+    assert found.max_abs == 2
+
+
+@pytest.mark.xfail(reason="it divides by zero", strict=True)
+@pytest.mark.parametrize("wrong", [[1, 2], [0, 2]])
+def test_something_in_the_place_of_zeros_is_infinitely_wrong(wrong: list[float]) -> None:
+    assert compared([0, 0], wrong).max_rel == math.inf
+
+
+# laws
+
+
+@given(pairs())
+def test_both_directions_give_the_same_figures(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    one, other = measure(*pair, EXACT), measure(pair[1], pair[0], EXACT)
+    assert one.sqnr == other.sqnr
+    assert one.cosine == pytest.approx(other.cosine)
+    assert (one.max_abs, one.unlike, one.agrees) == (other.max_abs, other.unlike, other.agrees)
+
+
+@given(st.integers(1, 20), st.data(), TYPES, TYPES)
+def test_equal_numbers_and_no_others_are_equal(size: int, data: st.DataObject, first: type, second: type) -> None:
+    number = st.integers(1, 255)
+    one = data.draw(st.lists(number, min_size=size, max_size=size))
+    other = data.draw(st.just(one) | st.lists(number, min_size=size, max_size=size))
+    found = measure(np.array(one, first), np.array(other, second), EXACT)
+    assert found.equal == found.agrees == (one == other)
+    assert (found.max_abs == 0) == (found.max_rel == 0) == (one == other)
+
+
+@given(pairs(), st.integers(1, 50))
+def test_slices_make_no_difference(pair: tuple[np.ndarray, np.ndarray], length: int) -> None:
+    whole = measure(*pair, Tolerance())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stage, "_SLICE", length)
+        sliced = measure(*pair, Tolerance())
+    assert (sliced.max_abs, sliced.unlike, sliced.agrees) == (whole.max_abs, whole.unlike, whole.agrees)
+    assert sliced.max_rel == pytest.approx(whole.max_rel, rel=1e-5)
+    assert sliced.sqnr == pytest.approx(whole.sqnr, rel=1e-5, abs=1e-5)
+    assert sliced.cosine == pytest.approx(whole.cosine, abs=1e-5)
+
+
+@given(pairs())
+def test_the_arrays_stay_as_they_are(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    copies = [array.copy() for array in pair]
+    for array in pair:
+        array.flags.writeable = False
+    measure(*pair, Tolerance())
+    assert all(np.array_equal(array, copy, equal_nan=True) for array, copy in zip(pair, copies, strict=True))
+
+
+@given(SEEDS)
+def test_shapes_are_not_looked_at(seed: int) -> None:
+    one, other = numbers(seed, 4, 6), numbers(seed + 1, 4, 6)
+    assert measure(one, other.reshape(2, 3, 4), EXACT) == measure(one.reshape(-1), other, EXACT)
+    assert measure(np.asfortranarray(one), other, EXACT) == measure(one, other, EXACT)
+
+
+def test_slices_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "_SLICE", 7)
+    for place in range(20):
+        other = np.ones(20, np.float32)
+        other[place] = 2
+        assert measure(np.ones(20, np.float32), other, EXACT).max_abs == 1
+
+
+def test_neither_tensor_is_copied() -> None:
+    one = np.ones(1 << 20, np.float32)
+    other = one.copy()
+    tracemalloc.start()
+    try:
+        measure(one, other, Tolerance())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < one.nbytes
+
+
+# tolerance
+
+
+def test_an_absolute_tolerance() -> None:
+    assert compared([100, 1], [100.5, 1], Tolerance(atol=0.5, rtol=0)).agrees
+    assert not compared([100, 1], [100.5, 1], Tolerance(atol=0.49, rtol=0)).agrees
+
+
+def test_a_relative_tolerance_is_of_the_element_and_of_its_tensor() -> None:
+    tolerance = Tolerance(atol=0, rtol=0.1)
+    assert compared([10, 10], [10, 12], tolerance).agrees  # 0.1 × (10 + 10)
+    assert not compared([10, 10], [10, 12.1], tolerance).agrees
+    assert compared([0, 10, 10, 10], [0.8, 10, 10, 10], tolerance).agrees  # 0.1 × (0 + 8.66)
+    assert not compared([0, 10, 10, 10], [0.9, 10, 10, 10], tolerance).agrees
+
+
+def test_decibels_decide_if_they_are_asked_for() -> None:
+    signal = numbers(0, 1000)
+    noisy = signal + numbers(1, 1000) * np.float32(0.01)
+    assert measure(signal, noisy, Tolerance(atol=0, rtol=0, min_sqnr=30)).agrees
+    assert not measure(signal, noisy, Tolerance(atol=100, rtol=100, min_sqnr=50)).agrees
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [(np.float64, 1e-4), (np.float32, 1e-4), (np.float16, 1e-2)])
+def test_the_coarser_type_decides_where_nothing_is_asked_for(dtype: type, allowed: float) -> None:
+    signal = np.full(100, 8, np.float64)
+    for factor, agrees in ((0.5, True), (20, False)):
+        off = (signal * (1 + factor * allowed)).astype(np.float32)
+        assert measure(signal.astype(dtype), off, Tolerance()).agrees is agrees
+        assert measure(off, signal.astype(dtype), Tolerance()).agrees is agrees
+
+
+def test_integers_and_truth_values() -> None:
+    ids, off = np.array([5, 2**40]), np.array([5, 2**40 + 1])
+    assert measure(ids, off, EXACT).max_abs == 1
+    assert measure(ids, ids.astype(np.uint64), EXACT).equal
+    truth = np.array([True, False, True])
+    assert measure(truth, truth, EXACT).equal
+    assert measure(truth, ~truth, EXACT).max_abs == 1
+    assert measure(truth, np.array([1.0, 0.0, 1.0], np.float32), EXACT).equal
+
+
+def test_nothing_equals_nothing() -> None:
+    empty = np.empty((0, 3), np.float32)
+    assert measure(empty, empty, EXACT) == Difference(0, 0, math.inf, 1, 0, agrees=True)
+    assert measure(np.array(2, np.float32), np.array([2], np.float32), EXACT).equal
+
+
+# what is not finite
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_the_same_in_both_agrees(odd: float) -> None:
+    found = compared([1, odd, 3], [1, odd, 3])
+    assert (found.agrees, found.unlike, found.equal) == (True, 0, True)
+    assert compared([odd, odd], [odd, odd]).agrees
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(math.nan, 1.0), (math.inf, 1.0), (math.inf, -math.inf), (math.nan, math.inf), (-LARGEST, math.inf)],
+)
+def test_unlike_in_not_being_finite_never_agrees(one: float, other: float) -> None:
+    loose = Tolerance(atol=1e9, rtol=1e9)
+    for first, second in ((one, other), (other, one)):
+        found = compared([1, first, first, 2], [1, second, second, 2], loose)
+        assert (found.agrees, found.unlike) == (False, 2)
+        assert not compared([1, first], [1, second], Tolerance(min_sqnr=-100)).agrees
+
+
+def test_the_largest_float_stands_for_infinity() -> None:
+    assert compared([1, -math.inf], [1, -LARGEST]).agrees
+    assert compared([1, LARGEST], [1, math.inf]).agrees
+
+
+def test_what_is_finite_is_still_measured() -> None:
+    found = compared([math.nan, -math.inf, 3, 4], [math.nan, -math.inf, 3, 4.5])
+    assert (found.max_abs, found.agrees, found.unlike) == (0.5, False, 0)
+    assert found.sqnr == pytest.approx(compared([3, 4], [3, 4.5]).sqnr)
+    assert found.max_rel == pytest.approx(compared([3, 4], [3, 4.5]).max_rel)
+
+
+@pytest.mark.xfail(reason="only what is finite in both counts", strict=True)
+def test_a_nan_in_one_of_them_is_not_infinitely_good() -> None:
+    found = compared([1, 2], [math.nan, math.nan])
+    assert not found.equal
+    assert found.sqnr < math.inf
+
+
+@pytest.mark.xfail(reason="squares of small floats are zero in single precision", strict=True)
+def test_small_numbers_that_differ_are_not_equal() -> None:
+    assert not compared([1e-23, 2e-23], [0, 0]).equal
