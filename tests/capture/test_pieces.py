@@ -197,44 +197,47 @@ def test_pieces_make_no_more_than_they_may(
     sizes: tuple[int | str, ...], lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sizes of open axes are those of what is fed."""
-    monkeypatch.setattr(pieces, "_BUDGET", 3 * X.nbytes)
+    monkeypatch.setattr(pieces, "_ROOM", 3 * X.nbytes)
     found = seen(prepared(of_shape(chain(10), *sizes)))
     assert lengths == [3, 3, 3, 1]
     assert len(found) == 11
 
 
 def test_a_value_larger_than_allowed_is_a_piece_of_its_own(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_BUDGET", X.nbytes - 1)
+    monkeypatch.setattr(pieces, "_ROOM", X.nbytes - 1)
     seen(prepared(of_shape(chain(4), 2, 4)))
     assert lengths == [1, 1, 1, 1]
 
 
 def test_values_that_nobody_wants_cost_nothing(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_BUDGET", 2 * X.nbytes)
+    monkeypatch.setattr(pieces, "_ROOM", 2 * X.nbytes)
     seen(prepared(of_shape(chain(100), 2, 4), {"v40", "v60", "v80"}))
     assert lengths == [79, 21]
 
 
-def test_more_than_expected_makes_the_next_pieces_shorter(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often a value is repeated is known at run time only; nothing behind it has a known size."""
-    monkeypatch.setattr(pieces, "_BUDGET", 16 * X.nbytes)
+def test_sizes_that_nobody_knows_are_learnt(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a value is repeated is known at run time only; so is the size of everything behind it."""
+    count = numpy_helper.from_array(np.array([400]), "many")
     nodes = [
-        node("Sin", "x", "a"),
-        node("Cast", "a", "b", to=TensorProto.INT64),
+        node("Cast", "x", "b", to=TensorProto.INT64),
         node("ReduceMax", "b", "m", keepdims=0),
         node("Add", "m many", "count"),
         node("Expand", "one count", "v0"),
-        *(node("Sin", f"v{place}", f"v{place + 1}") for place in range(40)),
+        *(node("Sin", f"v{place}", f"v{place + 1}") for place in range(300)),
     ]
-    many = numpy_helper.from_array(np.array([400]), "many")
-    proto = of_shape(model(*nodes, outputs="v40", weights=[many, _one()]), 2, 4)
-    seen(prepared(proto))
-    assert lengths[0] > 4
-    assert max(lengths[2:]) < lengths[0] // 2
+    proto = of_shape(model(*nodes, outputs="v300", weights=[count, _one()]), 2, 4)
+    plenty = seen(prepared(proto))
+    assert lengths == [32, 64, 128, 80]
+    lengths.clear()
+    monkeypatch.setattr(pieces, "_ROOM", 50 * plenty["v1"].nbytes)
+    scarce = seen(prepared(proto))
+    assert lengths[0] == 32
+    assert set(lengths[1:-1]) == {50}
+    assert all(np.array_equal(array, scarce[name]) for name, array in plenty.items())
 
 
 def test_sessions_are_made_once(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_BUDGET", 3 * X.nbytes)
+    monkeypatch.setattr(pieces, "_ROOM", 3 * X.nbytes)
     run = prepared(of_shape(chain(10), "rows", 4))
     first = seen(run)
     made, spent = len(lengths), run.building
@@ -303,7 +306,7 @@ def test_a_deployed_graph_is_cut_only_where_memory_demands_it(
     seen(prepared(of_shape(chain(12), 2, 4), {"v4", "v8", "v12"}, optimize=True))
     assert lengths == [12]
     lengths.clear()
-    monkeypatch.setattr(pieces, "_BUDGET_DEPLOYED", 2 * X.nbytes)
+    monkeypatch.setattr(pieces, "_ROOM_DEPLOYED", 2 * X.nbytes)
     seen(prepared(of_shape(chain(12), 2, 4), {"v4", "v8", "v12"}, optimize=True))
     assert lengths == [11, 1]
 

@@ -28,7 +28,7 @@ from modelexport.graph.value_sizes import value_sizes
 
 See = Callable[[str, np.ndarray], None]
 
-_LONGEST_PIECE = 1024
+_FIRST_PIECE, _LONGEST_PIECE = 32, 1024
 # Bytes that a piece may make.
 _ROOM = 1 << 26
 _ROOM_DEPLOYED = 1 << 29
@@ -76,7 +76,7 @@ class PiecewiseRun:
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
         self._pieces: dict[int, _Piece] = {}
         self._fed: dict[str, np.dtype[Any]] = {}
-        self._cutting = Cutting([], {}, room=0, longest=0)
+        self._cutting = Cutting([], {}, room=0, first=0, longest=0)
         self.building = 0.0
 
     def constants(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -102,7 +102,8 @@ class PiecewiseRun:
                     raise
                 self._cutting.failed(end - start)
                 continue
-            self._cutting.ran(max((self._show(name, value, see) for name, value in made.items()), default=0))
+            sizes = [self._show(name, value, see) for name, value in made.items()]
+            self._cutting.ran(max(sizes, default=0))
             alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
             start = end
 
@@ -119,8 +120,11 @@ class PiecewiseRun:
 
     def _cut(self, feed: Mapping[str, np.ndarray]) -> Cutting:
         wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
-        room, longest = (_ROOM_DEPLOYED, len(self._nodes)) if self._optimize else (_ROOM, _LONGEST_PIECE)
-        return Cutting(wanted, value_sizes(self._file.proto, feed), room=room, longest=longest)
+        sizes = value_sizes(self._file.proto, feed)
+        if self._optimize:
+            whole_graph = len(self._nodes)
+            return Cutting(wanted, sizes, room=_ROOM_DEPLOYED, first=whole_graph, longest=whole_graph)
+        return Cutting(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
 
     def _is_wanted(self, name: str) -> bool:
         return bool(name) and (self._wanted is None or name in self._wanted)

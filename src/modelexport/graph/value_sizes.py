@@ -13,12 +13,13 @@ from modelexport.graph.axis_sizes import computed_size, dims_of
 
 
 def value_sizes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Of the main graph's values, those whose shape follows from the inputs that the graph is fed.
+    """Of what the main graph's nodes make, those values whose shape follows from the inputs that the graph is fed.
 
     Shapes are inferred. Where that is not possible, the file itself may state them, in terms of the axes of its inputs.
     """
-    axes = dict(_axes(proto, feed))
-    return {**dict(_sizes(proto.graph.value_info, axes)), **dict(_sizes(_inferred(proto, feed), {}))}
+    stated = _sizes(proto.graph.value_info, dict(_axes(proto, feed)))
+    found = {**dict(stated), **dict(_sizes(_inferred(proto, feed), {}))}
+    return {name: found[name] for node in proto.graph.node for name in node.output if name in found}
 
 
 def _axes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int]]:
