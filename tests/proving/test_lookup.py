@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.proving.stories import numbers
@@ -102,7 +101,6 @@ def test_a_coarse_value_is_found_from_farther_away() -> None:
     assert Lookup({0: sample(array)}).alike(_rounded(array * np.float32(1.02))) == (0,)
 
 
-@pytest.mark.xfail(reason="the shortest value of a size decides how far the search goes", strict=True)
 def test_a_coarse_value_is_found_beside_fine_ones() -> None:
     array = numbers(0)
     samples = {0: sample(array / 2), 1: _rounded(array)}

@@ -1,0 +1,300 @@
+"""One run of a model, watched: who issued which value, what crossed each call; and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import nets
+from tests.capture.watching import Doing, X, watched
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from modelexport.errors import InputError
+from modelexport.graph.sample import alike
+
+
+# who issued it
+
+
+def test_nested_and_repeated_calls() -> None:
+    seen = watched(nets.Repeated())
+    assert seen.issuers("addmm") == [
+        *("blk.fc", "blk.fc#1", "blk.net.0", "blk.kinds.p"),
+        *("blk.fc#2", "blk.fc#3", "blk.net.0#1", "blk.kinds.p#1"),
+        *("blk.fc#4", "blk.fc#5", "blk.net.0#2", "blk.kinds.p#2"),
+    ]
+    assert seen.issuers("relu") == ["blk.net.1", "blk.net.1#1", "blk.net.1#2"]
+    assert seen.issuers("add") == ["blk", "blk#1", "blk#2"]
+
+
+def test_calls_are_listed_in_the_order_in_which_they_end() -> None:
+    ended = [str(item.call) or "." for item in watched(nets.Repeated()).run.calls]
+    assert ended[:6] == ["blk.fc", "blk.fc#1", "blk.net.0", "blk.net.1", "blk.net", "blk.kinds.p"]
+    assert ended[-2:] == ["blk#2", "."]
+
+
+def test_one_object_under_two_names_has_its_first_name() -> None:
+    seen = watched(nets.TwoNames())
+    assert seen.issuers("addmm") == ["a", "a#1", "a#2", "a_1"]
+
+
+def test_a_module_that_is_not_part_of_the_model_is_not_a_call() -> None:
+    stranger = nn.ReLU()
+    seen = watched(Doing(lambda net, x: stranger(net.lin(x))))
+    assert seen.issuers("relu") == ["."]
+    assert [str(item.call) for item in seen.run.calls] == ["lin", ""]
+
+
+def test_control_flow_is_one_operator() -> None:
+    net = nets.Branching()
+    seen = watched(net, X - 1)
+    assert str(seen.run.ops[-1].call) == ""
+    (made,) = seen.run.ops[-1].makes
+    assert seen.holds(made, net.no(X - 1))
+    assert seen.call(".").outputs == (made,)
+
+
+def test_a_child_that_fails_does_not_stay_open() -> None:
+    def rescued(net: Any, x: Tensor) -> object:
+        with suppress(ValueError):
+            net.part(x)
+        return torch.sin(net.lin(x))
+
+    def failing(net: Any, x: Tensor) -> object:
+        raise ValueError(str(torch.cos(net.lin(x)).shape))
+
+    seen = watched(Doing(rescued, failing))
+    assert seen.issuers("cos") == ["part"]
+    assert seen.issuers("sin") == ["."]
+    assert [str(item.call) or "." for item in seen.run.calls] == ["part.lin", "part", "lin", "."]
+    assert seen.call("part").outputs == ()
+
+
+# what flows
+
+
+def test_values_connect_operators() -> None:
+    net = nets.CalledThrice()
+    seen = watched(net)
+    first, sigmoid, second = seen.op("addmm"), seen.op("sigmoid"), seen.op("addmm", 1)
+    assert set(sigmoid.reads) == set(first.makes)
+    assert set(sigmoid.makes) <= set(second.reads)
+    assert seen.run.inputs["x"] in first.reads
+    assert set(seen.run.outputs.values()) == set(seen.op("addmm", 2).makes)
+    assert seen.holds(sigmoid.makes[0], torch.sigmoid(net.lin(X)))
+
+
+def test_a_parameter_has_one_number_and_is_not_computed() -> None:
+    seen = watched(nets.CalledThrice())
+    biases = {seen.op("addmm", place).reads[0] for place in range(3)}
+    assert len(biases) == 1
+    assert biases.isdisjoint(seen.run.computed)
+    assert seen.op("t").makes[0] not in seen.run.computed
+
+
+def test_what_is_made_from_the_inputs_is_computed() -> None:
+    seen = watched(Doing(lambda net, x: (torch.sin(x), torch.cos(net.lin.weight), torch.ones(3) + 1)))
+    computed = {name: set(seen.op(name).makes) <= seen.run.computed for name in ("sin", "cos", "ones", "add")}
+    assert computed == {"sin": True, "cos": False, "ones": False, "add": False}
+    assert set(seen.run.inputs.values()) <= seen.run.computed
+
+
+def test_every_number_has_a_sample_and_one_maker() -> None:
+    seen = watched(nets.Repeated())
+    made = [number for op in seen.run.ops for number in op.makes]
+    assert len(made) == len(set(made))
+    assert {*made, *(number for op in seen.run.ops for number in op.reads)} <= set(range(len(seen.samples)))
+    assert all(number < made for op in seen.run.ops for number in op.reads for made in op.makes)
+
+
+def test_several_results_and_several_inputs() -> None:
+    seen = watched(Doing(lambda net, x: net.part(x), lambda net, x: (*torch.split(x, 1), {"last": net.lin(x)})))
+    assert len(seen.call("part").outputs) == 3
+    assert list(seen.run.outputs) == ["output", "output_1", "output_2"]
+    assert set(seen.op("split").makes) == set(seen.call("part").outputs[:2])
+
+
+# what crosses a call
+
+
+def test_what_a_call_was_given_and_returned() -> None:
+    net = nets.CalledThrice()
+    seen = watched(net)
+    first, second = seen.call("lin"), seen.call("lin#1")
+    assert first.inputs == (seen.run.inputs["x"],)
+    assert first.outputs == seen.op("addmm").makes
+    assert second.inputs == seen.op("sigmoid").makes
+    assert seen.call(".").inputs == (seen.run.inputs["x"],)
+    assert seen.call(".").outputs == tuple(seen.run.outputs.values())
+
+
+def test_inputs_by_keyword_alone() -> None:
+    seen = watched(Doing(lambda net, x: net.lin(input=torch.sin(x))), {"x": X})
+    assert seen.call("lin").inputs == seen.op("sin").makes
+    assert seen.call(".").inputs == (seen.run.inputs["x"],)
+
+
+def test_inputs_in_lists_and_dictionaries() -> None:
+    seen = watched(nets.Nested(), {"xs": [X, X + 1], "extra": {"bias": X + 2}})
+    assert list(seen.run.inputs) == ["xs_0", "xs_1", "extra_bias"]
+    assert set(seen.call(".").inputs) == set(seen.run.inputs.values())
+    assert list(seen.run.outputs) == ["first", "second"]
+
+
+def test_one_tensor_twice_is_one_input() -> None:
+    seen = watched(Doing(lambda net, x: net.part([x, x]), lambda _, xs: xs[0] + xs[1]))
+    assert seen.call("part").inputs == (seen.run.inputs["x"],)
+
+
+def test_the_spool_has_what_crossed() -> None:
+    net = nets.CalledThrice()
+    seen = watched(net)
+    with torch.no_grad():
+        hidden = net.lin(X)
+        wanted = {"lin": (X, hidden), "lin#1": (torch.sigmoid(hidden), net.lin(torch.sigmoid(hidden)))}
+        wanted["."] = X, net(X)
+    for call, (given, returned) in wanted.items():
+        item = seen.call(call)
+        (got_in,), (got_out,) = seen.kept(item.inputs), seen.kept(item.outputs)
+        assert np.array_equal(got_in, given.numpy())
+        assert np.array_equal(got_out, returned.numpy())
+
+
+def test_what_stays_inside_is_not_in_the_spool() -> None:
+    seen = watched(Doing(lambda net, x: net.lin(torch.sin(torch.cos(x)))))
+    assert seen.op("cos").makes[0] not in seen.spooled
+    assert seen.op("sin").makes[0] in seen.spooled
+
+
+def test_results_that_are_not_in_order_in_memory() -> None:
+    seen = watched(Doing(lambda net, x: net.part(x).sin(), lambda _, x: x.T[::2]))
+    (found,) = seen.kept(seen.call("part").outputs)
+    assert np.array_equal(found, X.T[::2].numpy())
+
+
+def test_a_module_without_tensors() -> None:
+    seen = watched(Doing(lambda net, x: x * net.part(3), lambda _, number: number + 1))
+    assert (seen.call("part").inputs, seen.call("part").outputs) == ((), ())
+
+
+# nothing stays behind
+
+
+class Counting(nn.Module):
+    """A buffer that every run changes, a dropout, and random numbers."""
+
+    runs: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("runs", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        x.add_(torch.rand(4))
+        return self.norm(self.drop(self.lin(x)))
+
+
+def _hooks(model: nn.Module) -> list[int]:
+    own = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
+    shared = module_hooks._global_forward_hooks, module_hooks._global_forward_pre_hooks
+    modes = _get_current_dispatch_mode_stack()
+    return [*own, *map(len, shared), len(modes)]
+
+
+def test_the_model_its_inputs_and_random_numbers_stay_as_they_were() -> None:
+    model, given = Counting(), X.clone()
+    model.norm.eval()
+    flags = [part.training for part in model.modules()]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    hooks, random = _hooks(model), torch.random.get_rng_state()
+    watched(model, given)
+    assert [part.training for part in model.modules()] == flags
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert torch.equal(given, X)
+    assert _hooks(model) == hooks
+    assert model.lin.weight.requires_grad
+    assert model.lin.weight.grad is None
+
+
+def test_a_model_that_fails_leaves_no_hooks() -> None:
+    def fails(net: Any, x: Tensor) -> Tensor:
+        raise RuntimeError("told to fail")
+
+    model = Doing(lambda net, x: net.part(net.lin(x)), fails)
+    hooks, random = _hooks(model), torch.random.get_rng_state()
+    with pytest.raises(InputError, match="told to fail"):
+        watched(model)
+    assert _hooks(model) == hooks
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert model.training
+
+
+def test_the_seed_is_that_of_random_numbers() -> None:
+    model = Doing(lambda _, x: x + torch.rand(2, 4))
+    first, same, other = (watched(model, seed=seed).samples[-1] for seed in (1, 1, 2))
+    assert alike(first, same)
+    assert not alike(first, other)
+
+
+def test_tensors_are_not_kept_alive() -> None:
+    made: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    def action(net: Any, x: Tensor) -> Tensor:
+        for _ in range(5):
+            x = torch.sin(x).mul_(2)
+            made.append(weakref.ref(x))
+            x = net.lin(x)
+        gc.collect()
+        alive.append(sum(found() is not None for found in made))
+        return x
+
+    seen = watched(Doing(action))
+    assert alive == [0]
+    assert len(seen.run.ops) == 5 * 4
+
+
+def test_other_threads_are_not_recorded() -> None:
+    model = nets.CalledThrice()
+
+    def action(net: Any, x: Tensor) -> Tensor:
+        def work() -> None:
+            torch.cos(net.lin(x))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return torch.sin(net.lin(x))
+
+    seen = watched(Doing(action))
+    assert seen.issued() == [("t", "lin"), ("addmm", "lin"), ("sin", ".")]
+    assert [str(item.call) for item in seen.run.calls] == ["lin", ""]
+    assert len(watched(model).run.calls) == 4
+
+
+def test_models_watched_in_several_threads() -> None:
+    found: dict[int, list[tuple[str, str]]] = {}
+    threads = [
+        threading.Thread(target=lambda place=place: found.update({place: watched(nets.CalledThrice()).issued()}))
+        for place in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(one == found[0] for one in found.values())
+    assert len(found[0]) == 8

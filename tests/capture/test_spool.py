@@ -1,0 +1,98 @@
+"""Arrays on disk come back as they were."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from tests import building  # noqa: F401 - loads the profile
+
+from modelexport.capture.spool import Spool
+
+DTYPES = st.sampled_from([np.bool_, np.uint8, np.int64, np.float16, np.float32, np.float64])
+SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray:
+    shape = draw(SHAPES)
+    return np.random.default_rng(math.prod(shape)).integers(0, 200, shape).astype(draw(DTYPES))
+
+
+def assert_same(found: np.ndarray, wanted: np.ndarray) -> None:
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert np.array_equal(found, wanted)
+
+
+@given(st.dictionaries(st.integers(0, 99), arrays(), max_size=6))
+def test_every_array_comes_back(held: dict[int, np.ndarray]) -> None:
+    with Spool() as spool:
+        for number, array in held.items():
+            spool.put(number, array)
+        for number in sorted(held):
+            assert_same(spool.get(number), held[number])
+
+
+@given(st.lists(arrays(), max_size=6))
+def test_reading_in_between_does_no_harm(held: list[np.ndarray]) -> None:
+    with Spool() as spool:
+        for number, array in enumerate(held):
+            spool.put(number, array)
+            assert_same(spool.get(0), held[0])
+            assert_same(spool.get(number), array)
+
+
+def test_memory_that_is_not_in_order() -> None:
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    with Spool() as spool:
+        for number, view in enumerate((array.T, array[::2, ::3], np.asfortranarray(array), array[:, ::-1])):
+            spool.put(number, view)
+            assert_same(spool.get(number), view)
+
+
+def test_an_array_is_kept_as_it_was_when_it_was_put() -> None:
+    array = np.zeros(3)
+    with Spool() as spool:
+        spool.put(0, array)
+        array += 1
+        spool.put(0, array)
+        assert_same(spool.get(0), np.zeros(3))
+
+
+def test_what_is_in_it() -> None:
+    with Spool() as spool:
+        spool.put(3, np.zeros(2))
+        assert 3 in spool
+        assert 0 not in spool
+        with pytest.raises(KeyError):
+            spool.get(0)
+
+
+def test_what_was_read_cannot_be_written_and_outlives_the_spool() -> None:
+    with Spool() as spool:
+        spool.put(0, np.arange(5))
+        found = spool.get(0)
+        with pytest.raises(ValueError, match="read-only"):
+            found[0] = 7
+    assert_same(found, np.arange(5))
+
+
+def test_nothing_is_held_in_memory() -> None:
+    with Spool() as spool:
+        spool.put(0, np.ones(1000))
+        found = spool.get(0)
+        assert isinstance(found if isinstance(found, np.memmap) else found.base, np.memmap)
+
+
+def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(RuntimeError), Spool() as spool:
+        spool.put(0, np.ones(1000))
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
