@@ -63,7 +63,7 @@ class PiecewiseRun:
 
     wanted    names of the values to be seen; all of the main graph's if None
     optimize  as ONNX Runtime would run the file by default, so far as wanted values let it; else node by node
-    building  seconds that went into making sessions so far
+    building  seconds that went into cutting the graph and making sessions so far: start-up, and no part of a run
     """
 
     def __init__(self, file: ModelFile, wanted: Collection[str] | None = None, *, optimize: bool = False) -> None:
@@ -115,7 +115,9 @@ class PiecewiseRun:
         if fed != self._fed:
             self._pieces.clear()
             self._fed = fed
+            began = time.perf_counter()
             self._cutting = self._cut(feed)
+            self.building += time.perf_counter() - began
         return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
     def _cut(self, feed: Mapping[str, np.ndarray]) -> Cutting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import onnx
 
@@ -94,11 +95,20 @@ def _usual(value: onnx.ValueInfoProto, axis: int) -> int:
 
 def computed_size(dim: str, sizes: Mapping[str, int]) -> int | None:
     """The size of an axis whose name is that of a size, or a sum or product of them (`past + 1`)."""
+    term = None if dim in sizes else _term(dim)
     try:
-        found = sizes[dim] if dim in sizes else _value(ast.parse(dim, mode="eval").body, sizes)
-    except (SyntaxError, KeyError, ZeroDivisionError):
+        found = sizes[dim] if term is None else _value(term, sizes)
+    except (KeyError, ZeroDivisionError):
         return None
     return found if found > 0 else None
+
+
+@cache
+def _term(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
 
 
 def _value(term: ast.expr, sizes: Mapping[str, int]) -> int:

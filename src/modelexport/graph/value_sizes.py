@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 import numpy as np
 import onnx
@@ -57,9 +58,13 @@ def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> It
         kind = value.type.tensor_type
         if kind.elem_type and kind.HasField("shape"):
             dims = [_size(dim, axes) for dim in kind.shape.dim]
-            width = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
             if None not in dims:
-                yield value.name, width * math.prod(dim for dim in dims if dim is not None)
+                yield value.name, _width(kind.elem_type) * math.prod(dim for dim in dims if dim is not None)
+
+
+@cache
+def _width(elem_type: int) -> int:
+    return onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension, axes: Mapping[str, int]) -> int | None:
