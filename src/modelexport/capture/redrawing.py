@@ -15,9 +15,16 @@ def redrawn(arguments: CallArguments, seed: int) -> CallArguments:
 
 def _redrawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if tensor.is_floating_point():
-        wide = tensor.detach().double().cpu()
-        spread = wide.std(unbiased=False) if wide.numel() else wide.new_zeros(())
-        drawn = torch.randn(wide.shape, generator=generator, dtype=wide.dtype) * (spread or 1.0) + wide.mean()
-        return drawn.to(tensor.dtype).to(tensor.device)
+        return _drawn(tensor.detach().double().cpu(), generator).to(tensor.dtype).to(tensor.device)
     order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
     return tensor.reshape(-1)[order].reshape(tensor.shape)
+
+
+def _drawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """What is not finite, as in a mask that is added, stays where it is."""
+    finite = tensor.isfinite()
+    if not finite.any():
+        return tensor
+    spread, middle = tensor[finite].std(unbiased=False), tensor[finite].mean()
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) * (spread or 1.0) + middle
+    return torch.where(finite, drawn, tensor)

@@ -122,14 +122,21 @@ class Court:
         under, over = self._below[node.key], self._above[node.key]
         if under and (under <= owners or (owners & under and owners & over)):
             return Verdict.ENCLOSED, "", owners & under
-        if self._trouble or heard.silence:
-            return Verdict.NOT_PROVABLE, self._trouble or heard.silence, _NOBODY
+        around = under | over
+        if self._trouble:
+            return Verdict.NOT_PROVABLE, self._trouble, _NOBODY
+        if self._computes(node) and not self._takes_part(owners, around):
+            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
+        if heard.silence:
+            return Verdict.NOT_PROVABLE, heard.silence, _NOBODY
+        return self._misplaced(owners, heard, under)
+
+    def _misplaced(self, owners: Frontier, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
+        """A node that says something, and not that it is its owner's."""
         if heard.passers:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
         if heard.new and under and not owners & under:
             return Verdict.CONTRADICTED, "lies inside the work of another module", under
-        if not self._takes_part(owners, under | over):
-            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", under | over
         return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
 
     def _takes_part(self, owners: Frontier, around: Frontier) -> bool:

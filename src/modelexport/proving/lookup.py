@@ -16,10 +16,11 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class _Shelf:
-    """Values of one kind and size, by their length."""
+    """Values of one kind and size, by their length. `grain` is that of the coarsest."""
 
     lengths: Sequence[float]
     numbers: Sequence[int]
+    grain: float
 
 
 class Lookup:
@@ -49,8 +50,7 @@ class Lookup:
 
     def _around(self, shelf: _Shelf, wanted: Sample) -> Sequence[int]:
         # Vectors that are close have nearly the same length.
-        margin = 2 * max((self._samples[number].grain for number in shelf.numbers[:1]), default=0.0)
-        slack = max(margin, 2 * wanted.grain) * wanted.length
+        slack = 2 * max(shelf.grain, wanted.grain) * wanted.length
         start = bisect_left(shelf.lengths, wanted.length - slack)
         return shelf.numbers[start : bisect_right(shelf.lengths, wanted.length + slack)]
 
@@ -64,4 +64,9 @@ def _shelved(samples: Mapping[int, Sample]) -> dict[tuple[str, int], _Shelf]:
     for number, one in samples.items():
         if one.kind != "other":
             found.setdefault((one.kind, one.size), []).append((one.length, number))
-    return {key: _Shelf(*zip(*sorted(pairs), strict=True)) for key, pairs in found.items()}
+    return {key: _shelf(sorted(pairs), samples) for key, pairs in found.items()}
+
+
+def _shelf(pairs: Sequence[tuple[float, int]], samples: Mapping[int, Sample]) -> _Shelf:
+    lengths, numbers = zip(*pairs, strict=True)
+    return _Shelf(lengths, numbers, max(samples[number].grain for number in numbers))

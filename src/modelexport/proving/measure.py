@@ -27,7 +27,8 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     sums = _Sums()
     for one, other in _slices(reference, got):
         sums.add(one, other, usual, rtol)
-    sqnr = _decibels((sums.reference + sums.got) / 2, sums.noise)
+    # What is not finite in one of them only is noise beyond any signal.
+    sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
     within = sums.excess <= atol + rtol * usual
     fits = within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
     cosine = _cosine(sums)
@@ -69,7 +70,11 @@ class _Sums:
         sizes = np.abs(one)
         self.excess = max(self.excess, float((apart - rtol * sizes).max()))
         if largest:
-            self.max_rel = max(self.max_rel, float((apart / (sizes + usual)).max()))
+            # Squares of what is very small are zero, and a difference must never be none.
+            self.noise = max(self.noise, largest * largest)
+            with np.errstate(divide="ignore"):
+                relative = np.divide(apart, sizes + usual, out=np.zeros_like(apart), where=apart > 0)
+            self.max_rel = max(self.max_rel, float(relative.max()))
 
 
 def _slices(reference: np.ndarray, got: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -114,6 +119,8 @@ def _decibels(signal: float, noise: float) -> float:
 
 
 def _cosine(sums: _Sums) -> float:
+    if sums.unlike:
+        return 0.0
     if sums.noise == 0.0:
         return 1.0
     scale = math.sqrt(sums.reference * sums.got)
