@@ -1,0 +1,130 @@
+"""Whether `verify` finds faults that are planted: all of them, where they are, and nothing else.
+
+The checks that hold the project to its word are only worth as much as what they find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests import planting
+from tests.architectures import build
+from tests.conftest import Exports
+
+import modelexport as mx
+from modelexport.strategies.catalogue import NAMES as STRATEGIES
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+
+Judged = Callable[[str, str, str], mx.ExportResult]
+
+
+@pytest.fixture(scope="module")
+def judged(exports: Exports, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """An architecture, exported and judged by a strategy."""
+
+    @cache
+    def made(name: str, exporter: str, strategy: str) -> mx.ExportResult:
+        if strategy == "enhanced_semantic":
+            return exports(name, exporter)
+        folder = tmp_path_factory.mktemp(f"{name}-{strategy}")
+        return mx.export(build(name), folder / "m.onnx", exporter=exporter, strategy=strategy, no_check=True)
+
+    return made
+
+
+@cache
+def sound(path: Path, name: str) -> mx.Verification:
+    return mx.verify(path, build(name))
+
+
+def contradicted(found: mx.Verification) -> set[str]:
+    assert found.proof is not None
+    return {node.key for node in found.proof.contradicted}
+
+
+@every_strategy
+@pytest.mark.parametrize("name", ["bert", "albert", "resnet"])
+def test_what_a_strategy_says_is_not_contradicted(judged: Judged, name: str, strategy: str) -> None:
+    result = judged(name, "torchscript", strategy)
+    wrong = contradicted(sound(result.path, name))
+    if (strategy, name) == ("universal", "resnet"):
+        # It repeats what the exporter says, and TorchScript leaves out the norms that it folded.
+        assert {result.provenance.nodes[key].op_type for key in wrong} == {"Conv"}
+    else:
+        assert not wrong
+
+
+@every_strategy
+def test_swapped_layers_are_caught(judged: Judged, strategy: str, tmp_path: Path) -> None:
+    result = judged("bert", "torchscript", strategy)
+    planted = planting.swapped_layers(result.provenance, planting.provable(sound(result.path, "bert")))
+    found = mx.verify(planted.write(result.path, tmp_path / "m.onnx"), build("bert"))
+    assert planted.nodes
+    assert contradicted(found) == planted.nodes
+    assert not found.ok
+
+
+@every_strategy
+def test_tags_moved_to_a_sibling_are_caught(judged: Judged, strategy: str, tmp_path: Path) -> None:
+    result = judged("bert", "torchscript", strategy)
+    planted = planting.moved_to_sibling(result.provenance, planting.provable(sound(result.path, "bert")))
+    found = mx.verify(planted.write(result.path, tmp_path / "m.onnx"), build("bert"))
+    assert planted.nodes
+    assert contradicted(found) == planted.nodes
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "usage_based"])
+def test_shifted_calls_are_caught(judged: Judged, strategy: str, tmp_path: Path) -> None:
+    """`usage_based` claims nothing for modules that run several times."""
+    result = judged("albert", "torchscript", strategy)
+    planted = planting.shifted_calls(result.provenance, planting.provable(sound(result.path, "albert")))
+    found = mx.verify(planted.write(result.path, tmp_path / "m.onnx"), build("albert"))
+    assert planted.nodes
+    assert contradicted(found) == planted.nodes
+
+
+@pytest.mark.parametrize("strategy", ["enhanced_semantic", "htp", "all"])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_dropped_owner_is_caught(judged: Judged, strategy: str, keep: int, tmp_path: Path) -> None:
+    """A convolution with the norm that was folded into it: neither of them may be left out."""
+    result = judged("resnet", "torchscript", strategy)
+    planted = planting.dropped_owner(result.provenance, planting.provable(sound(result.path, "resnet")), keep=keep)
+    found = mx.verify(planted.write(result.path, tmp_path / "m.onnx"), build("resnet"))
+    assert planted.nodes
+    assert contradicted(found) == planted.nodes
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("bert", "encoder.layer.1.attention.self.key"), ("gpt2", "transformer.h.0.mlp.c_fc"), ("vit", "layernorm")],
+)
+def test_a_perturbed_weight_is_found(exports: Exports, exporter: str, name: str, module: str, tmp_path: Path) -> None:
+    result = exports(name, exporter)
+    weight = next(key for key, answer in result.provenance.initializers.items() if answer.module == module)
+    found = mx.verify(planting.perturbed_weight(result.path, tmp_path / "m.onnx", weight), build(name))
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == [module]
+    assert found.parameters is not None
+    assert all(item.name.startswith(f"{module}.") for item in found.parameters.differing)
+    assert not found.ok
+
+
+@both
+def test_a_wrong_axis_is_found(exports: Exports, exporter: str, tmp_path: Path) -> None:
+    result = exports("bert", exporter)
+    module = "encoder.layer.1.attention.self"
+    key = next(
+        entry.key
+        for entry in result.provenance.nodes.values()
+        if entry.op_type == "Softmax" and entry.attribution.module == module
+    )
+    found = mx.verify(planting.changed_attribute(result.path, tmp_path / "m.onnx", key, {"axis": -2}), build("bert"))
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == [module]
+    assert contradicted(found) == set()
