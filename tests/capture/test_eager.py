@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from modelexport.errors import InputError
 from modelexport.graph.sample import alike
 
-
 # who issued it
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from modelexport.graph.sample import LOOSEST
 
-
 # writing into memory
 
 
