@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from tests.building import model, node
+from tests.building import model, node, provenance, tree
 
+from modelexport.graph.index import index_model
 from modelexport.graph.sample import Sample, sample
+from modelexport.proving.crossings import find_crossings
 from modelexport.proving.issuing import Issuing
-from modelexport.record.eager import EagerRun, IssuedOp
+from modelexport.proving.numbers import Numbers, Reference
+from modelexport.record.eager import CallTensors, EagerRun, IssuedOp
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.verification import Difference, Tolerance
 
 WIDTH = 12
 
@@ -80,3 +84,53 @@ def dags(draw: st.DrawFn, most: int = 8) -> onnx.ModelProto:
         nodes.append(node("Sum", " ".join(read), f"v{place}"))
     outputs = draw(st.sets(st.integers(0, count - 1), min_size=1))
     return model(*nodes, outputs=" ".join(f"v{place}" for place in sorted(outputs)))
+
+
+class Comparison:
+    """A run that is believed, and a graph whose values are held against it.
+
+    tags      the owners of each node, blanks between several; nobody where there is no entry
+    calls     in the order in which they end: names of what each was given and returned, as in `x > h`
+    believed  the values of the run that is believed, by name
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        tags: Mapping[str, str],
+        calls: Mapping[str, str],
+        believed: Mapping[str, np.ndarray],
+        tolerance: Tolerance = Tolerance(),  # noqa: B008 - frozen
+    ) -> None:
+        names = list(believed)
+        self.graph = index_model(proto)
+        hierarchy = tree(dict.fromkeys({"": "", **{call.partition("#")[0]: "" for call in calls}}, "Block"))
+        self.record = provenance(proto, hierarchy, {key: owners.split(" ") for key, owners in tags.items()})
+        self.crossings = find_crossings(self.graph, self.record)
+        self.calls = tuple(_call(call, text, names) for call, text in calls.items())
+        samples = {number: sample(array) for number, array in enumerate(believed.values())}
+        crossing = {number for item in self.calls for number in (*item.inputs, *item.outputs)}
+        reference = Reference(self.calls, samples, crossing.__contains__, lambda number: believed[names[number]])
+        self.numbers = Numbers(reference, self.graph, self.crossings, tolerance)
+
+    def see(self, **values: np.ndarray) -> Comparison:
+        """Values of the graph, in the order in which they are made."""
+        for name, array in values.items():
+            self.numbers.see(name, array, sample(array))
+        return self
+
+    def given(self, call: str) -> dict[str, Difference]:
+        return {pairing.value: pairing.difference for pairing in self.numbers.inputs_of(self._item(call))}
+
+    def returned(self, call: str) -> dict[str, Difference]:
+        return {pairing.value: pairing.difference for pairing in self.numbers.outputs_of(self._item(call))}
+
+    def _item(self, call: str) -> CallTensors:
+        (found,) = [item for item in self.calls if item.call == ModuleCall.parse(call)]
+        return found
+
+
+def _call(call: str, text: str, names: Sequence[str]) -> CallTensors:
+    given, _, returned = text.partition(">")
+    numbers = [tuple(names.index(name) for name in side.split()) for side in (given, returned)]
+    return CallTensors(ModuleCall.parse(call), *numbers)
