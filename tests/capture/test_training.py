@@ -54,6 +54,13 @@ def test_a_layer_is_said_to_draw_if_it_does(name: str) -> None:
     assert not differs(model[1], shape)
 
 
+def test_one_layer_has_nothing_to_drop_between() -> None:
+    with pytest.warns(UserWarning, match="num_layers greater than 1"):
+        recurrent = nn.LSTM(4, 4, 1, dropout=0.5)
+    assert random_layers_in_training(recurrent) == ()
+    assert not differs(recurrent, (8, 2, 4))
+
+
 def test_attention_draws_by_itself() -> None:
     assert random_layers_in_training(nn.MultiheadAttention(4, 2, dropout=0.1)) == ("",)
     assert random_layers_in_training(nn.MultiheadAttention(4, 2)) == ()
