@@ -12,6 +12,7 @@ from modelexport.api.choices import EXPORTERS, check_opset, embed_options, fx_gr
 from modelexport.api.choices import tag_policy as build_policy
 from modelexport.api.judging import Verdict, decide
 from modelexport.api.options import ExportOptions, ExportResult
+from modelexport.api.settling import settled, undecided
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.surroundings import Clock, Progress, need_torch, tool_versions
 from modelexport.api.writing import Written, write_tagged
@@ -22,7 +23,7 @@ from modelexport.graph.saving import ensure_model_target
 from modelexport.record.check import OutputCheck
 from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.signals import Signals
-from modelexport.strategies.catalogue import NAMES, chosen
+from modelexport.strategies.catalogue import CATALOGUE, NAMES, chosen
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +127,7 @@ class _Export:
         with self.clock.step("attribute"):
             recorded = self._record(run, exported)
             verdict = self._attribute(run, exported, request, recorded.signals)
+            verdict = self._settle(run, exported, verdict)
         with self.clock.step("write"):
             written = self._write(exported.model, verdict.provenance, self._graph_texts(run, recorded))
         with self.clock.step("check"):
@@ -164,6 +166,21 @@ class _Export:
         origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, self.prepared.source, tools)
         verdict = decide(scene, origin)
         return replace(verdict, provenance=replace(verdict.provenance, policy=self.options.policy))
+
+    def _settle(self, run: TracedRun, exported: Exported, verdict: Verdict) -> Verdict:
+        """Which call it was, where names leave it open and the strategy may look for more than they say."""
+        strategy = CATALOGUE.get(self.options.strategy)
+        if strategy is None or strategy.needs or not strategy.infers or not undecided(verdict.provenance):
+            return verdict
+        judge = CATALOGUE["htp"]
+        try:
+            recorded = record_signals([judge], run, exported.model, exported.scopes, SignalOptions())
+        except UserError:
+            return verdict  # values cannot be had; a guess stays a guess
+        graph = index_model(exported.model.proto)
+        origin = replace(verdict.provenance.origin, strategy=judge.name)
+        shown = decide(Scene(graph, run.hierarchy, recorded.signals), origin).provenance
+        return replace(verdict, provenance=settled(verdict.provenance, shown))
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""

@@ -124,7 +124,6 @@ class Observer:
         self._opened = opened
         self._reference = reference
         self._outputs = outputs
-        self._tolerance = tolerance
         self._troubled: dict[str, str] = {}
 
     def see(self, name: str, array: np.ndarray) -> None:
@@ -153,7 +152,7 @@ class Observer:
         if wanted.shape != array.shape:
             nan = float("nan")
             return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
-        return measure(wanted, array, self._tolerance)
+        return self.numbers.measured(number, array)
 
 
 def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verification:

@@ -55,8 +55,13 @@ def watch(model: nn.Module, arguments: CallArguments, spool: Spool, seed: int = 
     returned = {name: values.number(tensor) for name, tensor in output_tensors(outputs).items()}
     for name, tensor in output_tensors(outputs).items():
         values.keep(returned[name], tensor)
-    run = EagerRun(tuple(values.ops), tuple(calls.ended), inputs, returned, frozenset(values.computed))
+    run = EagerRun(tuple(values.ops), tuple(calls.ended), inputs, returned, frozenset(values.computed), _hooked(model))
     return Watched(run, tuple(values.samples))
+
+
+def _hooked(model: nn.Module) -> frozenset[str]:
+    parts = model.named_modules()
+    return frozenset(path for path, part in parts if part._forward_hooks or part._forward_pre_hooks)
 
 
 @dataclass(frozen=True, slots=True)

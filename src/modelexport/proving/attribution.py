@@ -29,12 +29,14 @@ class Testimony:
     makers   calls that issued the same as something new
     passers  calls that issued the same in the same shape, new or handed on
     new      whether the node makes something new; if not, it hands on what it reads
+    idle     it hands that on in the same shape: a module that does so need not issue anything
     silence  why its values say nothing, if they do not
     """
 
     makers: Frontier = _NOBODY
     passers: Frontier = _NOBODY
     new: bool = True
+    idle: bool = False
     silence: str = ""
     issues: tuple[Issue, ...] = ()
 
@@ -89,11 +91,19 @@ class Court:
         heard = self._testimonies[node.key]
         if owners & heard.truth:
             return self._completed(node, owners, heard)
+        if self._is_hooks_work(owners, heard.truth):
+            return Verdict.NOT_PROVABLE, "a hook did it: it is its module's work, and its caller's", heard.truth
         if heard.new and heard.makers:
             if owners & heard.passers:
                 return Verdict.NOT_PROVABLE, "hands on what another module made", heard.makers
             return Verdict.CONTRADICTED, "another module issued its value", heard.makers
         return self._enclosed(node, owners, heard)
+
+    def _is_hooks_work(self, owners: Frontier, truth: Frontier) -> bool:
+        """Whether one of them called the other, which has hooks."""
+        pairs = [pair for owner in owners for call in truth for pair in ((owner, call), (call, owner))]
+        stack = self._provenance.hierarchy.stack
+        return any(inner.path in self._issuing.hooked and stack(inner)[-2:-1] == (outer,) for outer, inner in pairs)
 
     def _completed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
         """A node that its owner issued: whether it also does the work of somebody who is not named."""
@@ -133,7 +143,7 @@ class Court:
 
     def _misplaced(self, owners: Frontier, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
         """A node that says something, and not that it is its owner's."""
-        if heard.passers:
+        if heard.passers and not heard.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
         if heard.new and under and not owners & under:
             return Verdict.CONTRADICTED, "lies inside the work of another module", under
@@ -151,12 +161,13 @@ class Court:
             return Testimony(silence=silence)
         telling = [one for one in seen if self._is_telling(one)]
         read = [self._samples[value] for value in node.inputs if value in self._samples]
-        new = not any(alike(one, other) for one in telling for other in read)
+        handed_on = [(one, other) for one in telling for other in read if alike(one, other)]
         issues = [(one, issue) for one in telling for issue in self._issuing.of(one)]
         return Testimony(
             makers=frozenset(issue.op.call for _, issue in issues if issue.new),
             passers=frozenset(issue.op.call for one, issue in issues if self._issuing.shape(issue) == one.shape),
-            new=new,
+            new=not handed_on,
+            idle=any(one.shape == other.shape for one, other in handed_on),
             issues=tuple(issue for _, issue in issues if issue.new),
         )
 

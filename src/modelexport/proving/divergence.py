@@ -15,8 +15,9 @@ from modelexport.record.provenance import Provenance
 from modelexport.record.verification import CallNumbers, Difference, Divergence, Status
 
 # Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
-# a few decibels to rounding and stay above 110.
+# a few decibels to rounding and, in single precision, stay above 110.
 _SUSPICIOUS, _SUDDEN = 100.0, 20.0
+_COARSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def first_divergence(
     compared = {one.item.call: one for one in _compared(calls, numbers)}
     if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
         return None
-    wrong = _wrong_values(compared.values(), crossings)
+    sharp = numbers.grain < _COARSE  # else the last bits of a coarse type look like something sudden
+    wrong = _wrong_values(compared.values(), crossings, sharp)
     first = min(wrong, key=lambda value: graph.producers[value].position, default=None)
     if first is None:
         return None
@@ -61,16 +63,18 @@ def first_divergence(
     return Divergence(owners, classes, first, inputs, difference)
 
 
-def _wrong_values(compared: Iterable[_Compared], crossings: Crossings) -> dict[str, tuple[ModuleCall, Difference]]:
+def _wrong_values(
+    compared: Iterable[_Compared], crossings: Crossings, sharp: bool
+) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that made them, and how wrong they are."""
     found: dict[str, tuple[ModuleCall, Difference]] = {}
     for one in compared:
         for pairing in one.outputs:
-            if _is_origin(one.numbers_in, pairing.difference):
+            if _is_origin(one.numbers_in, pairing.difference, sharp):
                 found.setdefault(pairing.value, (one.item.call, pairing.difference))
         for pairing in one.inputs:
             made_in = crossings.made.get(pairing.value, ())
-            if made_in and _is_origin(None, pairing.difference):
+            if made_in and _is_origin(None, pairing.difference, sharp):
                 found.setdefault(pairing.value, (made_in[-1], pairing.difference))
     return found
 
@@ -80,9 +84,10 @@ def class_name(hierarchy: Hierarchy, call: ModuleCall) -> str:
     return "" if module is None else module.class_name
 
 
-def _is_origin(inputs: Difference | None, outputs: Difference) -> bool:
+def _is_origin(inputs: Difference | None, outputs: Difference, sharp: bool) -> bool:
     given = math.inf if inputs is None else inputs.sqnr
-    return not outputs.agrees or (outputs.sqnr < _SUSPICIOUS and outputs.sqnr < given - _SUDDEN)
+    sudden = sharp and outputs.sqnr < _SUSPICIOUS and outputs.sqnr < given - _SUDDEN
+    return not outputs.agrees or sudden
 
 
 def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) -> tuple[ModuleCall, ...]:

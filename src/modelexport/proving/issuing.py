@@ -33,6 +33,10 @@ class Issuing:
         """Everything that holds the same and depends on the model's inputs."""
         return [self.issues[number] for number in self._lookup.alike(seen)]
 
+    @property
+    def hooked(self) -> frozenset[str]:
+        return self._run.hooked
+
     def is_input(self, seen: Sample) -> bool:
         """Whether it is what the model was given, in whatever shape: anybody can hand that on."""
         return any(alike(self._samples[number], seen) for number in self._run.inputs.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,13 @@ from modelexport.record.verification import Difference, Tolerance
 _SLICE = 1 << 16
 # Of a tensor's usual size: a hundred times what the same arithmetic in another order was seen to change in float32.
 _ATOL, _RTOL = 1e-5, 1e-4
-_COARSE_BITS = 16
+# Types with few bits have a grain beyond this, and a result may be as far away as that.
+_COARSE = 1e-3
+
+
+def fitting(tolerance: Tolerance, grain: float) -> Tolerance:
+    """The tolerance for numbers that went through a type of this grain, where nobody chose one."""
+    return tolerance if tolerance.rtol is not None or grain < _COARSE else replace(tolerance, rtol=grain)
 
 
 def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Difference:
@@ -23,7 +29,7 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     """
     usual = _root_mean_square(reference)
     atol = _ATOL if tolerance.atol is None else tolerance.atol
-    rtol = _allowed(reference, got) if tolerance.rtol is None else tolerance.rtol
+    rtol = _RTOL if tolerance.rtol is None else tolerance.rtol
     sums = _Sums()
     for one, other in _slices(reference, got):
         sums.add(one, other, usual, rtol)
@@ -33,12 +39,6 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     fits = within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
     cosine = _cosine(sums)
     return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, bool(fits) and not sums.unlike)
-
-
-def _allowed(*arrays: np.ndarray) -> float:
-    """What a type's last bits allow."""
-    bits = [float(np.finfo(array.dtype).eps) for array in arrays if array.dtype.kind == "f"]
-    return max([_RTOL, *(_COARSE_BITS * bit for bit in bits)])
 
 
 @dataclass(slots=True)

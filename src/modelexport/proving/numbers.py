@@ -17,7 +17,7 @@ from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
 from modelexport.proving.crossings import Crossings
 from modelexport.proving.lookup import Lookup
-from modelexport.proving.measure import measure
+from modelexport.proving.measure import fitting, measure
 from modelexport.record.eager import CallTensors
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.verification import Difference, Tolerance
@@ -58,12 +58,14 @@ class Numbers:
     returned  by call and number: what may be a wrong result of that call
     given     by call and number: what that call may have been given wrongly
     known     by value: what it holds, for values that hold what some value of the first run holds
+    grain     of the coarsest type so far: numbers that went through it stay that coarse
     """
 
     def __init__(self, reference: Reference, graph: Graph, crossings: Crossings, tolerance: Tolerance) -> None:
         self.right: dict[int, Pairing] = {}
         self.returned: _Noted = {}
         self.given: _Noted = {}
+        self.grain = 0.0
         self._reference = reference
         self._graph = graph
         self.known: dict[str, frozenset[int]] = {}
@@ -75,9 +77,10 @@ class Numbers:
 
     def see(self, value: str, array: np.ndarray, seen: Sample) -> None:
         """Compare one value of the second run."""
+        self.grain = max(self.grain, seen.grain)
         alike = self._lookup.alike(seen)
         for number in filter(self._reference.kept, alike):
-            self.right[number] = _better(self.right.get(number), Pairing(value, self._measured(number, array)))
+            self.right[number] = _better(self.right.get(number), Pairing(value, self.measured(number, array)))
         if alike:
             self.known[value] = frozenset(alike)
         else:
@@ -93,7 +96,8 @@ class Numbers:
         right = self.right.get(number)
         if right is None or suspect is None:
             return right or suspect
-        return suspect if self._is_made_from(suspect.value, number) else right
+        spoiled = suspect.difference.cosine > _RELATED and self._is_made_from(suspect.value, number)
+        return suspect if spoiled else right
 
     def _is_made_from(self, value: str, number: int) -> bool:
         """Whether a value is made from one that holds what a number stands for, with nothing known in between."""
@@ -118,7 +122,7 @@ class Numbers:
                 number = self._lookup.nearest(seen, filter(self._reference.kept, numbers.get(call, ())))
                 if number is None:
                     continue
-                pairing = measured.setdefault(number, Pairing(value, self._measured(number, array)))
+                pairing = measured.setdefault(number, Pairing(value, self.measured(number, array)))
                 if self._is_certain(value, seen, number) or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
 
@@ -126,8 +130,10 @@ class Numbers:
         same_shape = self._reference.samples[number].shape == seen.shape
         return same_shape and value not in self._crossings.guessed
 
-    def _measured(self, number: int, array: np.ndarray) -> Difference:
-        return measure(self._reference.get(number), array, self._tolerance)
+    def measured(self, number: int, array: np.ndarray) -> Difference:
+        """How far an array is from a value of the first run."""
+        grain = max(self.grain, self._reference.samples[number].grain)
+        return measure(self._reference.get(number), array, fitting(self._tolerance, grain))
 
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:

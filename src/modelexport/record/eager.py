@@ -34,6 +34,7 @@ class EagerRun:
     inputs    of the model, by the name that the ONNX graph gives them
     outputs   of the model, by name
     computed  values that depend on what the model was given
+    hooked    paths of modules that somebody attached hooks to: what these do is done around a call, not inside of it
     """
 
     ops: tuple[IssuedOp, ...]
@@ -41,3 +42,4 @@ class EagerRun:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     computed: frozenset[int]
+    hooked: frozenset[str] = frozenset()
