@@ -218,8 +218,9 @@ def test_several_parameters_may_have_one_weight_in_the_file() -> None:
 # what is no copy
 
 
-def test_a_vector_without_its_name_may_be_anything() -> None:
-    held = {"a.bias": numbers(8)}
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (8, 1), (1, 1, 8)])
+def test_a_vector_without_its_name_may_be_anything(shape: tuple[int, ...]) -> None:
+    held = {"a.bias": numbers(*shape)}
     assert compared(held, {"v": held["a.bias"]}, {"v": "a"}) == ParameterCheck(1)
     assert compared(held, {"v": held["a.bias"] + 1}, {"v": "a"}) == ParameterCheck(0)
 

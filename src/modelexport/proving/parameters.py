@@ -177,7 +177,8 @@ def _can_be_copy(attribution: Attribution, weight: np.ndarray, *, named: bool) -
     if any(item.kind is EvidenceKind.PARAMETER and item.source in _MIXED for item in attribution.evidence):
         return False
     # Without its name a vector may be anything that was computed; a matrix in the module of a matrix is hardly that.
-    return named or (weight.ndim > 1 and len({call.path for call in attribution.owners}) == 1)
+    is_matrix = sum(size > 1 for size in weight.shape) > 1
+    return named or (is_matrix and len({call.path for call in attribution.owners}) == 1)
 
 
 def _gap(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> _Gap:
