@@ -127,14 +127,16 @@ class Observer:
         self._troubled: dict[str, str] = {}
 
     def see(self, name: str, array: np.ndarray) -> None:
-        seen = self.seen[name] = sample(array)
+        maker = self._opened.subject.graph.producers.get(name)
+        read = [self.seen[value] for value in maker.inputs if value in self.seen] if maker is not None else []
+        seen = self.seen[name] = sample(array).made_from(read)
         self.numbers.see(name, array, seen)
         trouble = trouble_in(array)
         if trouble:
             self._troubled[name] = trouble
         if name in self._outputs:
             label, number = self._outputs[name]
-            self.returned[label] = self._compared(number, array)
+            self.returned[label] = self._compared(number, array, seen)
 
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
         subject = self._opened.subject
@@ -147,12 +149,12 @@ class Observer:
             seen=self.seen,
         )
 
-    def _compared(self, number: int, array: np.ndarray) -> Difference:
+    def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         wanted = self._reference.get(number)
         if wanted.shape != array.shape:
             nan = float("nan")
             return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
-        return self.numbers.measured(number, array)
+        return self.numbers.measured(number, array, seen)
 
 
 def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verification:

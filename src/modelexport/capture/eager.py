@@ -55,8 +55,24 @@ def watch(model: nn.Module, arguments: CallArguments, spool: Spool, seed: int = 
     returned = {name: values.number(tensor) for name, tensor in output_tensors(outputs).items()}
     for name, tensor in output_tensors(outputs).items():
         values.keep(returned[name], tensor)
-    run = EagerRun(tuple(values.ops), tuple(calls.ended), inputs, returned, frozenset(values.computed), _hooked(model))
+    run = EagerRun(
+        ops=tuple(values.ops),
+        calls=tuple(calls.ended),
+        inputs=inputs,
+        outputs=returned,
+        computed=frozenset(values.computed),
+        given=_views_of(inputs.values(), values.ops),
+        hooked=_hooked(model),
+    )
     return Watched(run, tuple(values.samples))
+
+
+def _views_of(numbers: Iterable[int], ops: Iterable[IssuedOp]) -> frozenset[int]:
+    found = set(numbers)
+    for op in ops:
+        if op.view and not found.isdisjoint(op.reads):
+            found.update(op.makes)
+    return frozenset(found)
 
 
 def _hooked(model: nn.Module) -> frozenset[str]:
@@ -83,9 +99,9 @@ class _Values:
         self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._writes: dict[int, _Write] = {}
 
-    def add(self, tensor: torch.Tensor, *, computed: bool) -> int:
+    def add(self, tensor: torch.Tensor, *, computed: bool, reads: Iterable[int] = ()) -> int:
         number = len(self.samples)
-        self.samples.append(_sample(tensor))
+        self.samples.append(_sample(tensor).made_from(self.samples[read] for read in reads))
         if computed:
             self.computed.add(number)
         self._numbers[tensor] = (number, self._writes_into(tensor))
@@ -194,9 +210,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = _written(func, args, kwargs)
         made = {id(tensor): tensor for tensor in (*_tensors(result), *written)}
         computed = not self._values.computed.isdisjoint(reads)
-        makes = tuple(self._values.add(tensor, computed=computed) for tensor in made.values())
+        makes = tuple(self._values.add(tensor, computed=computed, reads=reads) for tensor in made.values())
         if call is not None and makes:
-            op = IssuedOp(str(func), call, reads, makes)
+            op = IssuedOp(str(func), call, reads, makes, view=not written and _is_view(func))
             self._values.ops.append(op)
             for tensor in written:
                 self._values.note_write(tensor, op)
@@ -210,6 +226,12 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
     given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
     writes = [spec.name for spec in schema.arguments if spec.alias_info is not None and spec.alias_info.is_write]
     return list(_tensors([given.get(name) for name in writes]))
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operator says of itself that what it returns is what it was given, looked at in another way."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
 
 
 def _tensors(value: object) -> Iterable[torch.Tensor]:

@@ -8,7 +8,8 @@ elements as it is, and says how far two tensors are apart. Numbers are compresse
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -45,6 +46,16 @@ class Sample:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is of a type with few bits, or was made from one."""
+        return self.grain > _SINGLE
+
+    def made_from(self, sources: Iterable[Sample]) -> Sample:
+        """The same, known to be no finer than what it was made from."""
+        grain = max((one.grain for one in sources), default=0.0)
+        return replace(self, grain=grain) if self.kind == "float" and grain > self.grain else self
 
 
 def sample(array: np.ndarray) -> Sample:

@@ -31,6 +31,8 @@ class Testimony:
     new      whether the node makes something new; if not, it hands on what it reads
     idle     it hands that on in the same shape: a module that does so need not issue anything
     silence  why its values say nothing, if they do not
+    issues   the operators that made the same
+    results  the makers of each of its results that has any
     """
 
     makers: Frontier = _NOBODY
@@ -39,6 +41,7 @@ class Testimony:
     idle: bool = False
     silence: str = ""
     issues: tuple[Issue, ...] = ()
+    results: tuple[Frontier, ...] = ()
 
     @property
     def truth(self) -> Frontier:
@@ -106,14 +109,16 @@ class Court:
         return any(inner.path in self._issuing.hooked and stack(inner)[-2:-1] == (outer,) for outer, inner in pairs)
 
     def _completed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
-        """A node that its owner issued: whether it also does the work of somebody who is not named."""
+        """A node that its owner issued: whether all of its owners did, and nobody who is not named."""
         if not heard.new:
             return Verdict.PROVED, "", owners & heard.truth
         issues = [issue for issue in heard.issues if issue.op.call in owners]
-        worked = frozenset[ModuleCall]().union(*(self._issuing.contributors(issue, self._known) for issue in issues))
-        missing = worked - owners - self._credited_above(node)
-        if missing:
-            return Verdict.CONTRADICTED, "does the work of a module that is not named", worked
+        worked = frozenset(op.call for issue in issues for op in self._issuing.behind(issue, self._known))
+        unnamed = worked - owners - self._credited_above(node)
+        if unnamed or any(not owners & makers for makers in heard.results):
+            return Verdict.CONTRADICTED, "does the work of a module that is not named", worked | heard.makers
+        if not owners <= worked | heard.makers | heard.passers:
+            return Verdict.NOT_PROVABLE, "credited to more modules than values show", worked | heard.makers
         return Verdict.PROVED, "", owners & heard.truth
 
     def _credited_above(self, node: Node) -> Frontier:
@@ -135,7 +140,7 @@ class Court:
         around = under | over
         if self._trouble:
             return Verdict.NOT_PROVABLE, self._trouble, _NOBODY
-        if self._computes(node) and not self._takes_part(owners, around):
+        if self._computes(node) and not heard.idle and not self._takes_part(owners, around):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if heard.silence:
             return Verdict.NOT_PROVABLE, heard.silence, _NOBODY
@@ -163,12 +168,14 @@ class Court:
         read = [self._samples[value] for value in node.inputs if value in self._samples]
         handed_on = [(one, other) for one in telling for other in read if alike(one, other)]
         issues = [(one, issue) for one in telling for issue in self._issuing.of(one)]
+        results = [frozenset(issue.op.call for found, issue in issues if found is one and issue.new) for one in telling]
         return Testimony(
             makers=frozenset(issue.op.call for _, issue in issues if issue.new),
             passers=frozenset(issue.op.call for one, issue in issues if self._issuing.shape(issue) == one.shape),
             new=not handed_on,
             idle=any(one.shape == other.shape for one, other in handed_on),
             issues=tuple(issue for _, issue in issues if issue.new),
+            results=tuple(filter(None, results)),
         )
 
     def _silence(self, node: Node, seen: Iterable[Sample]) -> str:

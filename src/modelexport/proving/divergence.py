@@ -17,7 +17,6 @@ from modelexport.record.verification import CallNumbers, Difference, Divergence,
 # Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
 # a few decibels to rounding and, in single precision, stay above 110.
 _SUSPICIOUS, _SUDDEN = 100.0, 20.0
-_COARSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,10 @@ def first_divergence(
     compared = {one.item.call: one for one in _compared(calls, numbers)}
     if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
         return None
-    sharp = numbers.grain < _COARSE  # else the last bits of a coarse type look like something sudden
+    sharp = not numbers.is_coarse  # else the last bits of a coarse type look like something sudden
     wrong = _wrong_values(compared.values(), crossings, sharp)
-    first = min(wrong, key=lambda value: graph.producers[value].position, default=None)
+    made = [value for value in wrong if value in graph.producers]
+    first = min(made, key=lambda value: graph.producers[value].position, default=None)
     if first is None:
         return None
     call, difference = wrong[first]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
@@ -21,19 +21,19 @@ def above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     return _frontiers(graph.nodes, graph.predecessors, proved)
 
 
-def _holders_first(graph: Graph) -> Iterable[Node]:
-    """From the last node to the first; the way out of a body leads through the node that holds it, so that comes first.
-
-    A file lists the nodes of a body behind it.
-    """
-    bodies: list[Node] = []
-    for node in reversed(graph.nodes):
-        if node.graph in graph.owners:
-            bodies.append(node)
-        else:
-            yield node
-            yield from bodies
-            bodies.clear()
+def _holders_first(graph: Graph) -> Iterator[Node]:
+    """From the last node to the first. The way out of a body leads through the node that holds it: that comes first."""
+    inside: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        inside.setdefault(node.graph, []).append(node)
+    held: dict[str, list[str]] = {}
+    for graph_id, holder in graph.owners.items():
+        held.setdefault(holder, []).append(graph_id)
+    waiting = [node for graph_id in inside if graph_id not in graph.owners for node in inside[graph_id]]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [inner for graph_id in held.get(node.key, ()) for inner in inside.get(graph_id, ())]
 
 
 def _frontiers(

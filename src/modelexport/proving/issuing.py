@@ -9,7 +9,6 @@ from functools import cached_property
 from modelexport.graph.sample import Sample, alike
 from modelexport.proving.lookup import Lookup
 from modelexport.record.eager import EagerRun, IssuedOp
-from modelexport.record.hierarchy import ModuleCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +37,22 @@ class Issuing:
         return self._run.hooked
 
     def is_input(self, seen: Sample) -> bool:
-        """Whether it is what the model was given, in whatever shape: anybody can hand that on."""
-        return any(alike(self._samples[number], seen) for number in self._run.inputs.values())
+        """Whether it is what the model was given, or a part of it: anybody can hand that on."""
+        return any(alike(self._samples[number], seen) for number in self._run.given)
 
-    def contributors(self, issue: Issue, known: Container[int]) -> frozenset[ModuleCall]:
-        """The calls that did the work between values that are known and this one."""
-        seen, waiting, found = {issue.number}, [*issue.op.reads], {issue.op.call}
+    def behind(self, issue: Issue, known: Container[int]) -> list[IssuedOp]:
+        """The operators between values that are known and this one."""
+        seen, waiting, found = {issue.number}, [*issue.op.reads], [issue.op]
         while waiting:
             number = waiting.pop()
             source = self.issues.get(number)
             if number in seen or number in known or source is None or number not in self._run.computed:
                 continue
             seen.add(number)
-            if source.new:
-                found.add(source.op.call)
+            if source.new and not source.op.view:
+                found.append(source.op)
             waiting += source.op.reads
-        return frozenset(found)
+        return found
 
     def numbers(self, seen: Sample) -> tuple[int, ...]:
         """The values of the run that hold the same."""

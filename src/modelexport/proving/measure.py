@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from modelexport.graph.sample import Sample
 from modelexport.record.verification import Difference, Tolerance
 
 _SLICE = 1 << 16
 # Of a tensor's usual size: a hundred times what the same arithmetic in another order was seen to change in float32.
 _ATOL, _RTOL = 1e-5, 1e-4
-# Types with few bits have a grain beyond this, and a result may be as far away as that.
-_COARSE = 1e-3
 
 
-def fitting(tolerance: Tolerance, grain: float) -> Tolerance:
-    """The tolerance for numbers that went through a type of this grain, where nobody chose one."""
-    return tolerance if tolerance.rtol is not None or grain < _COARSE else replace(tolerance, rtol=grain)
+def fitting(tolerance: Tolerance, seen: Sample) -> Tolerance:
+    """The tolerance where nobody chose one: numbers that went through a type with few bits are as coarse as that."""
+    return replace(tolerance, rtol=seen.grain) if tolerance.rtol is None and seen.is_coarse else tolerance
 
 
 def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Difference:
@@ -72,7 +71,7 @@ class _Sums:
         if largest:
             # Squares of what is very small are zero, and a difference must never be none.
             self.noise = max(self.noise, largest * largest)
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", over="ignore"):
                 relative = np.divide(apart, sizes + usual, out=np.zeros_like(apart), where=apart > 0)
             self.max_rel = max(self.max_rel, float(relative.max()))
 

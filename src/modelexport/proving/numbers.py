@@ -58,14 +58,14 @@ class Numbers:
     returned  by call and number: what may be a wrong result of that call
     given     by call and number: what that call may have been given wrongly
     known     by value: what it holds, for values that hold what some value of the first run holds
-    grain     of the coarsest type so far: numbers that went through it stay that coarse
+    is_coarse  whether anything went through a type with few bits
     """
 
     def __init__(self, reference: Reference, graph: Graph, crossings: Crossings, tolerance: Tolerance) -> None:
         self.right: dict[int, Pairing] = {}
         self.returned: _Noted = {}
         self.given: _Noted = {}
-        self.grain = 0.0
+        self.is_coarse = False
         self._reference = reference
         self._graph = graph
         self.known: dict[str, frozenset[int]] = {}
@@ -77,10 +77,11 @@ class Numbers:
 
     def see(self, value: str, array: np.ndarray, seen: Sample) -> None:
         """Compare one value of the second run."""
-        self.grain = max(self.grain, seen.grain)
+        self.is_coarse |= seen.is_coarse
         alike = self._lookup.alike(seen)
         for number in filter(self._reference.kept, alike):
-            self.right[number] = _better(self.right.get(number), Pairing(value, self.measured(number, array)))
+            pairing = Pairing(value, self.measured(number, array, seen))
+            self.right[number] = _better(self.right.get(number), pairing)
         if alike:
             self.known[value] = frozenset(alike)
         else:
@@ -122,7 +123,7 @@ class Numbers:
                 number = self._lookup.nearest(seen, filter(self._reference.kept, numbers.get(call, ())))
                 if number is None:
                     continue
-                pairing = measured.setdefault(number, Pairing(value, self.measured(number, array)))
+                pairing = measured.setdefault(number, Pairing(value, self.measured(number, array, seen)))
                 if self._is_certain(value, seen, number) or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
 
@@ -130,10 +131,10 @@ class Numbers:
         same_shape = self._reference.samples[number].shape == seen.shape
         return same_shape and value not in self._crossings.guessed
 
-    def measured(self, number: int, array: np.ndarray) -> Difference:
+    def measured(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         """How far an array is from a value of the first run."""
-        grain = max(self.grain, self._reference.samples[number].grain)
-        return measure(self._reference.get(number), array, fitting(self._tolerance, grain))
+        coarser = max(seen, self._reference.samples[number], key=lambda one: one.grain)
+        return measure(self._reference.get(number), array, fitting(self._tolerance, coarser))
 
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:

@@ -10,12 +10,16 @@ from modelexport.record.hierarchy import ModuleCall
 
 @dataclass(frozen=True, slots=True)
 class IssuedOp:
-    """One operator that torch computed, and the module call that was open. Values are known by number."""
+    """One operator that torch computed, and the module call that was open. Values are known by number.
+
+    view  it only looks at the memory of what it reads in another way
+    """
 
     name: str
     call: ModuleCall
     reads: tuple[int, ...]
     makes: tuple[int, ...]
+    view: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class EagerRun:
     inputs    of the model, by the name that the ONNX graph gives them
     outputs   of the model, by name
     computed  values that depend on what the model was given
+    given     values that are what the model was given, or look at it in another way
     hooked    paths of modules that somebody attached hooks to: what these do is done around a call, not inside of it
     """
 
@@ -42,4 +47,5 @@ class EagerRun:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     computed: frozenset[int]
+    given: frozenset[int] = frozenset()
     hooked: frozenset[str] = frozenset()
