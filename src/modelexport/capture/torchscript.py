@@ -105,7 +105,11 @@ def called_by_position(
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
         args, kwargs = pytree.tree_unflatten(filled, structure)
-        return tuple(output_tensors(original(*args, **kwargs)).values())
+        model.forward = original  # a model that calls itself does so as it is written
+        try:
+            return tuple(output_tensors(original(*args, **kwargs)).values())
+        finally:
+            model.forward = forward
 
     own = model.__dict__.get("forward")
     model.forward = forward
