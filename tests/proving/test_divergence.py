@@ -165,7 +165,7 @@ def test_what_was_not_compared_says_why() -> None:
     rows = {str(row.call): row for row in call_numbers(compared.calls, compared.numbers, compared.record.hierarchy)}
     assert (rows["b"].status, rows["b"].outputs) == (Status.NOT_COMPARED, None)
     assert rows["b"].reason == "what it returned is not in the graph"
-    assert rows["silent"].reason == "it returned no tensor"
+    assert rows["silent"].reason == "it has no result of its own"
     assert rows["a"].reason == ""
 
 

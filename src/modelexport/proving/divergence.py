@@ -117,7 +117,7 @@ def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
 
 
 def _why_not(item: CallTensors) -> str:
-    return "what it returned is not in the graph" if item.outputs else "it returned no tensor"
+    return "what it returned is not in the graph" if item.outputs else "it has no result of its own"
 
 
 def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
