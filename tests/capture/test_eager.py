@@ -121,6 +121,44 @@ def test_several_results_and_several_inputs() -> None:
     assert set(seen.op("split").makes) == set(seen.call("part").outputs[:2])
 
 
+def test_views_are_told_from_work() -> None:
+    def action(net: Any, x: Tensor) -> Tensor:
+        turned = net.lin(x).t()[1:].reshape(-1, 2)
+        return torch.relu(turned.clone()).add_(1).expand(3, -1, -1).flatten().contiguous()
+
+    seen = watched(Doing(action))
+    views = {op.name.split(".")[1]: op.view for op in seen.run.ops}
+    assert {name for name, view in views.items() if view} >= {"t", "slice", "expand"}
+    assert not any(views[name] for name in ("addmm", "clone", "relu", "add_"))
+
+
+def test_what_looks_at_an_input_is_given() -> None:
+    def action(net: Any, x: Tensor) -> tuple[Tensor, ...]:
+        part = x.t()[1:]
+        return part, torch.sin(part), net.lin(x)[0]
+
+    seen = watched(Doing(action))
+    part, changed, row = seen.run.outputs.values()
+    assert {seen.run.inputs["x"], part} <= seen.run.given
+    assert seen.run.given.isdisjoint({changed, row})
+    assert seen.op("t").makes[0] in seen.run.given
+
+
+def test_an_input_that_was_written_into_is_no_longer_what_was_given() -> None:
+    seen = watched(Doing(lambda _, x: (x[0], x.mul_(3), x[1])[2]))
+    assert seen.op("select").makes[0] in seen.run.given
+    assert seen.op("mul_").makes[0] not in seen.run.given
+    assert seen.op("select", 1).makes[0] not in seen.run.given
+
+
+def test_modules_with_hooks_are_named() -> None:
+    net = Doing(lambda net, x: net.part(net.lin(x)), lambda _, x: x * 2)
+    assert watched(net).run.hooked == frozenset()
+    net.lin.register_forward_hook(lambda *_: None)
+    net.get_submodule("part").register_forward_pre_hook(lambda *_: None)
+    assert watched(net).run.hooked == {"lin", "part"}
+
+
 # what crosses a call
 
 

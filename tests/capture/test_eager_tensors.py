@@ -122,6 +122,24 @@ def test_bfloat16_is_widened_and_coarse() -> None:
     assert seen.samples[seen.call("part").outputs[0]].grain == LOOSEST
 
 
+def test_what_is_made_from_few_bits_stays_coarse() -> None:
+    seen = watched(Doing(lambda _, x: (torch.sin(x), torch.cos(x.half().float()), torch.tan(x) > 0)[1]))
+    coarse = {name: seen.samples[seen.op(name).makes[0]].is_coarse for name in ("sin", "cos", "tan", "gt")}
+    assert coarse == {"sin": False, "cos": True, "tan": False, "gt": False}
+
+
+@pytest.mark.xfail(reason="what is numbered again forgets it", strict=True)
+def test_a_view_of_written_memory_stays_coarse() -> None:
+    def action(_: Any, x: Tensor) -> Tensor:
+        hidden = x.bfloat16().float()
+        row = hidden[0]
+        hidden.mul_(3)
+        return row.neg()
+
+    seen = watched(Doing(action))
+    assert seen.samples[seen.op("neg").reads[0]].is_coarse
+
+
 def test_complex_numbers_are_pairs() -> None:
     def action(net: Any, x: Tensor) -> Tensor:
         return torch.view_as_real(net.part(torch.complex(x, x + 1)).conj())

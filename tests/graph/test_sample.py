@@ -66,6 +66,17 @@ def test_a_coarser_type_allows_more_and_never_too_much() -> None:
     assert sample(np.ones(8, np.int64)).grain == 0
 
 
+def test_what_is_made_from_few_bits_is_as_coarse() -> None:
+    half, fine, ids = sample(numbers(0, 9).astype(np.float16)), sample(numbers(1, 9)), sample(np.arange(9))
+    assert (half.is_coarse, fine.is_coarse, ids.is_coarse) == (True, False, False)
+    assert fine.made_from([ids, half, fine]).grain == half.grain
+    assert fine.made_from([ids, half]).is_coarse
+    assert half.made_from([fine]).grain == half.grain
+    assert fine.made_from([]).grain == fine.grain
+    assert ids.made_from([half]).grain == 0
+    assert distance(fine, fine.made_from([half])) == 0
+
+
 @given(st.lists(FINITE, min_size=1, max_size=12), st.data())
 def test_nothing_lies_between_equal_arrays_only(values: list[float], data: st.DataObject) -> None:
     others = data.draw(st.lists(FINITE | st.sampled_from(values), min_size=len(values), max_size=len(values)))

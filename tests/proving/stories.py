@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -33,7 +33,9 @@ class Story:
         self.arrays = dict(inputs)
         self._inputs = tuple(inputs)
         self._computed = set(inputs)
-        self._ops: list[tuple[str, str, list[str], list[str]]] = []
+        self._given = set(inputs)
+        self._hooked: set[str] = set()
+        self._ops: list[tuple[str, str, list[str], list[str], bool]] = []
 
     def holds(self, **tensors: np.ndarray) -> Story:
         """Parameters, and whatever else does not depend on the inputs."""
@@ -42,17 +44,31 @@ class Story:
 
     def op(self, call: str, reads: str, **made: np.ndarray) -> Story:
         """`call` issued an operator that read values (blanks between names) and made others."""
+        return self._issued(call, reads, made, view=False)
+
+    def view(self, call: str, reads: str, **made: np.ndarray) -> Story:
+        """`call` looked at a value in another way."""
+        if not self._given.isdisjoint(reads.split()):
+            self._given |= made.keys()
+        return self._issued(call, reads, made, view=True)
+
+    def hooks(self, path: str) -> Story:
+        """Somebody attached a hook to a module."""
+        self._hooked.add(path)
+        return self
+
+    def _issued(self, call: str, reads: str, made: Mapping[str, np.ndarray], *, view: bool) -> Story:
         given = reads.split()
         self.arrays |= made
         if not self._computed.isdisjoint(given):
             self._computed |= made.keys()
-        self._ops.append((f"op{len(self._ops)}", call, given, list(made)))
+        self._ops.append((f"op{len(self._ops)}", call, given, list(made), view))
         return self
 
     def number(self, name: str) -> int:
         return list(self.arrays).index(name)
 
-    def _numbers(self, names: Sequence[str]) -> tuple[int, ...]:
+    def _numbers(self, names: Iterable[str]) -> tuple[int, ...]:
         return tuple(map(self.number, names))
 
     @property
@@ -62,11 +78,18 @@ class Story:
     @property
     def run(self) -> EagerRun:
         ops = [
-            IssuedOp(name, ModuleCall.parse(call), self._numbers(reads), self._numbers(makes))
-            for name, call, reads, makes in self._ops
+            IssuedOp(name, ModuleCall.parse(call), self._numbers(reads), self._numbers(makes), view)
+            for name, call, reads, makes, view in self._ops
         ]
-        inputs = {name: self.number(name) for name in self._inputs}
-        return EagerRun(tuple(ops), (), inputs, {}, frozenset(map(self.number, self._computed)))
+        return EagerRun(
+            ops=tuple(ops),
+            calls=(),
+            inputs={name: self.number(name) for name in self._inputs},
+            outputs={},
+            computed=frozenset(map(self.number, self._computed)),
+            given=frozenset(map(self.number, self._given)),
+            hooked=frozenset(self._hooked),
+        )
 
     @property
     def issuing(self) -> Issuing:

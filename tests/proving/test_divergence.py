@@ -106,6 +106,12 @@ def test_rounding_is_not_where_a_fault_begins() -> None:
     assert first(chain(h=off(H, 1e-6), g=off(G, 3e-6), y=off(Y))) == "y: c"
 
 
+def test_numbers_of_few_bits_are_not_sudden() -> None:
+    """The same fault below the tolerance, in a run that goes through half precision somewhere."""
+    coarse = {"h": off(H, 3e-5), "g": G.astype(np.float16), "y": off(Y)}
+    assert first(chain(**coarse)) == "y: c"
+
+
 def test_all_modules_of_a_fused_node_are_named() -> None:
     proto = model(node("FusedConv", "x", "g"), node("Tan", "g", "y"))
     compared = Comparison(proto, {"g": "a b", "y": "c"}, CALLS, BELIEVED).see(x=X, g=off(G), y=off(Y))
@@ -130,7 +136,6 @@ def test_a_wrong_value_among_several_inputs() -> None:
     assert statuses(compared) == {"a": "ok", "b": "diverges", "c": "follows", ".": "diverges"}
 
 
-@pytest.mark.xfail(reason="an input of the graph has no producer", raises=KeyError, strict=True)
 def test_an_input_that_a_module_hands_on_is_no_culprit() -> None:
     """It was given in another width, so it is not quite the same."""
     calls = {"a": "x > h", "": "x > h x"}

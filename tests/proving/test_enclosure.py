@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import onnx
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.building import body, graph, node
@@ -87,7 +86,6 @@ def test_a_way_leads_out_of_a_body() -> None:
     assert written(below(_branching(), proved(y="three")))["z|then_branch|s"] == "three"
 
 
-@pytest.mark.xfail(reason="the inner body comes before the node that holds it", strict=True)
 def test_a_way_leads_out_of_a_body_in_a_body() -> None:
     inner = body(node("Sin", "h", "s"), outputs="s")
     nested = node("If", "yes", "t", then_branch=inner, else_branch=inner)

@@ -17,7 +17,7 @@ STORY = (
     Story(x=X)
     .holds(w=numbers(9))
     .op("a", "x w", h=H)
-    .op("b", "h", flat=H.reshape(-1))
+    .view("b", "h", flat=H.reshape(-1))
     .op("c", "flat", g=G)
     .op("", "g w", y=Y)
 )
@@ -32,7 +32,7 @@ def worked(story: Story, array: np.ndarray, known: str = "") -> Iterable[str]:
     issuing = story.issuing
     (issue,) = [one for one in issuing.of(sample(array)) if one.new]
     numbers_known = {story.number(name) for name in known.split()}
-    return sorted(str(call) or "." for call in issuing.contributors(issue, numbers_known))
+    return sorted({str(op.call) or "." for op in issuing.behind(issue, numbers_known)})
 
 
 def test_a_value_is_issued_by_the_call_whose_operator_made_it() -> None:
@@ -86,6 +86,20 @@ def test_an_input_is_one_in_any_shape() -> None:
     assert not issuing.is_input(sample(H))
 
 
+def test_what_looks_at_an_input_is_one() -> None:
+    turned = np.ascontiguousarray(X.T)
+    issuing = (
+        Story(x=X).view("a", "x", part=X[:, :8]).view("b", "part", less=X[:1, :8]).op("c", "x", turned=turned).issuing
+    )
+    assert issuing.is_input(sample(X[:, :8]))
+    assert issuing.is_input(sample(X[0, :8]))
+    assert not issuing.is_input(sample(turned))
+
+
+def test_who_has_hooks() -> None:
+    assert Story(x=X).hooks("a").issuing.hooked == {"a"}
+
+
 # who did the work
 
 
@@ -101,6 +115,14 @@ def test_work_goes_back_to_what_is_known() -> None:
 
 def test_who_only_passes_on_did_no_work() -> None:
     assert "b" not in worked(STORY, Y)
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", copy=H).op("c", "copy", y=Y)
+    assert worked(story, Y) == ["a", "c"]
+
+
+def test_who_looks_at_a_part_did_no_work() -> None:
+    story = Story(x=X).op("a", "x", h=H).view("b", "h", part=H[:1]).op("c", "part", y=Y)
+    assert worked(story, Y) == ["a", "c"]
+    assert worked(story, H[:1]) == ["a", "b"]
 
 
 def test_work_on_weights_does_not_count() -> None:
