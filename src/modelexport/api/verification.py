@@ -329,7 +329,8 @@ def _proof(opened: Opened, watched: Watched, finding: Finding) -> AttributionPro
     subject = opened.subject
     trouble = "" if finding.divergence is None else _TROUBLE
     issuing = Issuing(watched.run, watched.samples)
-    return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble).proof()
+    drawing = {node.key for node in random_nodes(subject.proto)}
+    return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
 
 
 def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:

@@ -7,7 +7,7 @@ leads to the operator's result, so the first proved nodes below tell whose it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from modelexport.graph.index import MAIN, Graph, Node
@@ -45,8 +45,16 @@ class Testimony:
 
     @property
     def truth(self) -> Frontier:
-        """The calls that the node belongs to, as far as its own values say."""
-        return self.makers if self.new else self.passers
+        """The calls that the node belongs to, as far as its own values say.
+
+        Of what a model does to no effect, a norm that was never trained say, the result is what it read.
+        """
+        return (self.makers if self.new else _NOBODY) or self.passers
+
+    @property
+    def is_landmark(self) -> bool:
+        """Whether it says whose work is around it. What only changes the shape says less than what is behind it."""
+        return bool(self.truth) and (self.new or self.idle)
 
 
 class Court:
@@ -54,18 +62,26 @@ class Court:
 
     samples  of the graph's values
     trouble  why numbers cannot be relied on everywhere, if they cannot
+    drawing  keys of nodes that draw random numbers
     """
 
     def __init__(
-        self, graph: Graph, provenance: Provenance, samples: Mapping[str, Sample], issuing: Issuing, trouble: str = ""
+        self,
+        graph: Graph,
+        provenance: Provenance,
+        samples: Mapping[str, Sample],
+        issuing: Issuing,
+        trouble: str = "",
+        drawing: Collection[str] = (),
     ) -> None:
         self._graph = graph
         self._provenance = provenance
         self._samples = samples
         self._issuing = issuing
         self._trouble = trouble
+        self._random = _behind(graph, drawing)
         self._testimonies = {node.key: self._heard(node) for node in graph.nodes}
-        truths = {key: found.makers for key, found in self._testimonies.items() if found.new and found.makers}
+        truths = {key: found.truth for key, found in self._testimonies.items() if found.is_landmark}
         self._below = below(graph, truths)
         self._above = above(graph, truths)
         self._known = {number for one in samples.values() for number in issuing.numbers(one)}
@@ -138,8 +154,8 @@ class Court:
         if under and (under <= owners or (owners & under and owners & over)):
             return Verdict.ENCLOSED, "", owners & under
         around = under | over
-        if self._trouble:
-            return Verdict.NOT_PROVABLE, self._trouble, _NOBODY
+        if self._trouble or node.key in self._random:
+            return Verdict.NOT_PROVABLE, self._trouble or heard.silence, _NOBODY
         if self._computes(node) and not heard.idle and not self._takes_part(owners, around):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if heard.silence:
@@ -155,9 +171,11 @@ class Court:
         return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
 
     def _takes_part(self, owners: Frontier, around: Frontier) -> bool:
-        """Whether an owner did any of the work around a node, or called somebody who did."""
-        open_calls = {call for one in around for call in self._provenance.hierarchy.stack(one)}
-        return not around or not owners.isdisjoint(open_calls)
+        """Whether an owner did any of the work around a node, called somebody who did, or was called by one who did."""
+        stack = self._provenance.hierarchy.stack
+        callers = {call for one in around for call in stack(one)}
+        called_from = {call for owner in owners for call in stack(owner)}
+        return not around or not owners.isdisjoint(callers) or not around.isdisjoint(called_from)
 
     def _heard(self, node: Node) -> Testimony:
         seen = [self._samples[output] for output in node.outputs if output in self._samples]
@@ -169,18 +187,21 @@ class Court:
         handed_on = [(one, other) for one in telling for other in read if alike(one, other)]
         issues = [(one, issue) for one in telling for issue in self._issuing.of(one)]
         results = [frozenset(issue.op.call for found, issue in issues if found is one and issue.new) for one in telling]
+        makers = frozenset(issue.op.call for _, issue in issues if issue.new)
         return Testimony(
-            makers=frozenset(issue.op.call for _, issue in issues if issue.new),
+            makers=makers,
             passers=frozenset(issue.op.call for one, issue in issues if self._issuing.shape(issue) == one.shape),
             new=not handed_on,
             idle=any(one.shape == other.shape for one, other in handed_on),
-            issues=tuple(issue for _, issue in issues if issue.new),
+            issues=tuple(issue for _, issue in issues if issue.new or not makers),
             results=tuple(filter(None, results)),
         )
 
     def _silence(self, node: Node, seen: Iterable[Sample]) -> str:
         if node.graph != MAIN:
             return "inside the body of another node"
+        if node.key in self._random:
+            return "depends on random numbers"
         found = list(seen)
         if not found:
             return "its value could not be seen"
@@ -196,6 +217,15 @@ class Court:
     def _computes(self, node: Node) -> bool:
         kinds = {self._samples[output].kind for output in node.outputs if output in self._samples}
         return "float" in kinds and node.key in self._graph.computed
+
+
+def _behind(graph: Graph, keys: Collection[str]) -> frozenset[str]:
+    """The nodes with these keys, and all that read from them."""
+    found = set(keys)
+    for node in graph.nodes:
+        if any(before.key in found for before in graph.predecessors(node)):
+            found.add(node.key)
+    return frozenset(found)
 
 
 def _why_silent(seen: Iterable[Sample]) -> str:

@@ -30,8 +30,9 @@ class Crossings:
 
 
 def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
-    around = _around_nodes(graph, provenance)
-    recorded = {key: calls for key, calls in around.items() if provenance.nodes[key].attribution.owners}
+    order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
+    around = _around_nodes(graph, provenance, order)
+    recorded = _around_readers(provenance, order)
     outputs = set(graph.outputs)
     made: dict[str, _Calls] = {}
     leaves: dict[str, _Calls] = {}
@@ -46,14 +47,20 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
     return Crossings(made, leaves, enters, guessed)
 
 
-def _around_nodes(graph: Graph, provenance: Provenance) -> Mapping[str, _Calls]:
+def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Calls]:
+    """By node that is credited to somebody: the calls that were open when it read. A fused one reads for its first."""
+    owners = {key: entry.attribution.owners for key, entry in provenance.nodes.items() if entry.attribution.owners}
+    stack = provenance.hierarchy.stack
+    return {key: stack(min(calls, key=lambda call: order.get(call, -1))) for key, calls in owners.items()}
+
+
+def _around_nodes(graph: Graph, provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Calls]:
     """By node: the calls that were open when its value was ready.
 
     A node of nobody's, which a tool put in, does the work of the module whose weights it reads, or goes on with what
     the modules made that it reads from.
     """
     hierarchy = provenance.hierarchy
-    order = {site.call: place for place, site in enumerate(hierarchy.calls)}
     found: dict[str, _Calls] = {}
     for node in graph.nodes:
         owners = provenance.nodes[node.key].attribution.owners or _weight_owners(node, provenance)

@@ -1,9 +1,8 @@
 """Pairing what each module call was given and returned in two runs, while the second one happens.
 
-A value of the second run that holds what some value of the first holds is that value, wherever it is. One that holds
-what nothing holds may be a wrong result: then it is compared with what the calls returned that it comes out of, and
-with what the calls were given that it goes into. Something that is right and is spoiled before anybody gets it counts
-as wrong.
+A value of the second run that holds what some value of the first holds is that value, wherever it is. Whatever else
+comes out of a call or goes into one may be wrong: it is compared with what that call returned, or was given. It counts
+if what should be there is nowhere, or is elsewhere, or is spoiled before anybody gets it.
 """
 
 from __future__ import annotations
@@ -42,13 +41,15 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """A value of the second run, and how far it is from its counterpart."""
+    """A value of the second run, its counterpart, and how far they are apart."""
 
     value: str
+    number: int
     difference: Difference
 
 
 _Noted = dict[tuple[ModuleCall, int], Pairing]
+_Crossing = Mapping[str, tuple[ModuleCall, ...]]
 
 
 class Numbers:
@@ -65,10 +66,11 @@ class Numbers:
         self.right: dict[int, Pairing] = {}
         self.returned: _Noted = {}
         self.given: _Noted = {}
+        self.known: dict[str, frozenset[int]] = {}
         self.is_coarse = False
+        self._holding: dict[int, set[str]] = {}
         self._reference = reference
         self._graph = graph
-        self.known: dict[str, frozenset[int]] = {}
         self._crossings = crossings
         self._tolerance = tolerance
         self._lookup = Lookup(reference.samples)
@@ -79,24 +81,32 @@ class Numbers:
         """Compare one value of the second run."""
         self.is_coarse |= seen.is_coarse
         alike = self._lookup.alike(seen)
-        for number in filter(self._reference.kept, alike):
-            pairing = Pairing(value, self.measured(number, array, seen))
-            self.right[number] = _better(self.right.get(number), pairing)
+        for number in alike:
+            self._holding.setdefault(number, set()).add(value)
+            if self._reference.kept(number):
+                pairing = Pairing(value, number, self.measured(number, array, seen))
+                self.right[number] = _better(self.right.get(number), pairing)
         if alike:
             self.known[value] = frozenset(alike)
-        else:
-            self._suspect(value, array, seen)
+        self._suspect(value, array, seen)
 
     def outputs_of(self, item: CallTensors) -> list[Pairing]:
-        return _present(self._chosen(number, self.returned.get((item.call, number))) for number in item.outputs)
+        crossing = self._crossings.leaves
+        return _present(self._chosen(item.call, number, self.returned, crossing) for number in item.outputs)
 
     def inputs_of(self, item: CallTensors) -> list[Pairing]:
-        return _present(self._chosen(number, self.given.get((item.call, number))) for number in item.inputs)
+        crossing = self._crossings.enters
+        return _present(self._chosen(item.call, number, self.given, crossing) for number in item.inputs)
 
-    def _chosen(self, number: int, suspect: Pairing | None) -> Pairing | None:
-        right = self.right.get(number)
+    def _chosen(self, call: ModuleCall, number: int, noted: _Noted, crossing: _Crossing) -> Pairing | None:
+        """What is right, unless that is not what the call returned or was given."""
+        right, suspect = self.right.get(number), noted.get((call, number))
         if right is None or suspect is None:
             return right or suspect
+        if suspect.value in self.known:
+            # It holds what belongs elsewhere. If what belongs here crosses the call too, it is something besides.
+            crosses = any(call in crossing.get(value, ()) for value in self._holding[number])
+            return right if crosses else suspect
         spoiled = suspect.difference.cosine > _RELATED and self._is_made_from(suspect.value, number)
         return suspect if spoiled else right
 
@@ -120,12 +130,22 @@ class Numbers:
             (self._crossings.enters.get(value, ()), self._inputs, self.given),
         ):
             for call in calls:
-                number = self._lookup.nearest(seen, filter(self._reference.kept, numbers.get(call, ())))
+                number = self._counterpart(value, seen, numbers.get(call, ()))
                 if number is None:
                     continue
-                pairing = measured.setdefault(number, Pairing(value, self.measured(number, array, seen)))
+                pairing = measured.get(number) or Pairing(value, number, self.measured(number, array, seen))
+                measured[number] = pairing
                 if self._is_certain(value, seen, number) or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
+
+    def _counterpart(self, value: str, seen: Sample, numbers: Iterable[int]) -> int | None:
+        """What it would be, if it were wrong: nothing where it is one of them, or is surely something else."""
+        held = self.known.get(value, frozenset())
+        kept = list(filter(self._reference.kept, numbers))
+        if not held.isdisjoint(kept):
+            return None
+        number = self._lookup.nearest(seen, kept)
+        return None if number is None or (held and not self._is_certain(value, seen, number)) else number
 
     def _is_certain(self, value: str, seen: Sample, number: int) -> bool:
         same_shape = self._reference.samples[number].shape == seen.shape

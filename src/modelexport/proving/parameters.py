@@ -71,6 +71,8 @@ class _Pair:
 
 
 _NO_GAP = _Gap(equal=True, max_abs=0.0, distance=0.0)
+# Of another size: no copy, whatever is in it.
+_NO_COPY = _Gap(equal=False, max_abs=np.inf, distance=np.inf)
 
 
 def compare_parameters(
@@ -148,6 +150,8 @@ def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution)
     """The parameter with the weight, as it is or turned; nothing where the shapes do not allow it."""
     views = list(_views(held.array.shape, array))
     if not views:
+        if name in held.names and array.size != held.array.size:
+            yield _Pair(name, _Kin.LIKELY, _NO_COPY)
         return
     ours = sampled(held.array)
     if any(ours.dtype == view.dtype and np.array_equal(ours, view) for view in views):
