@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ def judged(
     tags: Mapping[str, str],
     story: Story,
     trouble: str = "",
+    drawing: Collection[str] = (),
     **seen: np.ndarray,
 ) -> dict[str, NodeProof]:
     """By node. Values of the graph are those of the run with the same names, and what is `seen`.
@@ -45,7 +46,7 @@ def judged(
     names = {*graph.inputs, *graph.producers}
     arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
     samples = {name: sample(array) for name, array in arrays.items()}
-    return {found.key: found for found in Court(graph, record, samples, story.issuing, trouble).proof().nodes}
+    return {found.key: found for found in Court(graph, record, samples, story.issuing, trouble, drawing).proof().nodes}
 
 
 class Answer(NamedTuple):
@@ -188,6 +189,13 @@ def test_what_lies_between_two_modules_is_no_third_ones() -> None:
     assert answer(found["p"]) == (CONTRADICTED, "lies between modules that have nothing to do with it", "a b")
 
 
+def test_the_inside_of_an_operator_is_not_a_childs() -> None:
+    found = judged(BROKEN_DOWN, {"p": "a.fc", "h": "a", "g": "b"}, RUN, p=P)
+    assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")
+    small = judged(BROKEN_DOWN, {"p": "a.fc", "h": "a", "g": "b"}, RUN, p=np.array(2.5, np.float32))
+    assert answer(small["p"])[:2] == (NOT_PROVABLE, "too few different numbers")
+
+
 def test_small_floats_between_strangers_are_contradicted_too() -> None:
     found = judged(BROKEN_DOWN, {"p": "c", "h": "a", "g": "b"}, RUN, p=np.array(2.5, np.float32))
     assert found["p"].verdict is CONTRADICTED
@@ -248,6 +256,14 @@ def test_who_changes_the_shape_is_not_idle() -> None:
     assert answer(found["i"])[:2] == (CONTRADICTED, "lies between modules that have nothing to do with it")
 
 
+def test_a_module_that_has_no_effect_is_proved_by_what_it_hands_on() -> None:
+    """A norm that was never trained: what it issued is what it read. The exporter left one node for both."""
+    story = Story(x=X).op("a", "x", h=X).op("a", "h", p=P).op("b", "p", g=P).op("c", "g", y=Y)
+    proto = model(node("Sin", "x", "p"), node("Identity", "p", "g"), node("Tan", "g", "y"))
+    found = judged(proto, {"p": "a", "g": "b", "y": "c"}, story)
+    assert verdicts(found) == {"p": PROVED, "g": PROVED, "y": PROVED}
+
+
 # hooks
 
 HOOKED = model(node("Sin", "x", "h"), node("Cos", "h", "y"))
@@ -296,6 +312,12 @@ def test_an_owner_that_is_named_above_is_not_missed() -> None:
     assert verdicts(found)["g"] is PROVED
     found = judged(proto, {"p": "b", "g": "b", "y": "c"}, RUN, p=P)
     assert answer(found["g"])[:2] == (CONTRADICTED, "does the work of a module that is not named")
+
+
+def test_an_owner_that_is_named_farther_above_is_not_missed() -> None:
+    proto = model(node("Conv", "x", "p"), node("Mul", "p w", "q"), node("Add", "q v", "g"), node("Tan", "g", "y"))
+    found = judged(proto, {"p": "a", "q": "b", "g": "b", "y": "c"}, RUN, p=P, q=numbers(9))
+    assert verdicts(found)["g"] is PROVED
 
 
 def test_who_is_named_beyond_what_is_known_does_not_help() -> None:
@@ -384,6 +406,12 @@ def test_trivial_values_enclose_nothing(name: str) -> None:
     assert answer(found["p"]) == (NOT_PROVABLE, "not between proved nodes of one module", "")
 
 
+def test_integers_with_truth_values_are_arithmetic() -> None:
+    proto = model(node("Split", "x", "h g", num_outputs=2), outputs="h g")
+    story = Story(x=X).op("a", "x", h=np.array([2, 12]), g=G > 0)
+    assert answer(judged(proto, {"h": "a"}, story)["h"]).reason == "integer arithmetic"
+
+
 def test_constants_prove_nothing() -> None:
     story = Story(x=X).holds(w=P).op("a", "w", h=H).op("b", "x h", y=Y)
     proto = model(node("Sin", "w", "h"), node("Add", "x h", "y"), weights=["w"])
@@ -448,6 +476,15 @@ def test_where_numbers_are_wrong_surroundings_do_not_contradict() -> None:
 def test_where_numbers_are_wrong_right_ones_still_contradict() -> None:
     found = judged(CHAIN, {"h": "b", "g": "b", "y": "c"}, RUN, "numbers differ")
     assert found["h"].verdict is CONTRADICTED
+
+
+def test_what_is_made_from_random_numbers_is_not_provable() -> None:
+    """Whatever it holds this time."""
+    proto = model(node("Sin", "x", "h"), node("RandomNormalLike", "h", "g"), node("Add", "g x", "y"))
+    for tags in ({"h": "a", "g": "b", "y": "c"}, {"h": "a", "g": "c", "y": "b"}):
+        found = judged(proto, tags, RUN, drawing={"g"})
+        assert verdicts(found) == {"h": PROVED, "g": NOT_PROVABLE, "y": NOT_PROVABLE}
+        assert answer(found["y"]).reason == "depends on random numbers"
 
 
 # which nodes count as float compute

@@ -163,6 +163,12 @@ def test_a_fused_node_holds_the_result_of_its_last_module() -> None:
     assert written(found.leaves)["a"] == ["enc", "enc.act"]
 
 
+def test_a_fused_node_reads_for_its_first_module() -> None:
+    proto = model(node("Neg", "x", "n"), node("FusedConv", "n", "a"), node("Sin", "a", "y"))
+    found = crossings(proto, {"n": "", "a": "enc.act enc.fc", "y": "head"})
+    assert written(found.enters)["n"] == ["enc", "enc.fc"]
+
+
 @pytest.mark.parametrize(
     ("owners", "last"),
     [

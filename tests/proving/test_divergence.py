@@ -59,6 +59,16 @@ def test_the_first_module_that_is_wrong_is_named_and_not_its_victims(wrong: str,
     assert first(chain(**{name: off(BELIEVED[name]) for name in wrong.split()})) == culprit
 
 
+def test_a_module_that_was_left_out_is_the_culprit() -> None:
+    proto = model(node("Sin", "x", "h"), node("Tan", "h", "y"))
+    compared = Comparison(proto, {"h": "a", "y": "c"}, CALLS, BELIEVED).see(x=X, h=H, y=off(Y))
+    assert first(compared) == "h: b"
+
+
+def test_a_module_that_does_nothing_is_the_culprit() -> None:
+    assert first(chain(g=H, y=off(Y))) == "g: b"
+
+
 def test_what_is_said_of_the_culprit() -> None:
     one = found(chain(g=off(G), y=off(Y)))
     assert one is not None
