@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 from tests import building  # noqa: F401 - loads the profile
 
-from modelexport.graph.sample import LOOSEST, alike, distance, sample, unseen
+from modelexport.graph.sample import INF, LOOSEST, NAN, alike, distance, sample, unseen
 
 SEEDS = st.integers(0, 10_000)
 # Sides whose products lie on both sides of the number of places that are looked at.
@@ -170,6 +171,30 @@ def test_nan_is_like_nan_alone() -> None:
         other = array.copy()
         other[3] = instead
         assert not alike(sample(array), sample(other))
+
+
+@given(npst.arrays(st.sampled_from([np.float16, np.float32, np.float64]), npst.array_shapes(min_side=0)))
+def test_nan_is_said_before_infinity_before_nothing(array: np.ndarray) -> None:
+    values = [float(value) for value in array.reshape(-1)]
+    wanted = NAN if any(map(math.isnan, values)) else INF if any(map(math.isinf, values)) else ""
+    assert sample(array).trouble == wanted
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_large_numbers_are_finite_though_their_sum_is_not(dtype: type) -> None:
+    assert sample(np.full(100, np.finfo(dtype).max, dtype)).trouble == ""
+
+
+def test_infinities_are_found_wherever_they_are_and_though_they_cancel_out() -> None:
+    assert sample(np.array([np.inf, 1, -np.inf], np.float32)).trouble == INF
+    for place in range(0, 3000, 7):
+        array = numbers(0, 3000)
+        array[place] = np.nan
+        assert sample(array).trouble == NAN
+
+
+def test_what_cannot_be_infinite_is_not() -> None:
+    assert [sample(array).trouble for array in (np.arange(3), np.array([True]), np.zeros(3, np.complex64))] == [""] * 3
 
 
 # what says nothing

@@ -176,7 +176,8 @@ def test_a_fused_node_reads_for_its_first_module() -> None:
         ("enc.act enc.fc", "enc.act"),
         ("enc.fc#1 enc.act", "enc.fc#1"),
         ("enc enc.act", "enc"),
-        ("enc head", "head"),
+        ("enc.act#1 head", "head"),
+        ("enc#1 head", "head"),
         ("enc.fc elsewhere", "enc.fc"),
     ],
 )
@@ -184,6 +185,13 @@ def test_the_last_of_several_modules_or_one_around_it(owners: str, last: str) ->
     order = {site.call: place for place, site in enumerate(NET.calls)}
     for calls in (owners.split(), owners.split()[::-1]):
         assert str(last_of(map(ModuleCall.parse, calls), NET, order)) == last
+
+
+def test_what_modules_share_that_are_far_apart_is_nobodys_result() -> None:
+    """Others ran in between: it is no chain of work, but something that they all need."""
+    order = {site.call: place for place, site in enumerate(NET.calls)}
+    for owners, shared in (("enc.fc enc.fc#1", ""), ("enc.fc head", ""), ("enc.act enc.act#1 head", "")):
+        assert str(last_of(map(ModuleCall.parse, owners.split()), NET, order)) == shared
 
 
 # the order in which calls end

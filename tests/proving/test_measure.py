@@ -234,6 +234,9 @@ def test_unlike_in_not_being_finite_never_agrees(one: float, other: float) -> No
 def test_the_largest_float_stands_for_infinity() -> None:
     assert compared([1, -math.inf], [1, -LARGEST]).agrees
     assert compared([1, LARGEST], [1, math.inf]).agrees
+    assert compared([1, -65504], [1, -math.inf]).agrees
+    assert not compared([1, -100], [1, -math.inf]).agrees
+    assert not compared([1, -65504], [1, -65000]).agrees
 
 
 def test_what_is_finite_is_still_measured() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.building import model, node
 from tests.proving.stories import Comparison, numbers
 
+from modelexport.graph.sample import INF, NAN
 from modelexport.record.verification import Difference, Tolerance
 
 X, H, Y = (numbers(seed) for seed in range(3))
@@ -93,6 +94,17 @@ def test_few_bits_on_either_side_allow_more() -> None:
 def test_whether_anything_has_few_bits() -> None:
     assert not chain(x=X, h=H, y=Y).numbers.is_coarse
     assert chain(x=X, h=H.astype(np.float16), y=Y).numbers.is_coarse
+    assert Comparison(CHAIN, TAGS, CALLS, {**BELIEVED, "h": H.astype(np.float16)}).see(x=X).numbers.is_coarse
+
+
+def test_whether_the_other_run_is_not_finite_either() -> None:
+    infinite, number = H.copy(), Y.copy()
+    infinite[0, 0], number[0, 0] = -np.inf, np.nan
+    found = Comparison(CHAIN, TAGS, CALLS, {"x": X, "h": infinite, "y": number}).see(x=X, h=infinite, y=number)
+    troubles = [
+        (value, trouble) for value in "xhyz" for trouble in (INF, NAN) if found.numbers.has_trouble(value, trouble)
+    ]
+    assert troubles == [("h", INF), ("y", NAN)]
 
 
 # what is wrong
