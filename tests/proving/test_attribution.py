@@ -94,6 +94,7 @@ def test_a_value_that_two_calls_issued_is_proved_for_either_and_for_no_third() -
     proto = model(node("Sin", "x", "h"), outputs="h")
     found = {owner: judged(proto, {"h": owner}, story)["h"].verdict for owner in "abc"}
     assert found == {"a": PROVED, "b": PROVED, "c": CONTRADICTED}
+    assert answer(judged(proto, {"h": "a"}, story)["h"]).issued == "a"
 
 
 def test_integers_prove_if_there_are_enough_of_them() -> None:
@@ -295,6 +296,7 @@ FUSED = model(node("FusedConv", "x", "g"), node("Tan", "g", "y"))
 
 def test_a_fused_node_is_proved_by_all_its_owners() -> None:
     found = judged(FUSED, {"g": "a b", "y": "c"}, RUN)
+    assert answer(found["g"]) == (PROVED, "", "b")
     assert verdicts(found) == {"g": PROVED, "y": PROVED}
 
 
@@ -410,6 +412,12 @@ def test_integers_with_truth_values_are_arithmetic() -> None:
     proto = model(node("Split", "x", "h g", num_outputs=2), outputs="h g")
     story = Story(x=X).op("a", "x", h=np.array([2, 12]), g=G > 0)
     assert answer(judged(proto, {"h": "a"}, story)["h"]).reason == "integer arithmetic"
+
+
+def test_an_input_beside_something_small_is_still_an_input() -> None:
+    proto = model(node("Split", "x", "h g", num_outputs=2), outputs="h g")
+    story = Story(x=X).op("a", "x", h=X, g=np.array(0.5, np.float32))
+    assert answer(judged(proto, {"h": "a"}, story)["h"]).reason == "hands on an input of the model"
 
 
 def test_constants_prove_nothing() -> None:
