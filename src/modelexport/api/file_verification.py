@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.api.foreign import Source, prepared_for
-from modelexport.api.surroundings import Clock
-from modelexport.api.verification import (
+from modelexport.api.observing import (
     SAME_MODEL,
     Finding,
     Observer,
     Opened,
-    Plan,
+    Sampler,
     open_tagged,
+    see_stored_outputs,
     shared_modules,
-    summed,
 )
+from modelexport.api.surroundings import Clock
+from modelexport.api.verification import Plan, summed
 from modelexport.errors import ModelMismatch
-from modelexport.graph.sample import Sample, sample
+from modelexport.graph.sample import Sample
 from modelexport.proving.crossings import calls_by_end
 from modelexport.proving.numbers import Reference
 from modelexport.record.eager import CallTensors
@@ -49,8 +50,9 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
             with clock.step("reference"):
                 reference.run(_taken(feed, believed), recorder.see)
             with clock.step("file"):
-                observer = Observer(opened, recorder.reference(), _outputs(opened, recorder), plan.tolerance)
+                observer = Observer(opened, recorder.reference(), recorder.outputs, plan.tolerance)
                 pieces.run(_taken(feed, opened), observer.see)
+                see_stored_outputs(opened, observer, pieces.constants)
             findings.append(observer.finding(recorder.calls))
     return summed(opened, str(other), findings, plan, clock)
 
@@ -59,15 +61,20 @@ class _Recorder:
     """Keeps what crosses the modules of the file that is believed."""
 
     def __init__(self, believed: Opened, spool: Spool) -> None:
-        self.numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
+        self._sampler = Sampler(believed.subject.graph)
         self._believed = believed
         self._spool = spool
 
     def see(self, name: str, array: np.ndarray) -> None:
-        number = self.numbers[name] = len(self.numbers)
-        self._samples[number] = sample(array)
+        number = self._numbers[name] = len(self._numbers)
+        self._samples[number] = self._sampler.take(name, array)
         self._spool.put(number, array)
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        return {name: self._numbers[name] for name in self._believed.subject.graph.outputs if name in self._numbers}
 
     @property
     def calls(self) -> tuple[CallTensors, ...]:
@@ -82,33 +89,44 @@ class _Recorder:
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
         found: dict[ModuleCall, list[int]] = {}
         for value, calls in crossing.items():
-            number = self.numbers.get(value)
+            number = self._numbers.get(value)
             if number is not None and self._samples[number].kind == "float":
                 for call in calls:
                     found.setdefault(call, []).append(number)
         return {call: tuple(numbers) for call, numbers in found.items()}
 
 
-def _outputs(opened: Opened, recorder: _Recorder) -> dict[str, tuple[str, int]]:
-    """Outputs by name, or by place where names differ."""
-    mine, others = opened.subject.graph.outputs, recorder._believed.subject.graph.outputs
-    pairs = {name: name for name in mine if name in others}
-    rest = [name for name in others if name not in pairs]
-    pairs |= dict(zip([name for name in mine if name not in pairs], rest, strict=False))
-    return {name: (name, recorder.numbers[other]) for name, other in pairs.items() if other in recorder.numbers}
-
-
 def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
     if source is not None:
         yield from _model_feeds(believed, source, plan, clock)
         return
-    if isinstance(plan.inputs, Mapping):
-        yield {name: np.asarray(value) for name, value in plan.inputs.items()}
-        return
-    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
+    from modelexport.capture.graph_inputs import SampleRequest, graph_feed, graph_samples
 
-    request = SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)
-    yield from graph_samples(believed.subject.proto, believed.subject.graph, request)
+    subject = believed.subject
+    given = list(_given(plan.inputs, subject.graph.inputs)) if not plan.files else []
+    yield from given
+    if not given:
+        yield from graph_samples(
+            subject.proto, subject.graph, SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)
+        )
+    first = given[0] if given else {}
+    for number in range(len(given), plan.samples if given else 0):
+        shapes = {name: array.shape for name, array in first.items()}
+        yield graph_feed(subject.proto, subject.graph, seed=plan.seed + number, shapes=shapes)
+
+
+def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs as Python has them: by name, one alone, several in the order of the graph, or a list of any of these."""
+    if inputs is None:
+        return
+    if isinstance(inputs, Mapping):
+        yield {name: np.asarray(value) for name, value in inputs.items()}
+    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
+        for one in inputs:
+            yield from _given(one, names)
+    else:
+        values = inputs if isinstance(inputs, list | tuple) else [inputs]
+        yield {name: np.asarray(value) for name, value in zip(names, values, strict=False)}
 
 
 def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
@@ -120,7 +138,7 @@ def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> 
     arguments = [prepared.inputs]
     again = replace(source, model=prepared.module)
     arguments += [prepared_for(believed.file.proto, replace(again, inputs=one), clock).inputs for one in given[1:]]
-    arguments += [redrawn(prepared.inputs, plan.seed + number) for number in range(1, plan.samples)]
+    arguments += [redrawn(prepared.inputs, plan.seed + number) for number in range(len(given), plan.samples)]
     for one in arguments:
         yield {name: to_array(tensor) for name, tensor in one.tensors.items()}
 

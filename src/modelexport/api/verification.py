@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from modelexport.analysis.analyze import Subject
 from modelexport.api.foreign import Source, prepared_for
-from modelexport.api.reading import read_subject
+from modelexport.api.observing import (
+    SAME_MODEL,
+    Finding,
+    Observer,
+    Opened,
+    open_tagged,
+    see_stored_outputs,
+    shared_modules,
+)
 from modelexport.api.surroundings import Clock, need_torch
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable
-from modelexport.graph.model_file import open_model
-from modelexport.graph.opened import ModelFile
 from modelexport.graph.randomness import random_nodes
-from modelexport.graph.sample import Sample, sample
 from modelexport.proving.attribution import Court
-from modelexport.proving.crossings import Crossings, find_crossings
-from modelexport.proving.divergence import call_numbers, first_divergence, merged
-from modelexport.proving.finiteness import origins, trouble_in
+from modelexport.proving.divergence import merged
 from modelexport.proving.issuing import Issuing, first_unlike
 from modelexport.proving.measure import measure
-from modelexport.proving.numbers import Numbers, Reference
+from modelexport.proving.numbers import Reference
 from modelexport.proving.parameters import compare_parameters
-from modelexport.record.eager import CallTensors
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.verification import (
     AttributionProof,
-    CallNumbers,
     Difference,
-    Divergence,
-    NotFinite,
     ParameterCheck,
     Tolerance,
     Verification,
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
     from modelexport.capture.source import Prepared
     from modelexport.capture.spool import Spool
 
-# Of its modules: another version of a model may have some more or fewer.
-SAME_MODEL = 0.5
 _TROUBLE = "numbers differ from the model's"
 
 
@@ -77,86 +71,6 @@ class Plan:
         return tuple(map(Path, given)) if given and all(isinstance(one, str | Path) for one in given) else ()
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A file with its record, and what crosses its modules."""
-
-    file: ModelFile
-    subject: Subject
-    crossings: Crossings
-
-    @property
-    def wanted(self) -> frozenset[str]:
-        """The values that cross a module, and what the model returns."""
-        crossing = (self.crossings.leaves, self.crossings.enters)
-        return frozenset(value for each in crossing for value, calls in each.items() if calls) | {
-            *self.subject.graph.outputs
-        }
-
-
-def open_tagged(path: Path) -> Opened:
-    file = open_model(path)
-    subject = read_subject(file, path)
-    return Opened(file, subject, find_crossings(subject.graph, subject.provenance))
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one sample showed. `seen` are samples of the file's values."""
-
-    calls: tuple[CallNumbers, ...]
-    outputs: Mapping[str, Difference]
-    divergence: Divergence | None
-    not_finite: tuple[NotFinite, ...]
-    seen: Mapping[str, Sample]
-
-
-class Observer:
-    """Looks at each value of the file as it is made."""
-
-    def __init__(
-        self, opened: Opened, reference: Reference, outputs: Mapping[str, tuple[str, int]], tolerance: Tolerance
-    ) -> None:
-        """outputs  of the graph, each with its name in the reference and the number that it has there"""
-        self.numbers = Numbers(reference, opened.subject.graph, opened.crossings, tolerance)
-        self.seen: dict[str, Sample] = {}
-        self.returned: dict[str, Difference] = {}
-        self._opened = opened
-        self._reference = reference
-        self._outputs = outputs
-        self._troubled: dict[str, str] = {}
-
-    def see(self, name: str, array: np.ndarray) -> None:
-        maker = self._opened.subject.graph.producers.get(name)
-        read = [self.seen[value] for value in maker.inputs if value in self.seen] if maker is not None else []
-        seen = self.seen[name] = sample(array).made_from(read)
-        self.numbers.see(name, array, seen)
-        trouble = trouble_in(array)
-        if trouble:
-            self._troubled[name] = trouble
-        if name in self._outputs:
-            label, number = self._outputs[name]
-            self.returned[label] = self._compared(number, array, seen)
-
-    def finding(self, calls: Sequence[CallTensors]) -> Finding:
-        subject = self._opened.subject
-        graph, provenance = subject.graph, subject.provenance
-        return Finding(
-            calls=call_numbers(calls, self.numbers, provenance.hierarchy),
-            outputs=self.returned,
-            divergence=first_divergence(calls, self.numbers, graph, self._opened.crossings, provenance),
-            not_finite=tuple(origins(graph, provenance, self._troubled, self.numbers.known)),
-            seen=self.seen,
-        )
-
-    def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
-        wanted = self._reference.get(number)
-        if wanted.shape != array.shape:
-            nan = float("nan")
-            return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
-        return self.numbers.measured(number, array, seen)
-
-
 def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verification:
     need_torch("running a model")
     from modelexport.capture.pieces import PiecewiseRun
@@ -181,7 +95,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
             with clock.step("proof"):
                 proof = _proof(opened, watched, finding)
     found = summed(opened, runs.prepared.source, findings, plan, clock)
-    return replace(found, parameters=parameters, proof=proof, notes=runs.notes)
+    return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
 
 
 class _Runs:
@@ -203,7 +117,7 @@ class _Runs:
         for path in self._plan.files[1:]:
             again = replace(self._source, model=self.prepared.module, inputs=path)
             yield self._traced(prepared_for(self._opened.file.proto, again, self._clock))
-        for number in range(1, self._plan.samples):
+        for number in range(max(1, len(self._plan.files)), self._plan.samples):
             yield self._trace(redrawn(self.first.arguments, self._plan.seed + number))
 
     @property
@@ -261,11 +175,6 @@ def _check_same_model(opened: Opened, prepared: Prepared) -> None:
         )
 
 
-def shared_modules(a: Hierarchy, b: Hierarchy) -> int:
-    """How many modules of the one have the same path and class in the other."""
-    return sum(path in b.modules and b.modules[path].class_name == own.class_name for path, own in a.modules.items())
-
-
 def _parameters(opened: Opened, run: TracedRun, pieces: PiecewiseRun) -> ParameterCheck:
     from modelexport.capture.arrays import to_array
     from modelexport.capture.hierarchy import tensors_of
@@ -302,7 +211,8 @@ def _watch(run: TracedRun, spool: Spool, seed: int) -> Watched:
 def _repeats(run: TracedRun, watched: Watched, spool: Spool) -> bool:
     from modelexport.capture.arrays import to_array
 
-    pairs = [(to_array(run.outputs[name]), spool.get(number)) for name, number in watched.run.outputs.items()]
+    kept = {name: number for name, number in watched.run.outputs.items() if number in spool}
+    pairs = [(to_array(run.outputs[name]), spool.get(number)) for name, number in kept.items()]
     return all(a.shape == b.shape and measure(a, b, Tolerance()).agrees for a, b in pairs)
 
 
@@ -319,9 +229,9 @@ def _finding(
 
     feed = feed_for(opened.file.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = Reference(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
-    outputs = dict(zip(opened.subject.graph.outputs, watched.run.outputs.items(), strict=False))
-    observer = Observer(opened, reference, outputs, tolerance)
+    observer = Observer(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
+    see_stored_outputs(opened, observer, pieces.constants)
     return observer.finding(watched.run.calls)
 
 
@@ -335,6 +245,7 @@ def _proof(opened: Opened, watched: Watched, finding: Finding) -> AttributionPro
 
 def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
     """The worst of all samples."""
+    missing = dict.fromkeys(name for finding in findings for name in finding.missing)
     return Verification(
         file=str(opened.subject.path),
         reference=reference,
@@ -344,6 +255,9 @@ def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Pl
         outputs=_worst_outputs(findings),
         divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
         not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
+        notes=tuple(
+            f"output {name} was not compared: it is not in both, or its type cannot be read" for name in missing
+        ),
         seconds=clock.seconds,
     )
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+NAN, INF = "NaN", "Inf"
 _PLACES = 512
 # Fewer different numbers than these are met by chance.
 _TELLING = 8
@@ -34,6 +35,7 @@ class Sample:
     length   of `values` as a vector: what distances are measured by
     grain    how far apart two runs of the same arithmetic may be in this type
     telling  whether equal content is a reason to believe in a common origin: few elements or few numbers are not
+    trouble  `NaN` or `Inf` if there is one anywhere in the tensor, NaN first; else empty
     """
 
     shape: tuple[int, ...]
@@ -42,6 +44,7 @@ class Sample:
     length: float
     grain: float
     telling: bool
+    trouble: str = ""
 
     @property
     def size(self) -> int:
@@ -65,7 +68,8 @@ def sample(array: np.ndarray) -> Sample:
     taken = _taken(array)
     values = _squashed(taken) if kind == "float" else taken.astype(np.float64)
     length = float(np.sqrt(np.dot(values, values)))
-    return Sample(tuple(array.shape), kind, values, length, _grain(array.dtype, kind), _is_telling(values))
+    grain, trouble = _grain(array.dtype, kind), _trouble_in(array)
+    return Sample(tuple(array.shape), kind, values, length, grain, _is_telling(values), trouble)
 
 
 def unseen(shape: tuple[int, ...]) -> Sample:
@@ -111,6 +115,18 @@ def _squashed(values: np.ndarray) -> np.ndarray:
         squashed = np.arcsinh(values.astype(np.float64))
     np.clip(squashed, -_INFINITE, _INFINITE, out=squashed)
     return np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER)
+
+
+def _trouble_in(array: np.ndarray) -> str:
+    if array.dtype.kind != "f":
+        return ""
+    with np.errstate(all="ignore"):
+        total = float(array.sum())
+    if math.isfinite(total):  # a sum tells at once that all is well
+        return ""
+    if np.isnan(array).any():
+        return NAN
+    return INF if np.isinf(array).any() else ""
 
 
 def _grain(dtype: np.dtype, kind: str) -> float:

@@ -150,6 +150,8 @@ class Court:
         return frozenset(found)
 
     def _enclosed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
+        if node.graph != MAIN:
+            return Verdict.NOT_PROVABLE, heard.silence, _NOBODY  # a branch may not even have run
         under, over = self._below[node.key], self._above[node.key]
         if under and (under <= owners or (owners & under and owners & over)):
             return Verdict.ENCLOSED, "", owners & under
@@ -215,8 +217,8 @@ class Court:
         return one.telling and one.kind in ("float", "int") and not self._issuing.is_input(one)
 
     def _computes(self, node: Node) -> bool:
-        kinds = {self._samples[output].kind for output in node.outputs if output in self._samples}
-        return "float" in kinds and node.key in self._graph.computed
+        made = [self._samples[output] for output in node.outputs if output in self._samples]
+        return any(one.kind == "float" and one.size for one in made) and node.key in self._graph.computed
 
 
 def _behind(graph: Graph, keys: Collection[str]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -98,10 +99,23 @@ def _readers(value: str, graph: Graph, around: Mapping[str, _Calls]) -> Iterator
 
 
 def last_of(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> ModuleCall:
-    """Whose result a fused node holds: the last of its modules, or one that encloses it and may go on after it."""
+    """Whose result a node of several modules holds.
+
+    Fused: that of the last of them, or of one that encloses it and may go on after it. If others ran in between, it is
+    something that they share, and nobody's result: then that of the call around all of them.
+    """
     known = set(owners)
     last = max(known, key=lambda call: order.get(call, -1))
+    if len(known) > 1 and _others_between(known, hierarchy, order):
+        return hierarchy.common_ancestor(known) or last
     return next((call for call in hierarchy.stack(last) if call in known), last)
+
+
+def _others_between(known: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:
+    places = [order.get(call, -1) for call in known]
+    between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
+    around = {call for one in known for call in hierarchy.stack(one)}
+    return any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
 
 
 def calls_by_end(hierarchy: Hierarchy) -> tuple[ModuleCall, ...]:

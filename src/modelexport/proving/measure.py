@@ -14,6 +14,8 @@ from modelexport.record.verification import Difference, Tolerance
 _SLICE = 1 << 16
 # Of a tensor's usual size: a hundred times what the same arithmetic in another order was seen to change in float32.
 _ATOL, _RTOL = 1e-5, 1e-4
+# What converters to float16 write for an infinity is at least this.
+_LARGE = 1e4
 
 
 def fitting(tolerance: Tolerance, seen: Sample) -> Tolerance:
@@ -89,7 +91,7 @@ def _as_float(values: np.ndarray) -> np.ndarray:
 def _finite_pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """The elements that are finite in both, and how many are unlike in not being so.
 
-    Masks are full of infinities, or of the largest float in their place: one is as good as the other.
+    Masks are full of infinities, or of the largest number of some type in their place: one is as good as the other.
     """
     with np.errstate(all="ignore"):
         if math.isfinite(float(np.dot(one, one))) and math.isfinite(float(np.dot(other, other))):
@@ -97,7 +99,8 @@ def _finite_pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.nd
         small = np.sqrt(np.finfo(np.float32).max) / _SLICE
         plain = (np.abs(one) < small) & (np.abs(other) < small)
         both_nan = np.isnan(one) & np.isnan(other)
-        same_side = (np.abs(one) >= small) & (np.abs(other) >= small) & (np.sign(one) == np.sign(other))
+        large = (np.abs(one) >= _LARGE) & (np.abs(other) >= _LARGE)
+        same_side = ~plain & large & (np.sign(one) == np.sign(other))
     unlike = int(np.count_nonzero(~(plain | both_nan | same_side)))
     return one[plain], other[plain], unlike
 

@@ -67,7 +67,7 @@ class Numbers:
         self.returned: _Noted = {}
         self.given: _Noted = {}
         self.known: dict[str, frozenset[int]] = {}
-        self.is_coarse = False
+        self.is_coarse = any(one.is_coarse for one in reference.samples.values())
         self._holding: dict[int, set[str]] = {}
         self._reference = reference
         self._graph = graph
@@ -89,6 +89,11 @@ class Numbers:
         if alike:
             self.known[value] = frozenset(alike)
         self._suspect(value, array, seen)
+
+    def has_trouble(self, value: str, trouble: str) -> bool:
+        """Whether what a value holds has a NaN or an infinity in the first run as well."""
+        samples = self._reference.samples
+        return any(samples[number].trouble == trouble for number in self.known.get(value, ()))
 
     def outputs_of(self, item: CallTensors) -> list[Pairing]:
         crossing = self._crossings.leaves

@@ -253,11 +253,11 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Nothing differs, and no attribution is contradicted."""
+        """Something was compared, nothing differs, and no attribution is contradicted."""
         weights = self.parameters is None or not self.parameters.differing
         surprises = any(not item.both for item in self.not_finite)
         tags = self.proof is None or not self.proof.contradicted
-        return self.numbers_agree and weights and tags and not surprises
+        return bool(self.outputs) and self.numbers_agree and weights and tags and not surprises
 
     def ranked(self) -> tuple[CallNumbers, ...]:
         """Calls by the decibels that they lose, most first."""

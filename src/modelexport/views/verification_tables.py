@@ -244,6 +244,8 @@ def _verdict(verification: Verification) -> Text:
 
 
 def _wrong(verification: Verification) -> Iterator[str]:
+    if not verification.outputs:
+        yield "no output could be compared"
     if verification.parameters is not None and verification.parameters.differing:
         yield "weights differ"
     if not verification.numbers_agree:

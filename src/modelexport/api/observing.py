@@ -1,0 +1,148 @@
+"""Looking at the values of a file while it runs, beside a run that is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from modelexport.analysis.analyze import Subject
+from modelexport.api.reading import read_subject
+from modelexport.graph.index import Graph
+from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.sample import Sample, sample
+from modelexport.proving.crossings import Crossings, find_crossings
+from modelexport.proving.divergence import call_numbers, first_divergence
+from modelexport.proving.finiteness import origins
+from modelexport.proving.numbers import Numbers, Reference
+from modelexport.record.eager import CallTensors
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
+
+# Of its modules: another version of a model may have some more or fewer.
+SAME_MODEL = 0.5
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file with its record, and what crosses its modules."""
+
+    file: ModelFile
+    subject: Subject
+    crossings: Crossings
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The values that cross a module, and what the model returns."""
+        crossing = (self.crossings.leaves, self.crossings.enters)
+        values = {value for each in crossing for value, calls in each.items() if calls}
+        return frozenset(values.union(self.subject.graph.outputs))
+
+
+def open_tagged(path: Path) -> Opened:
+    file = open_model(path)
+    subject = read_subject(file, path)
+    return Opened(file, subject, find_crossings(subject.graph, subject.provenance))
+
+
+def shared_modules(a: Hierarchy, b: Hierarchy) -> int:
+    """How many modules of the one have the same path and class in the other."""
+    return sum(path in b.modules and b.modules[path].class_name == own.class_name for path, own in a.modules.items())
+
+
+def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
+    """Outputs of a graph with those of the reference: by name, and what remains by place."""
+    left = list(others)
+    pairs = [(name, name if name in left else None) for name in mine]
+    left = [name for name in left if name not in {other for _, other in pairs}]
+    return [(name, other or left.pop(0)) for name, other in pairs if other or left]
+
+
+class Sampler:
+    """Samples of a run's values, each no finer than what it was made from."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.seen: dict[str, Sample] = {}
+        self._graph = graph
+
+    def take(self, name: str, array: np.ndarray) -> Sample:
+        maker = self._graph.producers.get(name)
+        read = () if maker is None else maker.inputs
+        taken = sample(array).made_from(self.seen[value] for value in read if value in self.seen)
+        self.seen[name] = taken
+        return taken
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one sample showed.
+
+    seen     samples of the file's values
+    missing  outputs of the reference that nothing was compared with
+    """
+
+    calls: tuple[CallNumbers, ...]
+    outputs: Mapping[str, Difference]
+    missing: tuple[str, ...]
+    divergence: Divergence | None
+    not_finite: tuple[NotFinite, ...]
+    seen: Mapping[str, Sample]
+
+
+class Observer:
+    """Looks at each value of the file as it is made."""
+
+    def __init__(self, opened: Opened, reference: Reference, outputs: Mapping[str, int], tolerance: Tolerance) -> None:
+        """outputs  of the reference, by name"""
+        graph = opened.subject.graph
+        self._numbers = Numbers(reference, graph, opened.crossings, tolerance)
+        self._sampler = Sampler(graph)
+        self._opened = opened
+        self._reference = reference
+        self._outputs = outputs
+        self._pairs = paired_names(graph.outputs, outputs)
+        self._returned: dict[str, Difference] = {}
+
+    def see(self, name: str, array: np.ndarray) -> None:
+        seen = self._sampler.take(name, array)
+        self._numbers.see(name, array, seen)
+        self.see_output(name, array)
+
+    def see_output(self, name: str, array: np.ndarray) -> None:
+        """Compare a value with what the model returned, if it is returned."""
+        for _, label in (pair for pair in self._pairs if pair[0] == name):
+            if self._reference.kept(self._outputs[label]):
+                self._returned[label] = self._compared(self._outputs[label], array)
+
+    def finding(self, calls: Sequence[CallTensors]) -> Finding:
+        subject, numbers = self._opened.subject, self._numbers
+        graph, provenance = subject.graph, subject.provenance
+        return Finding(
+            calls=call_numbers(calls, numbers, provenance.hierarchy),
+            outputs=self._returned,
+            missing=tuple(name for name in self._outputs if name not in self._returned),
+            divergence=first_divergence(calls, numbers, graph, self._opened.crossings, provenance),
+            not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
+            seen=self._sampler.seen,
+        )
+
+    def _compared(self, number: int, array: np.ndarray) -> Difference:
+        wanted = self._reference.get(number)
+        if wanted.shape == array.shape:
+            return self._numbers.measured(number, array, sample(array))
+        nan = float("nan")
+        return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
+
+
+def see_stored_outputs(
+    opened: Opened, observer: Observer, constants: Callable[[], Iterable[tuple[str, np.ndarray]]]
+) -> None:
+    """What a model returns may be a weight: no node makes it."""
+    stored = set(opened.subject.graph.outputs) & set(opened.subject.graph.initializers)
+    if stored:
+        for name, array in constants():
+            if name in stored:
+                observer.see_output(name, array)
