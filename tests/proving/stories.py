@@ -127,7 +127,8 @@ class Comparison:
     ) -> None:
         names = list(believed)
         self.graph = index_model(proto)
-        hierarchy = tree(dict.fromkeys({"": "", **{call.partition("#")[0]: "" for call in calls}}, "Block"))
+        paths = sorted({"", *(call.partition("#")[0] for call in calls)})
+        hierarchy = tree(dict.fromkeys(paths, "Block"))
         self.record = provenance(proto, hierarchy, {key: owners.split(" ") for key, owners in tags.items()})
         self.crossings = find_crossings(self.graph, self.record)
         self.calls = tuple(_call(call, text, names) for call, text in calls.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from tests.proving.stories import Comparison, numbers
 from tests.verifying import numbers as figures
 
 from modelexport.proving.divergence import call_numbers, first_divergence, merged
+from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.verification import CallNumbers, Divergence, Status, Tolerance
 
 X, H, G, Y = (numbers(seed) for seed in range(4))
@@ -93,6 +96,15 @@ def test_what_a_module_does_between_its_children_is_its_own() -> None:
     assert first(compared.see(x=X, h=H, g=off(G), y=off(Y))) == "g: ."
 
 
+def test_a_call_that_the_run_does_not_have_may_be_the_culprit() -> None:
+    calls = {call: text for call, text in CALLS.items() if call not in ("", "b")}
+    compared = Comparison(CHAIN, {"h": "a", "g": "", "y": "c"}, calls, BELIEVED)
+    one = found(compared.see(x=X, h=H, g=off(G), y=off(Y)))
+    assert one is not None
+    assert [str(call) for call in one.calls] == [""]
+    assert one.inputs is None
+
+
 def test_a_wrong_result_that_the_next_module_makes_good_again_is_found() -> None:
     assert first(chain(h=off(H))) == "h: a"
 
@@ -122,6 +134,14 @@ def test_numbers_of_few_bits_are_not_sudden() -> None:
     assert first(chain(**coarse)) == "y: c"
 
 
+@pytest.mark.xfail(reason="what another module is given is never taken for a loss little by little", strict=True)
+def test_what_is_lost_little_by_little_is_no_fault() -> None:
+    """b loses what every module loses; only then something goes wrong."""
+    lost = {"x": off(X, 1e-6), "h": off(H, 4e-6), "g": off(G, 1.5e-5)}
+    assert 90 < chain(**lost).returned("b")["g"].sqnr < 100
+    assert first(chain(**lost, y=off(Y))) == "y: c"
+
+
 def test_all_modules_of_a_fused_node_are_named() -> None:
     proto = model(node("FusedConv", "x", "g"), node("Tan", "g", "y"))
     compared = Comparison(proto, {"g": "a b", "y": "c"}, CALLS, BELIEVED).see(x=X, g=off(G), y=off(Y))
@@ -129,6 +149,14 @@ def test_all_modules_of_a_fused_node_are_named() -> None:
     one = found(compared)
     assert one is not None
     assert one.class_names == ("Block", "Block")
+
+
+def test_modules_that_were_not_compared_are_not_named() -> None:
+    """Of two modules in one, only what comes out of the whole is known."""
+    proto = model(node("FusedConv", "x", "g"), outputs="g")
+    calls = {"a.fc": "x >", "a.act": "x >", "a": "x > g"}
+    compared = Comparison(proto, {"g": "a.fc a.act"}, calls, BELIEVED).see(x=X, g=off(G))
+    assert first(compared) == "g: a"
 
 
 def test_the_later_call_of_a_module_is_told_from_the_first() -> None:
@@ -161,6 +189,20 @@ def test_an_input_that_a_module_hands_on_is_no_culprit() -> None:
 def test_the_culprit_diverges_and_its_victims_follow() -> None:
     assert statuses(chain(g=off(G), y=off(Y))) == {"a": "ok", "b": "diverges", "c": "follows", ".": "diverges"}
     assert set(statuses(chain()).values()) == {"ok"}
+
+
+def test_who_was_given_nothing_that_is_known_diverges() -> None:
+    compared = Comparison(CHAIN, TAGS, {**CALLS, "b": "> g"}, BELIEVED).see(x=X, h=H, g=off(G), y=off(Y))
+    assert statuses(compared)["b"] == "diverges"
+    one = found(compared)
+    assert one is not None
+    assert one.inputs is None
+
+
+def test_a_module_that_the_record_does_not_have_is_of_no_class() -> None:
+    compared = chain(g=off(G))
+    rows = call_numbers(compared.calls, compared.numbers, Hierarchy.of([]))
+    assert {row.class_name for row in rows} == {""}
 
 
 def test_rows_are_in_the_order_in_which_calls_end_and_have_figures() -> None:
@@ -198,14 +240,14 @@ def test_the_worst_of_several_results_counts() -> None:
 ROWS = st.builds(figures, st.sampled_from(["a", "b"]), st.none() | st.floats(0, 150), st.none() | st.floats(0, 150))
 
 
-def by_call(rows: tuple[CallNumbers, ...]) -> dict[str, CallNumbers]:
-    return {str(row.call): row for row in rows}
+def how_bad(rows: tuple[CallNumbers, ...]) -> dict[str, tuple[Status, float | None]]:
+    return {str(row.call): (row.status, None if row.outputs is None else row.outputs.sqnr) for row in rows}
 
 
 @given(st.lists(st.lists(ROWS, max_size=2, unique_by=lambda row: row.call), max_size=4), st.data())
 def test_the_order_of_samples_makes_no_difference(samples: list[list[CallNumbers]], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(samples))
-    assert by_call(merged(shuffled)) == by_call(merged(samples))
+    assert how_bad(merged(shuffled)) == how_bad(merged(samples))
 
 
 @given(st.lists(ROWS, max_size=2, unique_by=lambda row: row.call))
@@ -213,13 +255,22 @@ def test_one_sample_says_what_it_says(rows: list[CallNumbers]) -> None:
     assert merged([rows]) == merged([rows, rows]) == tuple(rows)
 
 
-def test_the_worst_sample_counts() -> None:
-    good, bad, worse = figures("a", 130, 130), figures("a", 120, 20), figures("a", 30, 25)
-    (row,) = merged([[good], [worse], [bad]])
-    assert row.status is Status.DIVERGES
-    assert row.inputs is not None
-    assert row.outputs is not None
-    assert (row.inputs.sqnr, row.outputs.sqnr) == (30, 20)
+def test_the_sample_in_which_a_call_did_worst_counts_as_a_whole() -> None:
+    good, follows, bad, worse = (figures("a", *pair) for pair in ((130, 130), (30, 5), (120, 20), (125, 10)))
+    assert merged([[good], [follows], [worse], [bad]]) == (worse,)
+    assert merged([[good], [follows]]) == (follows,)
+
+
+def test_the_worst_status_counts_whatever_the_order() -> None:
+    ranked = {
+        Status.DIVERGES: figures("a", 130, 20),
+        Status.FOLLOWS: figures("a", 20, 20),
+        Status.OK: figures("a", 130, 130),
+        Status.NOT_COMPARED: figures("a", None, None),
+    }
+    assert [row.status for row in ranked.values()] == list(ranked)
+    for (worse, one), (_, other) in combinations(ranked.items(), 2):
+        assert merged([[one], [other]])[0].status is merged([[other], [one]])[0].status is worse
 
 
 def test_one_sample_that_could_be_compared_is_enough() -> None:

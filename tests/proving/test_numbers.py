@@ -181,6 +181,22 @@ def test_what_a_module_is_given_besides_is_not() -> None:
     assert agree(wired("h g").given("c")) == agree(wired("g h").given("c")) == {"g": True}
 
 
+def test_what_belongs_here_may_be_there_twice() -> None:
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "g"), node("Identity", "g", "i"), node("Add", "h g", "y"))
+    found = Comparison(proto, {**TAGS_OF_THREE, "i": "b"}, CALLS_OF_THREE, THREE)
+    found.see(x=X, h=H, g=THREE["g"], i=THREE["g"])
+    assert agree(found.given("c")) == {"g": True}
+
+
+def test_what_is_surely_something_else_is_not_in_its_place() -> None:
+    """In another shape, or of another size."""
+    proto = model(node("Sin", "x", "h"), node("Reshape", "h", "r"), node("Cos", "h", "g"), node("Sum", "r s", "y"))
+    small = numbers(8, 3)
+    found = Comparison(proto, {**TAGS_OF_THREE, "r": "a"}, CALLS_OF_THREE, {**THREE, "s": small})
+    found.see(x=X, s=small, h=H, r=H.reshape(-1), g=THREE["g"])
+    assert agree(found.given("c")) == {"g": True}
+
+
 def test_somebody_elses_result_is_not_the_right_one() -> None:
     """b does nothing: what it was given comes out of it."""
     proto = model(node("Sin", "x", "h"), node("Identity", "h", "g"), node("Tan", "g", "y"))
