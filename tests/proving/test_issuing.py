@@ -49,6 +49,11 @@ def test_a_cast_passes_on_too() -> None:
     assert issued(story, H.astype(np.float16)) == [("b", False)]
 
 
+def test_what_adds_nothing_to_one_of_its_inputs_passes_that_on() -> None:
+    story = Story(x=X).holds(w=numbers(9)).op("a", "x", h=H).op("b", "h w", same=H)
+    assert issued(story, H) == [("a", True), ("b", False)]
+
+
 def test_a_transposition_is_something_new() -> None:
     story = Story(x=X).op("a", "x", h=H).op("b", "h", turned=np.ascontiguousarray(H.T))
     assert issued(story, np.ascontiguousarray(H.T)) == [("b", True)]
@@ -160,6 +165,11 @@ def test_runs_that_are_alike_differ_nowhere() -> None:
 @pytest.mark.parametrize(("name", "call"), [("h", "a"), ("g", "c"), ("y", "the model itself")])
 def test_the_first_call_that_differs_is_named(name: str, call: str) -> None:
     assert told(STORY, **{name: numbers(20), "y": numbers(21)}) == call
+
+
+def test_one_of_several_results_is_enough() -> None:
+    story = Story(x=X).op("a", "x", h=H, g=G).op("b", "h", y=Y)
+    assert told(story, g=numbers(20)) == told(story, h=numbers(20)) == "a"
 
 
 def test_later_calls_have_their_number() -> None:

@@ -171,6 +171,26 @@ def test_decibels_decide_if_they_are_asked_for() -> None:
     assert not measure(signal, noisy, Tolerance(atol=100, rtol=100, min_sqnr=50)).agrees
 
 
+def test_where_nothing_is_asked_for_the_last_bits_may_differ() -> None:
+    array = numbers(0, 1000)
+    assert measure(array, array * np.float32(1 + 5e-5), Tolerance()).agrees
+    assert not measure(array, array * np.float32(1 + 1e-3), Tolerance()).agrees
+    nothing = np.zeros(1000, np.float32)
+    assert measure(nothing, nothing + np.float32(5e-6), Tolerance()).agrees
+    assert not measure(nothing, nothing + np.float32(5e-5), Tolerance()).agrees
+
+
+def test_integers_may_not_differ_unless_it_is_asked_for() -> None:
+    ids = np.arange(100_000, 100_100)
+    for kind in (np.int64, np.uint32):
+        assert not measure(ids, (ids + 1).astype(kind), Tolerance()).agrees
+        assert not measure(ids, (ids + 1).astype(kind), Tolerance(rtol=1)).agrees
+        assert measure(ids, (ids + 1).astype(kind), Tolerance(atol=1)).agrees
+        assert measure(ids, ids.astype(kind), Tolerance()).agrees
+    assert measure(ids, ids + 1.0, Tolerance()).agrees
+    assert measure(ids + 1.0, ids, Tolerance()).agrees
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_few_bits_allow_more_where_nothing_is_asked_for(dtype: type) -> None:
     array = numbers(0, 1000) * 5
@@ -235,7 +255,9 @@ def test_the_largest_float_stands_for_infinity() -> None:
     assert compared([1, -math.inf], [1, -LARGEST]).agrees
     assert compared([1, LARGEST], [1, math.inf]).agrees
     assert compared([1, -65504], [1, -math.inf]).agrees
-    assert not compared([1, -100], [1, -math.inf]).agrees
+    assert compared([1, -math.inf], [1, -10_000]).agrees
+    assert not compared([1, 10_000], [1, -math.inf]).agrees
+    assert not compared([1, -20_000], [1, -math.inf]).agrees
     assert not compared([1, -65504], [1, -65000]).agrees
 
 
