@@ -177,6 +177,15 @@ def test_what_a_module_is_given_in_the_place_of_something_else_is_wrong() -> Non
     assert agree(wired("h").returned("b")) == {"g": True}
 
 
+def test_what_is_in_the_wrong_place_is_a_wrong_tag_where_the_model_returns_what_it_should() -> None:
+    found = wired("h")
+    found.numbers.outputs_differ = False
+    assert agree(found.given("c")) == {"g": True}
+    spoiled = between(x=X, h=H, q=WRONG)
+    spoiled.numbers.outputs_differ = False
+    assert agree(spoiled.given("b")) == {"q": False}
+
+
 def test_what_a_module_is_given_besides_is_not() -> None:
     assert agree(wired("h g").given("c")) == agree(wired("g h").given("c")) == {"g": True}
 

@@ -45,6 +45,15 @@ def test_the_worst_of_one_is_itself(one: Difference) -> None:
     assert Difference.worst([one]) == one
 
 
+def test_what_could_not_be_measured_is_the_worst() -> None:
+    unknown = Difference(math.nan, math.nan, -math.inf, math.nan, 4, agrees=False)
+    fine = Difference(1.0, 1.0, 30.0, 0.5, 0, agrees=True)
+    for order in ([unknown, fine], [fine, unknown]):
+        worst = Difference.worst(order)
+        assert worst is not None
+        assert all(map(math.isnan, (worst.max_abs, worst.max_rel, worst.cosine)))
+
+
 def test_nothing_has_no_worst() -> None:
     assert Difference.worst([]) is None
 
