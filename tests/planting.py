@@ -122,7 +122,8 @@ def _alike_siblings(hierarchy: Hierarchy) -> tuple[str, str]:
 
 
 def provable(verification: mx.Verification) -> frozenset[str]:
-    """The nodes whose module values can tell: floats that depend on the inputs, made and not only handed on."""
+    """The nodes whose module values can tell: floats that depend on the inputs, and are not only zeros and ones."""
     assert verification.proof is not None
     shown = (mx.Verdict.PROVED, mx.Verdict.ENCLOSED)
-    return frozenset(node.key for node in verification.proof.nodes if node.compute and node.verdict in shown)
+    nodes = verification.proof.nodes
+    return frozenset(node.key for node in nodes if node.compute and node.verdict in shown and not node.reason)

@@ -21,7 +21,7 @@ from modelexport.api.observing import (
     shared_modules,
 )
 from modelexport.api.surroundings import Clock
-from modelexport.api.verification import Plan, summed
+from modelexport.api.verification import Plan, drawing_notes, summed
 from modelexport.errors import ModelMismatch
 from modelexport.graph.sample import Sample
 from modelexport.proving.crossings import calls_by_end
@@ -54,7 +54,8 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
                 pieces.run(_taken(feed, opened), observer.see)
                 see_stored_outputs(opened, observer, pieces.constants)
             findings.append(observer.finding(recorder.calls))
-    return summed(opened, str(other), findings, plan, clock)
+    found = summed(opened, str(other), findings, plan, clock)
+    return replace(found, notes=(*found.notes, *drawing_notes(opened), *drawing_notes(believed)))
 
 
 class _Recorder:

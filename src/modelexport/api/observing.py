@@ -120,6 +120,7 @@ class Observer:
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
         subject, numbers = self._opened.subject, self._numbers
         graph, provenance = subject.graph, subject.provenance
+        numbers.outputs_differ = not all(one.agrees for one in self._returned.values())
         return Finding(
             calls=call_numbers(calls, numbers, provenance.hierarchy),
             outputs=self._returned,

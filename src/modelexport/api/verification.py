@@ -150,12 +150,17 @@ class _Runs:
 def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
     from modelexport.capture.training import random_layers_in_training, running_norms_in_training
 
-    training = (*random_layers_in_training(model), *running_norms_in_training(model))
-    if training:
-        yield f"layers of the model are in training mode; it was run in evaluation mode: {_some(training)}"
+    concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
+    if concerned or model.training:
+        named = f": {_some(concerned)}" if concerned else ""
+        yield f"the model is in training mode; it was run in evaluation mode{named}"
+    yield from drawing_notes(opened)
+
+
+def drawing_notes(opened: Opened) -> Iterator[str]:
     drawing = random_nodes(opened.file.proto)
     if drawing:
-        yield f"the file draws random numbers each time that it runs: {_some(list(map(str, drawing)))}"
+        yield f"{opened.subject.path} draws random numbers each time that it runs: {_some(list(map(str, drawing)))}"
 
 
 def _some(names: Sequence[str], shown: int = 3) -> str:

@@ -53,8 +53,8 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         )
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    if any(not bound >= 0 for bound in (atol or 0.0, rtol or 0.0)):
-        raise UserError(f"tolerances are not negative: atol {atol}, rtol {rtol}", "Give numbers from 0 on.")
+    if any(not bound >= 0 for bound in (atol or 0.0, rtol or 0.0)) or min_sqnr != min_sqnr:  # noqa: PLR0124 - NaN
+        raise UserError(f"no tolerances: atol {atol}, rtol {rtol}, min_sqnr {min_sqnr}", "Give numbers from 0 on.")
     if model is None and (text or image or input_specs):
         raise UserError("text, images and input specs need the model to make inputs from them", "Give it as well: -m.")
     source = None

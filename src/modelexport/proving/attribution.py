@@ -133,6 +133,9 @@ class Court:
         unnamed = worked - owners - self._credited_above(node)
         if unnamed or any(not owners & makers for makers in heard.results):
             return Verdict.CONTRADICTED, "does the work of a module that is not named", worked | heard.makers
+        if not heard.makers <= owners:
+            # Modules that made the same by themselves are told apart by what is around, if at all.
+            return self._enclosed(node, owners, heard)
         if not owners <= worked | heard.makers | heard.passers:
             return Verdict.NOT_PROVABLE, "credited to more modules than values show", worked | heard.makers
         return Verdict.PROVED, "", owners & heard.truth
@@ -153,19 +156,21 @@ class Court:
         if node.graph != MAIN:
             return Verdict.NOT_PROVABLE, heard.silence, _NOBODY  # a branch may not even have run
         under, over = self._below[node.key], self._above[node.key]
-        if under and (under <= owners or (owners & under and owners & over)):
-            return Verdict.ENCLOSED, "", owners & under
         around = under | over
+        if under and owners <= around and (under <= owners or (owners & under and owners & over)):
+            return Verdict.ENCLOSED, heard.silence or ("hands on what it reads" if heard.idle else ""), owners & under
         if self._trouble or node.key in self._random:
             return Verdict.NOT_PROVABLE, self._trouble or heard.silence, _NOBODY
-        if self._computes(node) and not heard.idle and not self._takes_part(owners, around):
-            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if heard.silence:
             return Verdict.NOT_PROVABLE, heard.silence, _NOBODY
+        if not heard.idle and not self._takes_part(owners, around):
+            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         return self._misplaced(owners, heard, under)
 
     def _misplaced(self, owners: Frontier, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
-        """A node that says something, and not that it is its owner's."""
+        """A node that says something, and not that it is its owner's alone."""
+        if heard.new and heard.makers:
+            return Verdict.NOT_PROVABLE, "several modules made the same", heard.makers
         if heard.passers and not heard.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
         if heard.new and under and not owners & under:

@@ -134,8 +134,6 @@ def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
 
 
 def _worst(found: Sequence[CallNumbers]) -> CallNumbers:
+    """The run in which the call did worst, as a whole: what went in and what came out belong together."""
     order: Mapping[Status, int] = {Status.DIVERGES: 0, Status.FOLLOWS: 1, Status.OK: 2, Status.NOT_COMPARED: 3}
-    first = min(found, key=lambda one: order[one.status])
-    inputs = Difference.worst(one.inputs for one in found if one.inputs is not None)
-    outputs = Difference.worst(one.outputs for one in found if one.outputs is not None)
-    return CallNumbers(first.call, first.class_name, inputs, outputs, first.status, first.reason)
+    return min(found, key=lambda one: (order[one.status], math.inf if one.outputs is None else one.outputs.sqnr))

@@ -14,8 +14,8 @@ from modelexport.record.verification import Difference, Tolerance
 _SLICE = 1 << 16
 # Of a tensor's usual size: a hundred times what the same arithmetic in another order was seen to change in float32.
 _ATOL, _RTOL = 1e-5, 1e-4
-# What converters to float16 write for an infinity is at least this.
-_LARGE = 1e4
+# What tools write for an infinity: the largest number of some type, or what converters to float16 take by default.
+_STAND_INS = (1e4, 65504.0)
 
 
 def fitting(tolerance: Tolerance, seen: Sample) -> Tolerance:
@@ -37,6 +37,8 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     # What is not finite in one of them only is noise beyond any signal.
     sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
     within = sums.excess <= atol + rtol * usual
+    if reference.dtype.kind in "iub" and got.dtype.kind in "iub":
+        within = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
     fits = within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
     cosine = _cosine(sums)
     return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, bool(fits) and not sums.unlike)
@@ -99,10 +101,16 @@ def _finite_pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.nd
         small = np.sqrt(np.finfo(np.float32).max) / _SLICE
         plain = (np.abs(one) < small) & (np.abs(other) < small)
         both_nan = np.isnan(one) & np.isnan(other)
-        large = (np.abs(one) >= _LARGE) & (np.abs(other) >= _LARGE)
-        same_side = ~plain & large & (np.sign(one) == np.sign(other))
+        far = (np.abs(one) >= small) & (np.abs(other) >= small)
+        stands_in = (np.isinf(one) & _is_stand_in(other)) | (np.isinf(other) & _is_stand_in(one))
+        same_side = (far | stands_in) & (np.sign(one) == np.sign(other))
     unlike = int(np.count_nonzero(~(plain | both_nan | same_side)))
     return one[plain], other[plain], unlike
+
+
+def _is_stand_in(values: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.isin(np.abs(values), _STAND_INS)
+    return found
 
 
 def _root_mean_square(array: np.ndarray) -> float:

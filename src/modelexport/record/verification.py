@@ -43,13 +43,18 @@ class Difference:
         if not found:
             return None
         return cls(
-            max_abs=max(item.max_abs for item in found),
-            max_rel=max(item.max_rel for item in found),
+            max_abs=max((item.max_abs for item in found), key=_badness),
+            max_rel=max((item.max_rel for item in found), key=_badness),
             sqnr=min(item.sqnr for item in found),
-            cosine=min(item.cosine for item in found),
+            cosine=min((item.cosine for item in found), key=lambda cosine: -_badness(-cosine)),
             unlike=sum(item.unlike for item in found),
             agrees=all(item.agrees for item in found),
         )
+
+
+def _badness(figure: float) -> float:
+    """What could not be measured is the worst."""
+    return math.inf if math.isnan(figure) else figure
 
 
 class Status(StrEnum):
@@ -159,6 +164,7 @@ class Verdict(StrEnum):
 class NodeProof:
     """One node.
 
+    reason   why it is not provable or contradicted; why its own values say nothing, if it is enclosed all the same
     claimed  the module calls that the record credits it to
     issued   the module calls that values point to; empty where they point to none
     compute  it makes float values that depend on the model's inputs
