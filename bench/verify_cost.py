@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import torch
+from corpus.building import perturbed
 from transformers import BertConfig, BertModel
 
 import modelexport as mx
 from bench.report import Table
-from corpus.building import perturbed
 
 TOKENS, ROUNDS = 128, 7
 LIMIT = 3.0

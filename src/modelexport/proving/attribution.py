@@ -135,7 +135,9 @@ class Court:
             return Verdict.CONTRADICTED, "does the work of a module that is not named", worked | heard.makers
         if not heard.makers <= owners:
             # Modules that made the same by themselves are told apart by what is around, if at all.
-            return self._enclosed(node, owners, heard)
+            around = self._enclosed(node, owners, heard)
+            unclear = (Verdict.NOT_PROVABLE, "several modules made the same", heard.makers)
+            return around if around[0] is Verdict.ENCLOSED else unclear
         if not owners <= worked | heard.makers | heard.passers:
             return Verdict.NOT_PROVABLE, "credited to more modules than values show", worked | heard.makers
         return Verdict.PROVED, "", owners & heard.truth
@@ -168,9 +170,7 @@ class Court:
         return self._misplaced(owners, heard, under)
 
     def _misplaced(self, owners: Frontier, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
-        """A node that says something, and not that it is its owner's alone."""
-        if heard.new and heard.makers:
-            return Verdict.NOT_PROVABLE, "several modules made the same", heard.makers
+        """A node that says something, and not that it is its owner's."""
         if heard.passers and not heard.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
         if heard.new and under and not owners & under:

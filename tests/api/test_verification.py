@@ -1,0 +1,219 @@
+"""`verify` end to end, on small networks: what it finds, and what it says of bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+import modelexport as mx
+from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RecordMissing, RuntimeFailed, UserError
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Chain(nn.Module):
+    """Two blocks, one behind the other."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(width, 8), nn.Tanh())
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(8, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(self.first(x)))
+
+
+class Dice(Chain):
+    """It draws random numbers, whatever its mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.nn.functional.dropout(self.first(x), 0.5, training=True))
+
+
+class Stranger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.other(x))
+
+
+def chain(seed: int = 0) -> Chain:
+    torch.manual_seed(seed)
+    return Chain().eval()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chain") / "chain.onnx"
+    mx.export(chain(), path, inputs=X, exporter="torchscript", no_check=True)
+    return path
+
+
+def changed(file: Path, target: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
+    model = onnx.load(file)
+    change(model)
+    onnx.save(model, target)
+    return target
+
+
+def scaled(name: str, factor: float) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        tensor = next(item for item in model.graph.initializer if item.name == name)
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(factor), name))
+
+    return change
+
+
+def test_a_good_file(file: Path) -> None:
+    found = mx.verify(file, chain(), inputs=X)
+    assert found.ok
+    assert found.divergence is None
+    assert found.parameters is not None
+    assert (found.parameters.compared, found.parameters.differing) == (4, ())
+    assert found.proof is not None
+    assert found.proof.compute == found.proof.compute_shown == 3
+    assert [str(row.call) for row in found.calls] == ["first.0", "first.1", "first", "drop", "last", ""]
+    assert {row.status.value for row in found.calls} == {"ok"}
+
+
+def test_a_wrong_weight_is_said_first_and_its_module_named(file: Path, tmp_path: Path) -> None:
+    wrong = changed(file, tmp_path / "wrong.onnx", scaled("last.weight", 1.1))
+    found = mx.verify(wrong, chain(), inputs=X)
+    assert found.parameters is not None
+    assert [item.name for item in found.parameters.differing] == ["last.weight"]
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == ["last"]
+    assert found.divergence.inputs is not None
+    assert found.divergence.inputs.agrees
+    assert not found.ok
+
+
+def test_other_weights_everywhere(file: Path) -> None:
+    found = mx.verify(file, chain(seed=1), inputs=X)
+    assert found.parameters is not None
+    assert len(found.parameters.differing) == 4
+    assert not found.ok
+
+
+def test_a_tolerance_decides(file: Path, tmp_path: Path) -> None:
+    wrong = changed(file, tmp_path / "wrong.onnx", scaled("last.bias", 1.001))
+    assert not mx.verify(wrong, chain(), inputs=X).numbers_agree
+    assert mx.verify(wrong, chain(), inputs=X, rtol=0.01).numbers_agree
+    assert mx.verify(wrong, chain(), inputs=X, min_sqnr=30).numbers_agree
+    assert not mx.verify(wrong, chain(), inputs=X, min_sqnr=120).numbers_agree
+
+
+def test_layers_left_in_training_mode_are_said(file: Path) -> None:
+    model = chain().train()
+    found = mx.verify(file, model, inputs=X)
+    assert found.ok
+    assert any("training mode" in note and "drop" in note for note in found.notes)
+    assert model.training
+
+
+def test_a_model_that_is_different_each_time(file: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ModelUnrepeatable, match="each time"):
+        mx.verify(file, Dice().eval(), inputs=X)
+
+
+def test_a_model_that_has_nothing_to_do_with_the_file(file: Path) -> None:
+    with pytest.raises(ModelMismatch, match="was not made from"):
+        mx.verify(file, Stranger().eval(), inputs=X)
+
+
+def test_inputs_that_do_not_fit(file: Path) -> None:
+    with pytest.raises(InputError):
+        mx.verify(file, chain(), inputs=torch.ones(3, 5))
+
+
+def test_a_file_without_a_record(file: Path, tmp_path: Path) -> None:
+    def plain(model: onnx.ModelProto) -> None:
+        del model.metadata_props[:]
+
+    with pytest.raises(RecordMissing):
+        mx.verify(changed(file, tmp_path / "plain.onnx", plain), chain(), inputs=X)
+
+
+def test_a_file_that_onnx_runtime_cannot_load(file: Path, tmp_path: Path) -> None:
+    def broken(model: onnx.ModelProto) -> None:
+        model.graph.node[0].op_type = "NoSuchOperator"
+
+    with pytest.raises(RuntimeFailed, match="NoSuchOperator"):
+        mx.verify(changed(file, tmp_path / "broken.onnx", broken), chain(), inputs=X)
+
+
+def test_nothing_to_compare_with(file: Path) -> None:
+    with pytest.raises(UserError, match="nothing to verify"):
+        mx.verify(file)
+
+
+@pytest.mark.parametrize("bad", [{"samples": 0}, {"atol": -1.0}, {"rtol": float("nan")}, {"min_sqnr": float("nan")}])
+def test_options_that_make_no_sense(file: Path, bad: dict[str, float]) -> None:
+    with pytest.raises(UserError):
+        mx.verify(file, chain(), inputs=X, **bad)  # type: ignore[arg-type]
+
+
+def test_several_inputs(file: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    for number, path in enumerate(files):
+        np.savez(path, x=X.numpy() + number)
+    assert mx.verify(file, chain(), inputs=files).samples == 2
+    assert mx.verify(file, chain(), inputs=X, samples=3).samples == 3
+    assert mx.verify(file, chain(), inputs=files, samples=3).samples == 3
+
+
+def test_as_it_is_deployed(file: Path) -> None:
+    found = mx.verify(file, chain(), inputs=X, as_deployed=True)
+    assert found.ok
+    assert found.proof is None
+
+
+def test_nan_is_found_where_it_begins(file: Path, tmp_path: Path) -> None:
+    def root(model: onnx.ModelProto) -> None:
+        next(node for node in model.graph.node if node.op_type == "Tanh").op_type = "Sqrt"
+
+    found = mx.verify(changed(file, tmp_path / "nan.onnx", root), chain(), inputs=X)
+    assert [(item.kind, [str(call) for call in item.calls], item.both) for item in found.not_finite] == [
+        ("NaN", ["first.1"], False)
+    ]
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == ["first.1"]
+
+
+def test_two_files_give_the_same_in_both_directions(file: Path, tmp_path: Path) -> None:
+    wrong = changed(file, tmp_path / "wrong.onnx", scaled("first.0.weight", 1.05))
+    one, other = mx.verify(wrong, against=file, samples=2), mx.verify(file, against=wrong, samples=2)
+    rows = [[(str(row.call), row.lost) for row in found.ranked()] for found in (one, other)]
+    assert rows[0] == rows[1]
+    assert one.parameters is None
+    assert one.proof is None
+    for found in (one, other):
+        assert found.divergence is not None
+        assert [str(call) for call in found.divergence.calls] == ["first.0"]
+
+
+def test_two_exporters_of_one_model(file: Path, tmp_path: Path) -> None:
+    mx.export(chain(), tmp_path / "dynamo.onnx", inputs=X, no_check=True)
+    assert mx.verify(file, against=tmp_path / "dynamo.onnx").ok
+
+
+def test_files_of_unrelated_models(file: Path, tmp_path: Path) -> None:
+    mx.export(Stranger().eval(), tmp_path / "s.onnx", inputs=X, exporter="torchscript", no_check=True)
+    with pytest.raises(ModelMismatch, match="not of one model"):
+        mx.verify(file, against=tmp_path / "s.onnx")
+
+
+def test_what_needs_a_model_says_so(file: Path) -> None:
+    with pytest.raises(UserError, match="need the model"):
+        mx.verify(file, against=file, text="hello")
