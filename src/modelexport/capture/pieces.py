@@ -10,10 +10,12 @@ is deployed needs them as constants, because its optimizations look for those; i
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -105,6 +107,8 @@ class PiecewiseRun:
             sizes = [self._show(name, value, see) for name, value in made.items()]
             self._cutting.ran(max(sizes, default=0))
             alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
+            made.clear()
+            _give_back()
             start = end
 
     def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -208,6 +212,22 @@ class PiecewiseRun:
             return 0
         see(name, array)
         return int(array.nbytes)
+
+
+def _give_back() -> None:
+    """What was freed goes back to the system: else it stays in pieces of the heap that the next values do not fit into."""
+    trim = _trimmer()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trimmer() -> Callable[[int], object] | None:
+    """The C library's own; not every system has it."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 def _runtime() -> Any:
