@@ -112,6 +112,15 @@ def test_slices_make_no_difference(pair: tuple[np.ndarray, np.ndarray], length: 
     assert sliced.cosine == pytest.approx(whole.cosine, abs=1e-5)
 
 
+@given(SEEDS, st.integers(-20, 20))
+def test_decibels_and_angle_do_not_depend_on_the_scale(seed: int, power: int) -> None:
+    one, other, scale = numbers(seed, 20), numbers(seed + 1, 20), np.float32(2.0**power)
+    plain, scaled = measure(one, other, EXACT), measure(one * scale, other * scale, EXACT)
+    assert scaled.sqnr == pytest.approx(plain.sqnr, rel=1e-4, abs=1e-4)
+    assert scaled.cosine == pytest.approx(plain.cosine, abs=1e-5)
+    assert scaled.max_rel == pytest.approx(plain.max_rel, rel=1e-5)
+
+
 @given(pairs())
 def test_the_arrays_stay_as_they_are(pair: tuple[np.ndarray, np.ndarray]) -> None:
     copies = [array.copy() for array in pair]
