@@ -215,7 +215,7 @@ class PiecewiseRun:
 
 
 def _give_back() -> None:
-    """What was freed goes back to the system; else it stays in the heap, in parts that the next values do not fit into."""
+    """What was freed goes back to the system; else it stays in the heap, in parts too small for the next values."""
     trim = _trimmer()
     if trim is not None:
         trim(0)

@@ -41,11 +41,15 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """A value of the second run, its counterpart, and how far they are apart."""
+    """A value of the second run, its counterpart, and how far they are apart.
+
+    certain  it is of the same shape, and its node is credited to somebody
+    """
 
     value: str
     number: int
     difference: Difference
+    certain: bool = True
 
 
 _Noted = dict[tuple[ModuleCall, int], Pairing]
@@ -112,12 +116,11 @@ class Numbers:
             suspect = None  # all is computed as it should be: what is in the wrong place is a tag
         if right is None or suspect is None:
             return right or suspect
-        if suspect.value in self.known:
-            # It holds what belongs elsewhere. If what belongs here crosses the call too, it is something besides.
-            crosses = any(call in crossing.get(value, ()) for value in self._holding[number])
-            return right if crosses else suspect
-        spoiled = suspect.difference.cosine > _RELATED and self._is_made_from(suspect.value, number)
-        return suspect if spoiled else right
+        crosses = any(call in crossing.get(value, ()) for value in self._holding[number])
+        if self.outputs_differ and suspect.certain and not crosses:
+            return suspect  # what is right stays inside, or is elsewhere
+        related = suspect.value not in self.known and suspect.difference.cosine > _RELATED
+        return suspect if related and self._is_made_from(suspect.value, number) else right
 
     def _is_made_from(self, value: str, number: int) -> bool:
         """Whether a value is made from one that holds what a number stands for, with nothing known in between."""
@@ -142,9 +145,10 @@ class Numbers:
                 number = self._counterpart(value, seen, numbers.get(call, ()))
                 if number is None:
                     continue
-                pairing = measured.get(number) or Pairing(value, number, self.measured(number, array, seen))
+                certain = self._is_certain(value, seen, number)
+                pairing = measured.get(number) or Pairing(value, number, self.measured(number, array, seen), certain)
                 measured[number] = pairing
-                if self._is_certain(value, seen, number) or pairing.difference.cosine > _RELATED:
+                if certain or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
 
     def _counterpart(self, value: str, seen: Sample, numbers: Iterable[int]) -> int | None:
