@@ -141,6 +141,18 @@ def test_a_node_of_nobodys_that_joins_modules_is_in_what_they_share() -> None:
     assert written(found.leaves)["q"] == ["enc"]
 
 
+def test_a_node_of_nobodys_that_joins_a_module_and_its_caller_is_the_callers() -> None:
+    proto = model(node("Sin", "x", "a"), node("Cos", "x", "b"), node("Add", "a b", "q"), node("Neg", "q", "y"))
+    found = crossings(proto, {"a": "enc.fc", "b": "enc", "y": "head"})
+    assert written(found.made)["q"] == [".", "enc"]
+
+
+def test_a_node_of_nobodys_that_reads_an_input_too_continues_the_module() -> None:
+    proto = model(node("Cast", "x", "p"), node("Sin", "p", "a"), node("Add", "a p", "q"), node("Neg", "q", "y"))
+    found = crossings(proto, {"a": "enc.fc", "y": "head"})
+    assert written(found.made)["q"] == [".", "enc", "enc.fc"]
+
+
 def test_a_node_of_nobodys_works_for_the_module_whose_weights_it_reads() -> None:
     proto = model(node("Sin", "x", "a"), node("MatMul", "a v", "q"), node("Neg", "q", "y"), weights=["v"])
     found = crossings(proto, {"a": "enc.fc", "y": ""}, {"v": "head"})
