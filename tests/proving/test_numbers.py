@@ -214,6 +214,14 @@ def test_somebody_elses_result_is_not_the_right_one() -> None:
     assert agree(found.returned("a")) == {"h": True}
 
 
+def test_a_result_that_is_spoiled_beyond_recognition_inside_its_module_is_wrong() -> None:
+    proto = model(node("Sin", "x", "p"), node("Neg", "p", "h"), node("Cos", "h", "y"))
+    found = Comparison(proto, {**TAGS, "p": "a"}, CALLS, BELIEVED).see(x=X, p=H, h=numbers(9))
+    assert agree(found.returned("a")) == agree(found.given("b")) == {"h": False}
+    found.numbers.outputs_differ = False
+    assert agree(found.returned("a")) == agree(found.given("b")) == {"p": True}
+
+
 # what a tool put in between
 
 
