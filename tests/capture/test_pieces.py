@@ -371,3 +371,16 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExtraMissing) as missing:
         seen(prepared(chain(1)))
     assert missing.value.hint == "pip install 'modelexport[runtime]'"
+
+
+def test_an_operator_that_must_know_how_many_axes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resize refuses sizes of which it does not know how many there will be."""
+    monkeypatch.setattr(pieces, "_FIRST_PIECE", 1)
+    monkeypatch.setattr(pieces, "_LONGEST_PIECE", 1)
+    table = numpy_helper.from_array(np.ones((1, 1, 2, 2), np.float32), "table")
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Resize", ["table", "", "", "s"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b", "c", "d"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], [table])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    assert seen(prepared(proto), x=np.zeros((1, 1, 3, 5), np.float32))["y"].shape == (1, 1, 3, 5)

@@ -39,6 +39,7 @@ _MOST_SESSIONS = 64
 # Data up to this size goes into the piece: shapes and scalars decide what ONNX Runtime can know in advance.
 _SMALL = 1024
 _SILENT = 4
+_MOST_AXES = 8
 _LONGEST_REASON = 300
 _SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
 
@@ -276,12 +277,19 @@ def _free_names(body: onnx.GraphProto) -> Iterator[str]:
 
 def _typed(name: str, value: Any) -> onnx.ValueInfoProto:
     if value.is_tensor():
-        return onnx.helper.make_tensor_value_info(name, value.element_type(), None)
+        return onnx.helper.make_tensor_value_info(name, value.element_type(), _length_of_shape(value))
     sequence = _SEQUENCE.fullmatch(value.data_type())
     if sequence:
         element = onnx.TensorProto.DataType.Value(sequence[1].upper())
         return onnx.helper.make_tensor_sequence_value_info(name, element, None)
     raise TypeError(f"{name} is a {value.data_type()}, which cannot be handed from node to node")
+
+
+def _length_of_shape(value: Any) -> list[int] | None:
+    """Of what is a shape by its looks, one number for each axis: some operators must know how many axes there are."""
+    shape = list(value.shape())
+    is_shape = value.element_type() == onnx.TensorProto.INT64 and len(shape) == 1 and shape[0] <= _MOST_AXES
+    return shape if is_shape else None
 
 
 def _placeholder(tensor: onnx.TensorProto) -> onnx.TensorProto:
