@@ -211,6 +211,15 @@ def test_what_stays_inside_is_not_in_the_spool() -> None:
     assert seen.op("sin").makes[0] in seen.spooled
 
 
+def test_what_a_hook_makes_of_the_models_result_is_kept_too() -> None:
+    net = nets.CalledThrice()
+    net.register_forward_hook(lambda _module, _args, output: output * 2)
+    seen = watched(net)
+    (number,) = seen.run.outputs.values()
+    with torch.no_grad():
+        assert np.allclose(seen.kept([number])[0], net(X).numpy())
+
+
 def test_results_that_are_not_in_order_in_memory() -> None:
     seen = watched(Doing(lambda net, x: net.part(x).sin(), lambda _, x: x.T[::2]))
     (found,) = seen.kept(seen.call("part").outputs)

@@ -186,6 +186,18 @@ def test_what_cannot_be_seen_is_not_in_the_way(make: Callable[[Tensor], Tensor])
     assert seen.holds(seen.run.outputs["output"], torch.sin(X))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_nested_tensors_have_no_shape_and_are_not_in_the_way() -> None:
+    def nest(net: Any, x: Tensor) -> Tensor:
+        net.part(torch.nested.as_nested_tensor([x, x[:1]]))
+        return torch.sin(x)
+
+    seen = watched(Doing(nest, lambda _, nested: nested * 2))
+    (number,) = seen.call("part").outputs
+    assert (seen.samples[number].kind, seen.samples[number].shape) == ("other", ())
+    assert seen.holds(seen.run.outputs["output"], torch.sin(X))
+
+
 @pytest.mark.parametrize("tensor", [torch.tensor(2.5), torch.empty(0, 4)], ids=["scalar", "empty"])
 def test_small_tensors(tensor: Tensor) -> None:
     seen = watched(Doing(lambda net, x: net.part(x), lambda _, x: x * 2), tensor)
