@@ -15,6 +15,7 @@ from corpus.manifest import Row, read_rows
 from corpus.outcome import Outcome, Proof, Result
 from corpus.results import write_result
 from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
+from modelexport.record.check import OutputCheck
 from modelexport.record.verification import AttributionProof, NodeProof, Verdict, Verification
 
 # Messages name the file. Without a folder before it, they are the same on every machine.
@@ -47,7 +48,7 @@ def attempt(row: Row, exporter: str) -> Result:
         except ModelUnrepeatable as error:
             return Result(row.name, exporter, Outcome.RANDOM, first_line(error.message))
         except RuntimeFailed as error:
-            return unrunnable(row.name, exporter, exported, error)
+            return unrunnable(row.name, exporter, exported.check, error)
         return judged(row.name, exporter, found)
 
 
@@ -56,9 +57,9 @@ def _torch_says(error: ExportFailed) -> str:
     return first_line(error.message.partition(" exporter: ")[2] or error.message)
 
 
-def unrunnable(name: str, exporter: str, exported: mx.ExportResult, error: RuntimeFailed) -> Result:
+def unrunnable(name: str, exporter: str, check: OutputCheck | None, error: RuntimeFailed) -> Result:
     """A file that ran when it was written can be run: then it is verify that could not."""
-    runs = exported.check is not None and exported.check.ok
+    runs = check is not None and check.ok
     return Result(name, exporter, Outcome.DEFECT if runs else Outcome.UNRUNNABLE, first_line(error.message))
 
 
