@@ -33,7 +33,7 @@ demo: $(STAMP)  ## export a trained model, tag it and show its modules
 	$(BIN)/modelexport analyze $(DEMO)
 
 test: $(STAMP)  ## run all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
 
 check: $(STAMP)  ## check format, lint, types and the layer rule
 	$(BIN)/ruff format --check .

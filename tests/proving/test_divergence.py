@@ -134,7 +134,6 @@ def test_numbers_of_few_bits_are_not_sudden() -> None:
     assert first(chain(**coarse)) == "y: c"
 
 
-@pytest.mark.xfail(reason="what another module is given is never taken for a loss little by little", strict=True)
 def test_what_is_lost_little_by_little_is_no_fault() -> None:
     """b loses what every module loses; only then something goes wrong."""
     lost = {"x": off(X, 1e-6), "h": off(H, 4e-6), "g": off(G, 1.5e-5)}

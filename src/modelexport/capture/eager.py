@@ -116,7 +116,8 @@ class _Values:
             return int(number)
         # Something else that looks at the same memory was written into: the writer made this value as well.
         writer = self._writes[_memory(tensor)].op
-        new = self.add(tensor, computed=not self.computed.isdisjoint((number, *writer.makes)))
+        before = (number, *writer.makes)
+        new = self.add(tensor, computed=not self.computed.isdisjoint(before), reads=before)
         self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
         return new
 
@@ -135,6 +136,15 @@ class _Values:
         return 0 if latest is None else latest.count
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A call that is open, what it was given by position, and how many values there were."""
+
+    call: ModuleCall
+    given: tuple[int, ...]
+    values: int
+
+
 class _Calls:
     """Which module call is open, and what each one was given and returned."""
 
@@ -142,13 +152,13 @@ class _Calls:
         self.ended: list[CallTensors] = []
         self._paths = {part: path for path, part in model.named_modules()}
         self._counts: dict[str, int] = {}
-        self._open: list[tuple[ModuleCall, tuple[int, ...]]] = []
+        self._open: list[_Begun] = []
         self._values = values
         self._thread = threading.get_ident()
 
     @property
     def current(self) -> ModuleCall | None:
-        return self._open[-1][0] if self._open and threading.get_ident() == self._thread else None
+        return self._open[-1].call if self._open and threading.get_ident() == self._thread else None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -167,16 +177,21 @@ class _Calls:
         index = self._counts.get(path, 0)
         self._counts[path] = index + 1
         # Now, because a module may write into what it is given.
-        self._open.append((ModuleCall(path, index), self._kept(args)))
+        given = self._kept(args)
+        self._open.append(_Begun(ModuleCall(path, index), given, len(self._values.samples)))
 
     def _leave(self, module: nn.Module, _args: object, *rest: object) -> None:
-        """`rest` is what torch tells of a call: keyword arguments and result, or nothing but None if it failed."""
+        """`rest` is what torch tells of a call: keyword arguments and result, or nothing but None if it failed.
+
+        Torch tells of keyword arguments when all is over. What the call wrote into is no longer what it was given.
+        """
         if not self._is_watched(module):
             return
-        call, given = self._open.pop()
+        begun = self._open.pop()
         *by_keyword, output = rest
-        inputs = dict.fromkeys((*given, *self._kept(by_keyword)))
-        self.ended.append(CallTensors(call, tuple(inputs), self._kept(output)))
+        unchanged = (number for number in self._kept(by_keyword) if number < begun.values)
+        inputs = dict.fromkeys((*begun.given, *unchanged))
+        self.ended.append(CallTensors(begun.call, tuple(inputs), self._kept(output)))
 
     def _kept(self, given: object) -> tuple[int, ...]:
         numbers: dict[int, None] = {}

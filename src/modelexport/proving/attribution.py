@@ -127,7 +127,7 @@ class Court:
     def _completed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
         """A node that its owner issued: whether all of its owners did, and nobody who is not named."""
         if not heard.new:
-            return Verdict.PROVED, "", owners & heard.truth
+            return self._without_extras(node, owners, heard, heard.truth)
         issues = [issue for issue in heard.issues if issue.op.call in owners]
         worked = frozenset(op.call for issue in issues for op in self._issuing.behind(issue, self._known))
         unnamed = worked - owners - self._credited_above(node)
@@ -138,9 +138,19 @@ class Court:
             around = self._enclosed(node, owners, heard)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", heard.makers)
             return around if around[0] is Verdict.ENCLOSED else unclear
-        if not owners <= worked | heard.makers | heard.passers:
-            return Verdict.NOT_PROVABLE, "credited to more modules than values show", worked | heard.makers
-        return Verdict.PROVED, "", owners & heard.truth
+        return self._without_extras(node, owners, heard, worked | heard.makers | heard.passers)
+
+    def _without_extras(
+        self, node: Node, owners: Frontier, heard: Testimony, shown: Frontier
+    ) -> tuple[Verdict, str, Frontier]:
+        """A node that is its owner's: whether those who are named beside had any part in it."""
+        extra = owners - shown
+        if not extra:
+            return Verdict.PROVED, "", owners & heard.truth
+        around = self._below[node.key] | self._above[node.key] | shown
+        if not self._trouble and not all(self._takes_part(frozenset((one,)), around) for one in extra):
+            return Verdict.CONTRADICTED, "credited to a module that has nothing to do with it", shown
+        return Verdict.NOT_PROVABLE, "credited to more modules than values show", shown
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
@@ -165,7 +175,7 @@ class Court:
             return Verdict.NOT_PROVABLE, self._trouble or heard.silence, _NOBODY
         if heard.silence:
             return Verdict.NOT_PROVABLE, heard.silence, _NOBODY
-        if not heard.idle and not self._takes_part(owners, around):
+        if not heard.idle and not all(self._takes_part(frozenset((one,)), around) for one in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         return self._misplaced(owners, heard, under)
 

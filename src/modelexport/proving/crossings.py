@@ -68,9 +68,14 @@ def _around_nodes(graph: Graph, provenance: Provenance, order: Mapping[ModuleCal
         if owners:
             found[node.key] = hierarchy.stack(last_of(owners, hierarchy, order))
         else:
-            before = [found.get(other.key, ()) for other in graph.predecessors(node)]
-            found[node.key] = _shared([calls for calls in before if calls])
+            found[node.key] = _shared([found[key] for key in _data_before(node, graph) if found.get(key)])
     return found
+
+
+def _data_before(node: Node, graph: Graph) -> list[str]:
+    """The nodes whose results it works on; a shape that it reads beside them says nothing of whose work it does."""
+    before = [other.key for other in graph.predecessors(node)]
+    return [key for key in before if key in graph.computed] or before
 
 
 def _weight_owners(node: Node, provenance: Provenance) -> _Calls:

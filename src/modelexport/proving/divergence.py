@@ -51,7 +51,7 @@ def first_divergence(
     if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
         return None
     sharp = not numbers.is_coarse  # else the last bits of a coarse type look like something sudden
-    wrong = _wrong_values(list(compared.values()), numbers, crossings, sharp)
+    wrong = _wrong_values(compared, numbers, crossings, sharp)
     made = [value for value in wrong if value in graph.producers]
     first = min(made, key=lambda value: graph.producers[value].position, default=None)
     if first is None:
@@ -64,12 +64,12 @@ def first_divergence(
 
 
 def _wrong_values(
-    compared: Sequence[_Compared], numbers: Numbers, crossings: Crossings, sharp: bool
+    compared: Mapping[ModuleCall, _Compared], numbers: Numbers, crossings: Crossings, sharp: bool
 ) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
-    returned = {number: one.item.call for one in reversed(compared) for number in one.item.outputs}
+    returned = {number: one.item.call for one in reversed(compared.values()) for number in one.item.outputs}
     found: dict[str, tuple[ModuleCall, Difference]] = {}
-    for one in compared:
+    for one in compared.values():
         for pairing in one.outputs:
             if _is_origin(one.numbers_in, pairing.difference, sharp):
                 found.setdefault(pairing.value, (one.item.call, pairing.difference))
@@ -78,7 +78,10 @@ def _wrong_values(
             if pairing.value in numbers.known:
                 # Somebody else's result in the place of what is missing: whoever was to make that did nothing.
                 made_in = (returned.get(pairing.number, *made_in),) if made_in else ()
-            if made_in and _is_origin(None, pairing.difference, sharp):
+            if not made_in:
+                continue
+            maker = compared.get(made_in[0])
+            if _is_origin(None if maker is None else maker.numbers_in, pairing.difference, sharp):
                 found.setdefault(pairing.value, (made_in[0], pairing.difference))
     return found
 

@@ -51,6 +51,10 @@ class Pairing:
     difference: Difference
     certain: bool = True
 
+    @property
+    def is_plausible(self) -> bool:
+        return self.certain or self.difference.cosine > _RELATED
+
 
 _Noted = dict[tuple[ModuleCall, int], Pairing]
 _Crossing = Mapping[str, tuple[ModuleCall, ...]]
@@ -112,7 +116,11 @@ class Numbers:
     def _chosen(self, call: ModuleCall, number: int, noted: _Noted, crossing: _Crossing) -> Pairing | None:
         """What is right, unless that is not what the call returned or was given."""
         right, suspect = self.right.get(number), noted.get((call, number))
-        if suspect is not None and suspect.value in self.known and not self.outputs_differ:
+        if (
+            suspect is not None
+            and not self.outputs_differ
+            and (suspect.value in self.known or not suspect.is_plausible)
+        ):
             suspect = None  # all is computed as it should be: what is in the wrong place is a tag
         if right is None or suspect is None:
             return right or suspect
@@ -148,7 +156,7 @@ class Numbers:
                 certain = self._is_certain(value, seen, number)
                 pairing = measured.get(number) or Pairing(value, number, self.measured(number, array, seen), certain)
                 measured[number] = pairing
-                if certain or pairing.difference.cosine > _RELATED:
+                if value not in self._crossings.guessed or pairing.is_plausible:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
 
     def _counterpart(self, value: str, seen: Sample, numbers: Iterable[int]) -> int | None:
@@ -172,7 +180,11 @@ class Numbers:
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:
     """A result may be there more than once, in other words: the closest is the result."""
-    return now if before is None or now.difference.sqnr > before.difference.sqnr else before
+    return now if before is None or _likeness(now) > _likeness(before) else before
+
+
+def _likeness(pairing: Pairing) -> tuple[bool, float]:
+    return pairing.is_plausible, pairing.difference.sqnr
 
 
 def _present(pairings: Iterable[Pairing | None]) -> list[Pairing]:
