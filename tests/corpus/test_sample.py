@@ -8,7 +8,7 @@ import pytest
 import torch
 from corpus.attempt import attempt
 from corpus.building import build, inputs_of
-from corpus.manifest import read_rows
+from corpus.manifest import Row, read_rows
 from corpus.outcome import EXPORTERS, Outcome, change
 
 ROWS = {row.name: row for row in read_rows()}
@@ -61,11 +61,11 @@ def test_no_two_weights_of_a_row_are_equal() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS.values() if row.hand_made], ids=lambda row: row.name)
-def test_a_network_runs_on_the_inputs_that_it_brings(row: object) -> None:
+@pytest.mark.filterwarnings("ignore::UserWarning")  # what torch says about checkpoints and compiled modules
+def test_a_network_runs_on_the_inputs_that_it_brings(row: Row) -> None:
     """Twice on the same: what it brings must not depend on what was drawn before."""
-    name = row.name  # type: ignore[attr-defined]
-    network = build(ROWS[name])
-    first, second = (inputs_of(ROWS[name], network) for _ in range(2))
+    network = build(row)
+    first, second = (inputs_of(row, network) for _ in range(2))
     assert str(first) == str(second)
     with torch.no_grad():
         result = network(**first) if isinstance(first, dict) else network(*first)  # type: ignore[misc]

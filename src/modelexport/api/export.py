@@ -170,6 +170,7 @@ class _Export:
     def _settle(self, run: TracedRun, exported: Exported, verdict: Verdict) -> Verdict:
         """Which call it was, where names leave it open and the strategy may look for more than they say."""
         strategy = CATALOGUE.get(self.options.strategy)
+        # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
         if strategy is None or strategy.needs or not strategy.infers or not undecided(verdict.provenance):
             return verdict
         judge = CATALOGUE["htp"]

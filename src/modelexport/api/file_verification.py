@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from modelexport.api.observing import (
 )
 from modelexport.api.surroundings import Clock
 from modelexport.api.verification import Plan, drawing_notes, summed
-from modelexport.errors import ModelMismatch
+from modelexport.errors import InputError, ModelMismatch
 from modelexport.graph.sample import Sample
 from modelexport.proving.crossings import calls_by_end
 from modelexport.proving.numbers import Reference
@@ -32,6 +33,8 @@ from modelexport.record.verification import Verification
 
 if TYPE_CHECKING:
     from modelexport.capture.spool import Spool
+
+_BY_NAME = "Give a dictionary of them, by name."
 
 
 def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clock: Clock) -> Verification:
@@ -70,8 +73,9 @@ class _Recorder:
 
     def see(self, name: str, array: np.ndarray) -> None:
         number = self._numbers[name] = len(self._numbers)
-        self._samples[number] = self._sampler.take(name, array)
-        self._spool.put(number, array)
+        taken = self._samples[number] = self._sampler.take(name, array)
+        if taken.kind != "other":
+            self._spool.put(number, array)
 
     @property
     def outputs(self) -> dict[str, int]:
@@ -101,19 +105,17 @@ def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) ->
     if source is not None:
         yield from _model_feeds(believed, source, plan, clock)
         return
+    from modelexport.capture.feeding import feed_for
     from modelexport.capture.graph_inputs import SampleRequest, graph_feed, graph_samples
 
-    subject = believed.subject
-    given = list(_given(plan.inputs, subject.graph.inputs)) if not plan.files else []
+    proto, graph = believed.subject.proto, believed.subject.graph
+    given = [feed_for(proto, one) for one in _given(plan.inputs, graph.inputs)] if not plan.files else []
+    if plan.files or not given:
+        given = list(graph_samples(proto, graph, SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)))
     yield from given
-    if not given:
-        yield from graph_samples(
-            subject.proto, subject.graph, SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)
-        )
-    first = given[0] if given else {}
-    for number in range(len(given), plan.samples if given else 0):
-        shapes = {name: array.shape for name, array in first.items()}
-        yield graph_feed(subject.proto, subject.graph, seed=plan.seed + number, shapes=shapes)
+    shapes = {name: array.shape for name, array in given[0].items()}
+    for number in range(len(given), plan.samples):
+        yield graph_feed(proto, graph, seed=plan.seed + number, shapes=shapes)
 
 
 def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -121,13 +123,24 @@ def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarra
     if inputs is None:
         return
     if isinstance(inputs, Mapping):
-        yield {name: np.asarray(value) for name, value in inputs.items()}
+        yield {name: _array(value) for name, value in inputs.items()}
     elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
         for one in inputs:
             yield from _given(one, names)
     else:
         values = inputs if isinstance(inputs, list | tuple) else [inputs]
-        yield {name: np.asarray(value) for name, value in zip(names, values, strict=False)}
+        if len(values) != len(names):
+            raise InputError(f"the file takes {len(names)} inputs, and {len(values)} were given", _BY_NAME)
+        yield {name: _array(value) for name, value in zip(names, values, strict=True)}
+
+
+def _array(value: object) -> np.ndarray:
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    if torch is not None and isinstance(value, torch.Tensor):
+        from modelexport.capture.arrays import to_array
+
+        return to_array(value)
+    return np.asarray(value)
 
 
 def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from modelexport.api.observing import (
     shared_modules,
 )
 from modelexport.api.surroundings import Clock, need_torch
-from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable
+from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed
 from modelexport.graph.randomness import random_nodes
 from modelexport.proving.attribution import Court
 from modelexport.proving.divergence import merged
@@ -88,7 +89,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
         with Spool() as spool:
             with clock.step("model"):
                 watched = _watched(run, spool, plan.seed)
-            with clock.step("file"):
+            with clock.step("file"), _weights_said(parameters):
                 finding = _finding(opened, pieces, run.arguments, watched, spool, plan.tolerance)
         findings.append(finding)
         if plan.proof and not plan.as_deployed and proof is None:
@@ -186,6 +187,19 @@ def _parameters(opened: Opened, run: TracedRun, pieces: PiecewiseRun) -> Paramet
 
     held = {name: to_array(tensor) for name, tensor in tensors_of(run.model).items()}
     return compare_parameters(run.hierarchy, opened.subject.provenance, held, pieces.constants())
+
+
+@contextmanager
+def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
+    """A file that cannot be run may be so because of its weights: that they differ is said first."""
+    try:
+        yield
+    except RuntimeFailed as error:
+        if not parameters.differing:
+            raise
+        names = _some([one.name for one in parameters.differing])
+        said = f"the model's weights are not those of the file ({names})"
+        raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 
 
 def _watched(run: TracedRun, spool: Spool, seed: int) -> Watched:

@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from modelexport.capture.arguments import CallArguments, output_tensors
 from modelexport.capture.hierarchy import call_model
 from modelexport.capture.spool import Spool
-from modelexport.capture.state import undisturbed
+from modelexport.capture.state import EXPORT_LOCK, undisturbed
 from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
 from modelexport.record.eager import CallTensors, EagerRun, IssuedOp
 from modelexport.record.hierarchy import ModuleCall
@@ -48,7 +48,7 @@ def watch(model: nn.Module, arguments: CallArguments, spool: Spool, seed: int = 
     values = _Values(spool)
     inputs = {name: values.add(tensor, computed=True) for name, tensor in own.tensors.items()}
     calls = _Calls(model, values)
-    with undisturbed(model), calls.watching():
+    with EXPORT_LOCK, undisturbed(model), calls.watching():
         torch.manual_seed(seed)
         with _Operators(values, calls):
             outputs = call_model(model, own)

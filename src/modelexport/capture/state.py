@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 
 import torch
 
-# torch's exporters keep their state in globals: one export at a time in a process.
+# torch's exporters and dispatch modes keep state in globals: one of them at a time in a process.
 EXPORT_LOCK = threading.RLock()
 
 _CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", "onnx_ir", "torch.fx")

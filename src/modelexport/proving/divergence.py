@@ -67,7 +67,7 @@ def _wrong_values(
     compared: Mapping[ModuleCall, _Compared], numbers: Numbers, crossings: Crossings, sharp: bool
 ) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
-    returned = {number: one.item.call for one in reversed(compared.values()) for number in one.item.outputs}
+    returned = {number: one.item.call for one in reversed(list(compared.values())) for number in one.item.outputs}
     found: dict[str, tuple[ModuleCall, Difference]] = {}
     for one in compared.values():
         for pairing in one.outputs:
