@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import coverage, export_overhead, record_size, startup, trace_memory
+from bench import coverage, export_overhead, quantized, record_size, seeded_faults, startup, trace_memory, verify_cost
 from bench.report import page, with_sections
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
@@ -16,6 +16,9 @@ MEASUREMENTS = {
     "startup": startup.measure,
     "trace_memory": trace_memory.measure,
     "export_overhead": export_overhead.measure,
+    "verify_cost": verify_cost.measure,
+    "seeded_faults": seeded_faults.measure,
+    "quantized": quantized.measure,
 }
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.export import Dim
@@ -47,7 +48,12 @@ def models(width: int) -> dict[str, tuple[PreTrainedModel, Inputs]]:
     torch.manual_seed(0)
     ids = torch.randint(5, 900, (2, 16))
     mask = torch.ones_like(ids)
-    size = {"hidden_size": width, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 4 * width}
+    size: dict[str, Any] = {
+        "hidden_size": width,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "intermediate_size": 4 * width,
+    }
     bert = BertModel(BertConfig(**size, vocab_size=30522)).eval()
     llama = LlamaForCausalLM(LlamaConfig(**size, vocab_size=32000)).eval()
     return {

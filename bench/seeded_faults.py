@@ -1,16 +1,18 @@
 """Numeric faults in one module of a file: does `verify` name that module first?
 
-In each of 20 models of the corpus, five modules are chosen at random among those that own a weight in the file. One
-weight of the module gets noise of a random size between 1 % and 30 % of its usual size; the file is otherwise the same.
-A fused weight belongs to several modules; one of them has to be named, and nobody else.
+In each of 20 models of the corpus, five modules are chosen at random among those that make a float or own a weight. If
+it owns weights, one of them gets noise of 1 % to 30 % of its usual size; else something that the module makes is
+multiplied by 1.01 to 1.3. The file is otherwise the same. What is fused belongs to several modules: the fault is found
+if some of these are named, and nobody else.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +32,50 @@ EXPORTERS = ("dynamo", "torchscript")
 
 
 @dataclass(frozen=True)
+class Weight:
+    """A weight to add noise to."""
+
+    name: str
+
+    def into(self, source: Path, target: Path, chance: random.Random) -> Path:
+        model = onnx.load(source)
+        tensor = next(item for item in model.graph.initializer if item.name == self.name)
+        before = numpy_helper.to_array(tensor)
+        noise = np.random.default_rng(chance.getrandbits(32)).standard_normal(before.shape)
+        usual = float(np.sqrt(np.mean(np.square(before)))) or 1.0
+        after = before + chance.uniform(SMALLEST, LARGEST) * usual * noise
+        tensor.CopyFrom(numpy_helper.from_array(after.astype(before.dtype), self.name))
+        onnx.save(model, target)
+        return target
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a node makes, to be multiplied."""
+
+    name: str
+
+    def into(self, source: Path, target: Path, chance: random.Random) -> Path:
+        model = onnx.load(source)
+        place, maker = next((at, node) for at, node in enumerate(model.graph.node) if self.name in node.output)
+        maker.output[list(maker.output).index(self.name)] = "right"
+        factor = np.float32(1 + chance.uniform(SMALLEST, LARGEST))
+        model.graph.initializer.append(numpy_helper.from_array(np.array(factor), "factor"))
+        model.graph.node.insert(place + 1, onnx.helper.make_node("Mul", ["right", "factor"], [self.name]))
+        onnx.save(model, target)
+        return target
+
+
+Spoiling = Weight | Value
+
+
+@dataclass(frozen=True)
 class Fault:
-    """A weight that was changed, the modules that it belongs to, and those that were named."""
+    """A weight or a value that was changed, the modules that it belongs to, and those that were named."""
 
     row: str
     exporter: str
-    weight: str
+    place: str
     modules: tuple[str, ...]
     named: tuple[str, ...]
 
@@ -44,7 +84,7 @@ class Fault:
         return bool(self.named) and set(self.named) <= set(self.modules)
 
     def __str__(self) -> str:
-        return f"{self.row}, {self.exporter}: {self.weight} of {', '.join(self.modules)}; named: {self.named or 'none'}"
+        return f"{self.row}, {self.exporter}: {self.place} of {', '.join(self.modules)}; named: {self.named or 'none'}"
 
 
 def measure() -> Table:
@@ -73,6 +113,7 @@ def _chosen() -> Iterator[tuple[Row, str]]:
 
 
 def _planted(row: Row, exporter: str) -> Iterator[Fault]:
+    sys.stderr.write(f"seeded faults: {row.name}, {exporter}\n")
     chance = random.Random(row.name)
     model = build(row)
     inputs = inputs_of(row, model)
@@ -80,36 +121,50 @@ def _planted(row: Row, exporter: str) -> Iterator[Fault]:
         warnings.simplefilter("ignore")
         path = Path(folder) / "model.onnx"
         record = mx.export(model, path, inputs=inputs, exporter=exporter, no_check=True).provenance
-        weights = _weights_by_module(path, record)
-        for modules in chance.sample(sorted(weights), min(FAULTS, len(weights))):
-            weight = chance.choice(weights[modules])
-            _spoil(path, Path(folder) / "fault.onnx", weight, chance)
-            divergence = mx.verify(Path(folder) / "fault.onnx", model, inputs=inputs, proof=False).divergence
+        places = _places(path, record)
+        for modules in chance.sample(sorted(places), min(FAULTS, len(places))):
+            spoil = chance.choice(places[modules])
+            faulty = spoil.into(path, Path(folder) / "fault.onnx", chance)
+            divergence = mx.verify(faulty, model, inputs=inputs, proof=False).divergence
             named = () if divergence is None else tuple(call.path for call in divergence.calls)
-            yield Fault(row.name, exporter, weight, _called(modules, record), named)
+            yield Fault(row.name, exporter, spoil.name, _called(modules, record), named)
 
 
-def _weights_by_module(path: Path, record: mx.Provenance) -> dict[tuple[str, ...], list[str]]:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for tensor in onnx.load(path).graph.initializer:
+def _places(path: Path, record: mx.Provenance) -> dict[tuple[str, ...], list[Spoiling]]:
+    """What can be spoiled, by the modules that it belongs to."""
+    graph = onnx.load(path).graph
+    found: dict[tuple[str, ...], list[Spoiling]] = {}
+    for tensor in graph.initializer:
         owners = record.initializers[tensor.name].owners
         if owners and tensor.data_type == onnx.TensorProto.FLOAT and numpy_helper.to_array(tensor).size > 1:
-            found.setdefault(tuple(sorted({owner.path for owner in owners})), []).append(tensor.name)
+            found.setdefault(_paths(owners), []).append(Weight(tensor.name))
+    weighty = set(found)
+    for name in _floats(path):
+        modules = _paths(record.nodes[name].attribution.owners)
+        if modules and modules not in weighty:
+            found.setdefault(modules, []).append(Value(name))
     return found
+
+
+def _floats(path: Path) -> Iterator[str]:
+    """Values that nodes compute from the inputs and that are floats, as far as the file says."""
+    model = onnx.shape_inference.infer_shapes(onnx.load(path))
+    typed = {
+        value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
+    dependent = {value.name for value in model.graph.input}
+    for node in model.graph.node:
+        if node.op_type != "Shape" and not dependent.isdisjoint(node.input):
+            dependent.update(node.output)
+            if node.output[0] in typed:
+                yield node.output[0]
+
+
+def _paths(owners: Iterable[mx.ModuleCall]) -> tuple[str, ...]:
+    return tuple(sorted({owner.path for owner in owners}))
 
 
 def _called(modules: tuple[str, ...], record: mx.Provenance) -> tuple[str, ...]:
     """The modules that run: a parameter may be held by one that does not, and be used by the one around it."""
     counts = record.hierarchy.call_counts
     return tuple(path if path in counts else path.rpartition(".")[0] for path in modules)
-
-
-def _spoil(source: Path, target: Path, weight: str, chance: random.Random) -> None:
-    model = onnx.load(source)
-    tensor = next(item for item in model.graph.initializer if item.name == weight)
-    before = numpy_helper.to_array(tensor)
-    noise = np.random.default_rng(chance.getrandbits(32)).standard_normal(before.shape)
-    usual = float(np.sqrt(np.mean(np.square(before)))) or 1.0
-    after = before + chance.uniform(SMALLEST, LARGEST) * usual * noise
-    tensor.CopyFrom(numpy_helper.from_array(after.astype(before.dtype), weight))
-    onnx.save(model, target)

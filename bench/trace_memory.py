@@ -103,11 +103,11 @@ def _kept(run: TracedRun) -> int:
 RUNS = {"plain": _plain, "recorded": _recorded, "kept": _kept}
 
 
-class _Keeping(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Keeping(TorchDispatchMode):
     """Holds on to everything that operators make."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.results: list[Any] = []
 
     def __torch_dispatch__(

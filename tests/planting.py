@@ -51,14 +51,28 @@ def moved_to_sibling(record: Provenance, among: Collection[str], count: int = 5)
     """Some nodes to a module beside the one that they belong to."""
     calls = record.hierarchy.calls
     parents = {site.call: site.parent for site in calls}
-    chosen = random.Random(0).sample(sorted(among), min(count, len(among)))
+    chance = random.Random(0)
 
     def beside(owners: Owners) -> Owners:
         own = owners[0]
         others = [site.call for site in calls if site.parent == parents[own] and site.call not in owners]
-        return (others[0],) if others else owners
+        return (chance.choice(others),) if others else owners
 
-    return _changed(record, chosen, beside)
+    return _changed(record, chance.sample(sorted(among), min(count, len(among))), beside)
+
+
+def moved_anywhere(record: Provenance, among: Collection[str], *, keep: bool) -> Planted:
+    """Every third node to a call that has nothing to do with its own, or to both of them."""
+    stack = record.hierarchy.stack
+    chance = random.Random(0)
+
+    def elsewhere(owners: Owners) -> Owners:
+        around = {call for owner in owners for call in stack(owner)}
+        others = [site.call for site in record.hierarchy.calls if site.call not in around]
+        strange = [call for call in others if not set(owners) & set(stack(call))]
+        return (*(owners if keep else ()), chance.choice(strange)) if strange else owners
+
+    return _changed(record, sorted(among)[::3], elsewhere)
 
 
 def shifted_calls(record: Provenance, among: Collection[str]) -> Planted:
