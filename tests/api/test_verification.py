@@ -217,3 +217,31 @@ def test_files_of_unrelated_models(file: Path, tmp_path: Path) -> None:
 def test_what_needs_a_model_says_so(file: Path) -> None:
     with pytest.raises(UserError, match="need the model"):
         mx.verify(file, against=file, text="hello")
+
+
+def test_weights_are_said_first_also_if_the_file_cannot_run(file: Path, tmp_path: Path) -> None:
+    def cut(model: onnx.ModelProto) -> None:
+        tensor = next(item for item in model.graph.initializer if item.name == "last.bias")
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:3], "last.bias"))
+
+    broken = changed(file, tmp_path / "broken.onnx", cut)
+    with pytest.raises(RuntimeFailed, match=r"^the model's weights are not those of the file \(last\.bias\), and ONNX"):
+        mx.verify(broken, chain(), inputs=X)
+
+
+@pytest.mark.parametrize("given", [X, (X,), [{"x": X}], {"x": X.clone().requires_grad_()}, X.numpy()])
+def test_two_files_take_inputs_as_a_model_does(file: Path, given: object) -> None:
+    found = mx.verify(file, against=file, inputs=given, samples=3)
+    assert found.ok
+    assert found.samples == 3
+
+
+def test_two_files_on_files_and_on_more(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, x=X.numpy())
+    assert mx.verify(file, against=file, inputs=[path, path], samples=3).samples == 3
+
+
+def test_inputs_that_are_too_many_for_two_files(file: Path) -> None:
+    with pytest.raises(InputError, match="the file takes 1 inputs, and 2 were given"):
+        mx.verify(file, against=file, inputs=(X, X))
