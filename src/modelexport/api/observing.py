@@ -54,8 +54,13 @@ def shared_modules(a: Hierarchy, b: Hierarchy) -> int:
 
 
 def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
-    """Outputs of a graph with those of the reference: by name, and what remains by place."""
+    """Outputs of a graph with those of the reference: by name, and what remains by place.
+
+    If some names differ of as many outputs, somebody has renamed them, and names may be those of others: then by place.
+    """
     left = list(others)
+    if len(mine) == len(left) and set(mine) != set(left):
+        return list(zip(mine, left, strict=True))
     pairs = [(name, name if name in left else None) for name in mine]
     left = [name for name in left if name not in {other for _, other in pairs}]
     return [(name, other or left.pop(0)) for name, other in pairs if other or left]
@@ -123,7 +128,7 @@ class Observer:
         numbers.outputs_differ = not all(one.agrees for one in self._returned.values())
         return Finding(
             calls=call_numbers(calls, numbers, provenance.hierarchy),
-            outputs=self._returned,
+            outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in self._returned),
             divergence=first_divergence(calls, numbers, graph, self._opened.crossings, provenance),
             not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),

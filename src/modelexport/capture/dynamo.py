@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,16 +34,25 @@ def export_dynamo(
 ) -> Exported:
     program, notes = _export(model, arguments, request)
     fixed = _fixed_symbols(program)
+    _name_outputs(program.model, request.output_names)
     before = index_model(_to_file(program.model).proto)
     exported = program.exported_program
     scopes = ExporterScopes({} if exported is None else fx_calls(exported.graph.nodes, hierarchy))
     program.optimize()
+    _name_outputs(program.model, request.output_names)  # what is returned twice has become two values
     file = _to_file(program.model)
     # After a refusal every axis is fixed, and the note that says so is there.
     stuck = _name_axes(file.proto, {} if notes else request.axes, fixed)
     if stuck and request.must_dynamic:
         raise ExportFailed(f"torch cannot keep every axis dynamic: {'; '.join(stuck)}", "Leave --dynamic out.")
     return Exported(file, "dynamo", before, scopes, (*notes, *stuck))
+
+
+def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
+    """Torch gives a value that is returned under several names the last of them; it is to have the first."""
+    if len(names) == len(model.graph.outputs):
+        for value, name in reversed(list(zip(model.graph.outputs, names, strict=True))):
+            value.name = name
 
 
 def _export(
