@@ -7,7 +7,7 @@ and relies on nothing but torch's own hooks and dispatcher.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -99,9 +99,9 @@ class _Values:
         self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._writes: dict[int, _Write] = {}
 
-    def add(self, tensor: torch.Tensor, *, computed: bool, reads: Iterable[int] = ()) -> int:
+    def add(self, tensor: torch.Tensor, *, computed: bool, reads: Collection[int] = (), is_sound: bool = False) -> int:
         number = len(self.samples)
-        self.samples.append(_sample(tensor).made_from(self.samples[read] for read in reads))
+        self.samples.append(_sample(tensor, is_sound).made_from(self.samples[read] for read in reads))
         if computed:
             self.computed.add(number)
         self._numbers[tensor] = (number, self._writes_into(tensor))
@@ -110,7 +110,8 @@ class _Values:
     def number(self, tensor: torch.Tensor) -> int:
         known = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
         if known is None:
-            return self.add(tensor, computed=False)
+            # What is wrong with a parameter shows in whatever is made of it.
+            return self.add(tensor, computed=False, is_sound=isinstance(tensor, nn.Parameter))
         number, writes = known
         if writes == self._writes_into(tensor):
             return int(number)
@@ -120,6 +121,9 @@ class _Values:
         new = self.add(tensor, computed=not self.computed.isdisjoint(before), reads=before)
         self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
         return new
+
+    def are_sound(self, numbers: Iterable[int]) -> bool:
+        return not any(self.samples[number].trouble for number in numbers)
 
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
         self._writes[_memory(tensor)] = _Write(self._writes_into(tensor) + 1, op)
@@ -225,9 +229,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = _written(func, args, kwargs)
         made = {id(tensor): tensor for tensor in (*_tensors(result), *written)}
         computed = not self._values.computed.isdisjoint(reads)
-        makes = tuple(self._values.add(tensor, computed=computed, reads=reads) for tensor in made.values())
+        is_view = not written and _is_view(func)
+        is_sound = is_view and self._values.are_sound(reads)
+        makes = tuple(
+            self._values.add(tensor, computed=computed, reads=reads, is_sound=is_sound) for tensor in made.values()
+        )
         if call is not None and makes:
-            op = IssuedOp(str(func), call, reads, makes, view=not written and _is_view(func))
+            op = IssuedOp(str(func), call, reads, makes, view=is_view)
             self._values.ops.append(op)
             for tensor in written:
                 self._values.note_write(tensor, op)
@@ -260,14 +268,14 @@ def _memory(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _sample(tensor: torch.Tensor) -> Sample:
+def _sample(tensor: torch.Tensor, is_sound: bool) -> Sample:
     if tensor.is_nested:
         return unseen(())
     visible = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
     if not visible:
         return unseen(tuple(tensor.shape))
     try:
-        seen = sample(_array(tensor))
+        seen = sample(_array(tensor), is_sound=is_sound)
     except (TypeError, RuntimeError):  # no such type in numpy; a tensor that only stands for one
         return unseen(tuple(tensor.shape))
     return replace(seen, grain=LOOSEST) if tensor.dtype in _WIDENED else seen

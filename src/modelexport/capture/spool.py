@@ -1,4 +1,7 @@
-"""Tensors on disk while two runs are compared: what a model computes may be many times its size."""
+"""Tensors set aside while two runs are compared: in memory as long as they are few, then on disk.
+
+What a model computes may be many times its size.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from typing import Self
 import numpy as np
 
 
+_ROOM = 1 << 26  # bytes to hold in memory
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     offset: int
@@ -18,9 +24,11 @@ class _Place:
 
 
 class Spool:
-    """Arrays by number. They are written once, and read back as views of the file."""
+    """Arrays by number. What goes to disk is written once, and read back as a view of the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = _ROOM) -> None:
+        self._held: dict[int, np.ndarray] = {}
+        self._room = room
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the spool
         self._places: dict[int, _Place] = {}
         self._end = 0
@@ -31,18 +39,27 @@ class Spool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._held.clear()
         self._file.close()
 
     def __contains__(self, number: int) -> bool:
-        return number in self._places
+        return number in self._held or number in self._places
 
     def put(self, number: int, array: np.ndarray) -> None:
-        if number not in self._places:
+        if number in self:
+            return
+        if array.nbytes <= self._room:
+            self._room -= array.nbytes
+            held = self._held[number] = np.array(array, order="C")
+            held.flags.writeable = False
+        else:
             self._file.write(np.ascontiguousarray(array).data)
             self._places[number] = _Place(self._end, array.dtype, tuple(array.shape))
             self._end += array.nbytes
 
     def get(self, number: int) -> np.ndarray:
+        if number in self._held:
+            return self._held[number]
         place = self._places[number]
         if 0 in place.shape:
             return np.empty(place.shape, place.dtype)

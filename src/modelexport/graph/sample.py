@@ -61,14 +61,15 @@ class Sample:
         return replace(self, grain=grain) if self.kind == "float" and grain > self.grain else self
 
 
-def sample(array: np.ndarray) -> Sample:
+def sample(array: np.ndarray, *, is_sound: bool = False) -> Sample:
+    """`is_sound` says that everything in it is known to be finite: then only a few places have to be read."""
     kind = {"b": "bool", "i": "int", "u": "int", "f": "float", "V": "float"}.get(array.dtype.kind, "other")
     if kind == "other" or array.dtype.names is not None:
         return unseen(tuple(array.shape))
     taken = _taken(array)
     values = _squashed(taken) if kind == "float" else taken.astype(np.float64)
     length = float(np.sqrt(np.dot(values, values)))
-    grain, trouble = _grain(array.dtype, kind), _trouble_in(array)
+    grain, trouble = _grain(array.dtype, kind), "" if is_sound else _trouble_in(array)
     return Sample(tuple(array.shape), kind, values, length, grain, _is_telling(values), trouble)
 
 
@@ -114,15 +115,19 @@ def _squashed(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         squashed = np.arcsinh(values.astype(np.float64))
     np.clip(squashed, -_INFINITE, _INFINITE, out=squashed)
-    return np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER)
+    if math.isnan(float(np.dot(squashed, squashed))):
+        squashed[np.isnan(squashed)] = _NOT_A_NUMBER
+    return squashed
 
 
 def _trouble_in(array: np.ndarray) -> str:
     if array.dtype.kind != "f":
         return ""
     with np.errstate(all="ignore"):
-        total = float(array.sum())
-    if math.isfinite(total):  # a sum tells at once that all is well
+        # One number tells at once that all is well. A product is faster than a sum, where the memory is in order.
+        flat = array.reshape(-1) if array.flags.c_contiguous else None
+        total = float(array.sum() if flat is None else np.dot(flat, flat))
+    if math.isfinite(total):
         return ""
     if np.isnan(array).any():
         return NAN
@@ -140,4 +145,5 @@ def _grain(dtype: np.dtype, kind: str) -> float:
 
 
 def _is_telling(values: np.ndarray) -> bool:
-    return values.size >= _TELLING and len(np.unique(values)) >= _TELLING
+    few = values[: 4 * _TELLING]  # mostly enough to tell
+    return values.size >= _TELLING and (len(np.unique(few)) >= _TELLING or len(np.unique(values)) >= _TELLING)

@@ -32,12 +32,12 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     usual = _root_mean_square(reference)
     atol = _ATOL if tolerance.atol is None else tolerance.atol
     rtol = _RTOL if tolerance.rtol is None else tolerance.rtol
-    sums = _Sums()
+    sums = _Sums(usual, rtol, atol + rtol * usual)
     for one, other in _slices(reference, got):
-        sums.add(one, other, usual, rtol)
+        sums.add(one, other)
     # What is not finite in one of them only is noise beyond any signal.
     sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
-    within = sums.excess <= atol + rtol * usual
+    within = sums.within
     if reference.dtype.kind in "iub" and got.dtype.kind in "iub":
         within = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
     fits = within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
@@ -47,18 +47,25 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
 
 @dataclass(slots=True)
 class _Sums:
-    """What one pass over the slices adds up. `excess` is the largest difference beyond rtol × the element."""
+    """What one pass over the slices adds up.
 
+    usual   the root mean square of the reference
+    slack   what an element may differ by, beyond rtol × itself
+    within  whether no element differs by more
+    """
+
+    usual: float
+    rtol: float
+    slack: float
     reference: float = 0.0
     got: float = 0.0
     noise: float = 0.0
-    product: float = 0.0
     max_abs: float = 0.0
     max_rel: float = 0.0
-    excess: float = -math.inf
+    within: bool = True
     unlike: int = 0
 
-    def add(self, one: np.ndarray, other: np.ndarray, usual: float, rtol: float) -> None:
+    def add(self, one: np.ndarray, other: np.ndarray) -> None:
         one, other, unlike = _finite_pairs(one, other)
         self.unlike += unlike
         if not one.size:
@@ -66,19 +73,23 @@ class _Sums:
         apart = one - other
         self.reference += float(np.dot(one, one))
         self.got += float(np.dot(other, other))
-        self.noise += float(np.dot(apart, apart))
-        self.product += float(np.dot(one, other))
+        noise = float(np.dot(apart, apart))
         np.abs(apart, out=apart)
         largest = float(apart.max())
+        # Squares of what is very small are zero, and a difference must never be none.
+        self.noise += max(noise, largest * largest)
         self.max_abs = max(self.max_abs, largest)
-        sizes = np.abs(one)
-        self.excess = max(self.excess, float((apart - rtol * sizes).max()))
         if largest:
-            # Squares of what is very small are zero, and a difference must never be none.
-            self.noise = max(self.noise, largest * largest)
-            with np.errstate(divide="ignore", over="ignore"):
-                relative = np.divide(apart, sizes + usual, out=np.zeros_like(apart), where=apart > 0)
-            self.max_rel = max(self.max_rel, float(relative.max()))
+            self._weigh(apart, np.abs(one), largest)
+
+    def _weigh(self, apart: np.ndarray, sizes: np.ndarray, largest: float) -> None:
+        """How large differences are beside the elements. `sizes` is written into."""
+        if not largest <= self.slack:
+            self.within &= bool((apart - self.rtol * sizes).max() <= self.slack)
+        sizes += self.usual
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            relative = np.divide(apart, sizes, out=sizes)
+        self.max_rel = max(self.max_rel, float(np.nanmax(relative) if self.usual == 0.0 else relative.max()))
 
 
 def _slices(reference: np.ndarray, got: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -118,10 +129,20 @@ def _is_stand_in(values: np.ndarray) -> np.ndarray:
 def _root_mean_square(array: np.ndarray) -> float:
     total, count = 0.0, 0
     for one, _ in _slices(array, array):
-        finite, _, _ = _finite_pairs(one, one)
-        total += float(np.dot(finite, finite))
-        count += finite.size
+        power, size = _power(one)
+        total += power
+        count += size
     return math.sqrt(total / count) if count else 0.0
+
+
+def _power(values: np.ndarray) -> tuple[float, int]:
+    """The sum of squares of what is finite, and how many these are."""
+    with np.errstate(all="ignore"):
+        power = float(np.dot(values, values))
+    if math.isfinite(power):
+        return power, values.size
+    finite, _, _ = _finite_pairs(values, values)
+    return float(np.dot(finite, finite)), finite.size
 
 
 def _decibels(signal: float, noise: float) -> float:
@@ -136,4 +157,5 @@ def _cosine(sums: _Sums) -> float:
     if sums.noise == 0.0:
         return 1.0
     scale = math.sqrt(sums.reference * sums.got)
-    return max(-1.0, min(1.0, sums.product / scale)) if scale else 0.0
+    product = (sums.reference + sums.got - sums.noise) / 2
+    return max(-1.0, min(1.0, product / scale)) if scale else 0.0
