@@ -12,7 +12,6 @@ from typing import Self
 
 import numpy as np
 
-
 _ROOM = 1 << 26  # bytes to hold in memory
 
 
