@@ -77,5 +77,5 @@ def test_the_committed_page_is_that_of_the_committed_results() -> None:
     assert set(results.by_attempt) == {(row.name, exporter) for row in rows for exporter in EXPORTERS}
     entries = entries_of(rows, results)
     assert not [f"{entry.label}: {entry.change}" for entry in entries if entry.change]
-    assert Sum(entries).share >= TARGET
+    assert Sum(entries).sound.share >= TARGET
     assert PAGE.read_text(encoding="utf-8") == page(rows, results)
