@@ -101,12 +101,13 @@ def test_a_module_that_writes_into_what_it_is_given() -> None:
     assert np.allclose(seen.kept(part.outputs)[0], torch.sin(X).numpy() * 3)
 
 
-def test_a_keyword_that_is_written_into_is_not_taken_for_what_was_given() -> None:
+def test_a_keyword_that_is_written_into_is_known_and_not_compared() -> None:
     """Torch shows keyword arguments when a call is over."""
     seen = watched(Doing(lambda net, x: net.part(x=torch.sin(x)), lambda _, x: x.mul_(3)))
     part = seen.call("part")
-    assert part.inputs == ()
+    assert part.inputs == seen.op("sin").makes
     assert part.outputs == seen.op("mul_").makes
+    assert not any(number in seen.spooled for number in part.inputs)
 
 
 # kinds of tensors

@@ -141,12 +141,9 @@ def test_a_right_value_counts_more_than_a_wrong_one_beside_it() -> None:
         assert agree(found.returned("a")) == agree(found.given("b")) == {"h": True}
 
 
-def test_a_value_in_another_shape_counts_if_it_looks_like_the_result_or_something_is_wrong() -> None:
+def test_a_wrong_value_in_another_shape_counts_if_it_looks_like_the_result() -> None:
     assert agree(chain(h=WRONG.reshape(-1)).returned("a")) == {"h": False}
-    turned = chain(h=numbers(9).reshape(-1))
-    assert agree(turned.returned("a")) == {"h": False}
-    turned.numbers.outputs_differ = False
-    assert turned.returned("a") == {}
+    assert chain(h=numbers(9).reshape(-1)).returned("a") == {}
 
 
 def test_what_cannot_be_the_result_is_not_compared() -> None:

@@ -97,6 +97,7 @@ class _Values:
         self.ops: list[IssuedOp] = []
         self._spool = spool
         self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._before: dict[int, int] = {}
         self._writes: dict[int, _Write] = {}
 
     def add(self, tensor: torch.Tensor, *, computed: bool, reads: Collection[int] = (), is_sound: bool = False) -> int:
@@ -104,6 +105,9 @@ class _Values:
         self.samples.append(_sample(tensor, is_sound).made_from(self.samples[read] for read in reads))
         if computed:
             self.computed.add(number)
+        earlier = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
+        if earlier is not None:
+            self._before[number] = earlier[0]
         self._numbers[tensor] = (number, self._writes_into(tensor))
         return number
 
@@ -121,6 +125,13 @@ class _Values:
         new = self.add(tensor, computed=not self.computed.isdisjoint(before), reads=before)
         self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
         return new
+
+    def number_below(self, number: int, limit: int) -> int | None:
+        """What a tensor held when there were fewer values than `limit`, if it was there; `number` is what it holds."""
+        now: int | None = number
+        while now is not None and now >= limit:
+            now = self._before.get(now)
+        return now
 
     def are_sound(self, numbers: Iterable[int]) -> bool:
         return not any(self.samples[number].trouble for number in numbers)
@@ -187,14 +198,15 @@ class _Calls:
     def _leave(self, module: nn.Module, _args: object, *rest: object) -> None:
         """`rest` is what torch tells of a call: keyword arguments and result, or nothing but None if it failed.
 
-        Torch tells of keyword arguments when all is over. What the call wrote into is no longer what it was given.
+        Torch tells of keyword arguments when all is over. What the call wrote into is no longer what it was given:
+        that has its number, and nothing that could be compared.
         """
         if not self._is_watched(module):
             return
         begun = self._open.pop()
         *by_keyword, output = rest
-        unchanged = (number for number in self._kept(by_keyword) if number < begun.values)
-        inputs = dict.fromkeys((*begun.given, *unchanged))
+        before = (self._values.number_below(number, begun.values) for number in self._kept(by_keyword))
+        inputs = dict.fromkeys((*begun.given, *(number for number in before if number is not None)))
         self.ended.append(CallTensors(begun.call, tuple(inputs), self._kept(output)))
 
     def _kept(self, given: object) -> tuple[int, ...]:

@@ -58,6 +58,11 @@ def first_divergence(
         return None
     call, difference = wrong[first]
     owners = _owners(first, call, graph, provenance)
+    if call in compared and not compared[call].inputs:
+        # Nobody knows what it was given. Whoever made that may be the culprit as well, and comes first.
+        given = numbers.doubtful_inputs_of(compared[call].item)
+        makers = (made for one in given for made in crossings.made.get(one.value, ())[-1:])
+        owners = tuple(dict.fromkeys((*makers, *owners)))
     classes = tuple(class_name(provenance.hierarchy, owner) for owner in owners)
     inputs = compared[call].numbers_in if call in compared else None
     return Divergence(owners, classes, first, inputs, difference)

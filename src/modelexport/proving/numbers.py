@@ -51,10 +51,6 @@ class Pairing:
     difference: Difference
     certain: bool = True
 
-    @property
-    def is_plausible(self) -> bool:
-        return self.certain or self.difference.cosine > _RELATED
-
 
 _Noted = dict[tuple[ModuleCall, int], Pairing]
 _Crossing = Mapping[str, tuple[ModuleCall, ...]]
@@ -66,6 +62,7 @@ class Numbers:
     right     by number of the first run's value: what holds the same
     returned  by call and number: what may be a wrong result of that call
     given     by call and number: what that call may have been given wrongly
+    doubtful  by call and number: the same, in another shape and unlike it; it may as well be something else
     known     by value: what it holds, for values that hold what some value of the first run holds
     is_coarse  whether anything went through a type with few bits
     outputs_differ  whether what the model returns is wrong
@@ -75,6 +72,7 @@ class Numbers:
         self.right: dict[int, Pairing] = {}
         self.returned: _Noted = {}
         self.given: _Noted = {}
+        self.doubtful: _Noted = {}
         self.known: dict[str, frozenset[int]] = {}
         self.is_coarse = any(one.is_coarse for one in reference.samples.values())
         self.outputs_differ = False
@@ -113,14 +111,13 @@ class Numbers:
         crossing = self._crossings.enters
         return _present(self._chosen(item.call, number, self.given, crossing) for number in item.inputs)
 
+    def doubtful_inputs_of(self, item: CallTensors) -> list[Pairing]:
+        return _present(self.doubtful.get((item.call, number)) for number in item.inputs)
+
     def _chosen(self, call: ModuleCall, number: int, noted: _Noted, crossing: _Crossing) -> Pairing | None:
         """What is right, unless that is not what the call returned or was given."""
         right, suspect = self.right.get(number), noted.get((call, number))
-        if (
-            suspect is not None
-            and not self.outputs_differ
-            and (suspect.value in self.known or not suspect.is_plausible)
-        ):
+        if suspect is not None and suspect.value in self.known and not self.outputs_differ:
             suspect = None  # all is computed as it should be: what is in the wrong place is a tag
         if right is None or suspect is None:
             return right or suspect
@@ -156,16 +153,18 @@ class Numbers:
                 certain = self._is_certain(value, seen, number)
                 pairing = measured.get(number) or Pairing(value, number, self.measured(number, array, seen), certain)
                 measured[number] = pairing
-                if value not in self._crossings.guessed or pairing.is_plausible:
+                if certain or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
+                elif noted is self.given and value not in self._crossings.guessed:
+                    self.doubtful[call, number] = _better(self.doubtful.get((call, number)), pairing)
 
     def _counterpart(self, value: str, seen: Sample, numbers: Iterable[int]) -> int | None:
         """What it would be, if it were wrong: nothing where it is one of them, or is surely something else."""
         held = self.known.get(value, frozenset())
-        kept = list(filter(self._reference.kept, numbers))
-        if not held.isdisjoint(kept):
-            return None
-        number = self._lookup.nearest(seen, kept)
+        wanted = tuple(numbers)
+        if not held.isdisjoint(wanted) or (held and not any(map(self._reference.kept, held))):
+            return None  # it is right; or right, and nothing that a module returns or is given
+        number = self._lookup.nearest(seen, filter(self._reference.kept, wanted))
         return None if number is None or (held and not self._is_certain(value, seen, number)) else number
 
     def _is_certain(self, value: str, seen: Sample, number: int) -> bool:
@@ -180,11 +179,7 @@ class Numbers:
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:
     """A result may be there more than once, in other words: the closest is the result."""
-    return now if before is None or _likeness(now) > _likeness(before) else before
-
-
-def _likeness(pairing: Pairing) -> tuple[bool, float]:
-    return pairing.is_plausible, pairing.difference.sqnr
+    return now if before is None or now.difference.sqnr > before.difference.sqnr else before
 
 
 def _present(pairings: Iterable[Pairing | None]) -> list[Pairing]:
