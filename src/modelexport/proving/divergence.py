@@ -15,8 +15,8 @@ from modelexport.record.provenance import Provenance
 from modelexport.record.verification import CallNumbers, Difference, Divergence, Status
 
 # Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
-# a few decibels to rounding and, in single precision, stay above 110.
-_SUSPICIOUS, _SUDDEN = 100.0, 20.0
+# a few decibels to rounding and, in single precision, mostly stay above 110; 98 was seen after a steep softmax.
+_SUSPICIOUS, _SUDDEN = 95.0, 20.0
 
 
 @dataclass(frozen=True)
