@@ -33,6 +33,8 @@ See = Callable[[str, np.ndarray], None]
 _FIRST_PIECE, _LONGEST_PIECE = 32, 1024
 # Bytes that a piece may make.
 _ROOM = 1 << 26
+# Bytes of values that may have passed before memory goes back to the system; it is slow to come again.
+_GIVE_BACK_AFTER = 1 << 28
 _ROOM_DEPLOYED = 1 << 29
 # Every session has threads of its own, so those of a graph in very many pieces are made again instead of kept.
 _MOST_SESSIONS = 64
@@ -95,7 +97,7 @@ class PiecewiseRun:
         alive = self._begin(feed)
         for name, array in feed.items():
             see(name, array)
-        start = 0
+        start = passed = 0
         while start < len(self._nodes):
             end = self._pieces[start].end if start in self._pieces else self._cutting.end(start)
             try:
@@ -107,9 +109,12 @@ class PiecewiseRun:
                 continue
             sizes = [self._show(name, value, see) for name, value in made.items()]
             self._cutting.ran(max(sizes, default=0))
+            passed += sum(sizes)
             alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
             made.clear()
-            _give_back()
+            if passed > _GIVE_BACK_AFTER:
+                passed = 0
+                _give_back()
             start = end
 
     def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -124,9 +124,7 @@ def _trouble_in(array: np.ndarray) -> str:
     if array.dtype.kind != "f":
         return ""
     with np.errstate(all="ignore"):
-        # One number tells at once that all is well. A product is faster than a sum, where the memory is in order.
-        flat = array.reshape(-1) if array.flags.c_contiguous else None
-        total = float(array.sum() if flat is None else np.dot(flat, flat))
+        total = float(array.sum())  # one number tells at once that all is well
     if math.isfinite(total):
         return ""
     if np.isnan(array).any():
