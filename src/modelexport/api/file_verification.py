@@ -44,8 +44,8 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
 
     opened, believed = open_tagged(path), open_tagged(other)
     _check_kinship(opened, believed)
-    pieces = PiecewiseRun(opened.file, opened.wanted, optimize=plan.as_deployed)
-    reference = PiecewiseRun(believed.file, believed.wanted)
+    pieces = PiecewiseRun(opened.file, opened.wanted, optimize=plan.as_deployed, often=plan.several)
+    reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
     findings: list[Finding] = []
     for feed in _feeds(believed, source, plan, clock):
         with Spool() as spool:

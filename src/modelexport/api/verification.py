@@ -66,6 +66,12 @@ class Plan:
     proof: bool
 
     @property
+    def several(self) -> bool:
+        """Whether there is more than one run."""
+        given = self.inputs if isinstance(self.inputs, list) else ()
+        return max(self.samples, len(given), len(self.files)) > 1
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The files that inputs come from, if they come from files."""
         given = self.inputs if isinstance(self.inputs, list | tuple) else [self.inputs]
@@ -80,7 +86,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
     opened = open_tagged(path)
     runs = _Runs(opened, source, plan, clock)
     wanted = opened.wanted if plan.as_deployed else None
-    pieces = PiecewiseRun(opened.file, wanted, optimize=plan.as_deployed)
+    pieces = PiecewiseRun(opened.file, wanted, optimize=plan.as_deployed, often=plan.several)
     with clock.step("parameters"):
         parameters = _parameters(opened, runs.first, pieces)
     findings: list[Finding] = []

@@ -236,10 +236,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         call = self._calls.current
-        reads = tuple(self._values.number(tensor) for tensor in _tensors((args, kwargs)))
+        reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
         result = func(*args, **kwargs)
         written = _written(func, args, kwargs)
-        made = {id(tensor): tensor for tensor in (*_tensors(result), *written)}
+        made = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
         is_view = not written and _is_view(func)
         is_sound = is_view and self._values.are_sound(reads)
@@ -271,6 +271,15 @@ def _is_view(func: Any) -> bool:
 
 def _tensors(value: object) -> Iterable[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _plain_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """The tensors among an operator's arguments or results: alone, or in lists and tuples of them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _plain_tensors(value)
 
 
 def _memory(tensor: torch.Tensor) -> int:

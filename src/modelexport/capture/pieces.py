@@ -64,15 +64,25 @@ class _Piece:
 
 
 class PiecewiseRun:
-    """One file, to be run on any number of feeds. Sessions are made in the first run and kept for the others.
+    """One file, to be run on any number of feeds.
 
     wanted    names of the values to be seen; all of the main graph's if None
     optimize  as ONNX Runtime would run the file by default, so far as wanted values let it; else node by node
+    often     sessions are made in the first run and kept for the others; for a single one they are dropped, and with
+              them the memory of weights that could not be read where they lie
     building  seconds that went into cutting the graph and making sessions so far: start-up, and no part of a run
     """
 
-    def __init__(self, file: ModelFile, wanted: Collection[str] | None = None, *, optimize: bool = False) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        wanted: Collection[str] | None = None,
+        *,
+        optimize: bool = False,
+        often: bool = True,
+    ) -> None:
         self._file = file
+        self._most_sessions = _MOST_SESSIONS if often else 0
         self._wanted = None if wanted is None else frozenset(wanted)
         self._optimize = optimize
         self._nodes = list(file.proto.graph.node)
@@ -151,7 +161,7 @@ class PiecewiseRun:
         except Exception as error:
             self._pieces.pop(start, None)
             raise _failed(error) from error
-        if len(self._pieces) < _MOST_SESSIONS:
+        if len(self._pieces) < self._most_sessions:
             self._pieces[start] = piece
         return made
 

@@ -23,6 +23,8 @@ from modelexport.record.verification import Difference, Tolerance
 
 # A result in another shape, or spoiled by what a tool put behind it, still looks like itself; other work does not.
 _RELATED = 0.5
+# Decibels. What is further apart than that was not merely computed in another order.
+_ROUNDING = 100.0
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,17 @@ class Numbers:
         alike = self._lookup.alike(seen)
         for number in alike:
             self._holding.setdefault(number, set()).add(value)
-            if self._reference.kept(number):
+            if self._reference.kept(number) and not self._is_settled(number):
                 pairing = Pairing(value, number, self.measured(number, array, seen))
                 self.right[number] = _better(self.right.get(number), pairing)
         if alike:
             self.known[value] = frozenset(alike)
         self._suspect(value, array, seen)
+
+    def _is_settled(self, number: int) -> bool:
+        """Whether it has been found, up to rounding: then no copy of it has to be looked at."""
+        right = self.right.get(number)
+        return right is not None and right.difference.agrees and right.difference.sqnr > _ROUNDING
 
     def has_trouble(self, value: str, trouble: str) -> bool:
         """Whether what a value holds has a NaN or an infinity in the first run as well."""
