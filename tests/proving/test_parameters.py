@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def holding(held: Arrays, buffers: Sequence[str] = (), tied: Mapping[str, str] |
 
 
 def compared(
+    held: Arrays,
+    stored: Arrays,
+    owners: Mapping[str, str | Attribution] | None = None,
+    hierarchy: Hierarchy | None = None,
+) -> ParameterCheck:
+    """What could be compared; see `checked`."""
+    return replace(checked(held, stored, owners, hierarchy), unknown=())
+
+
+def checked(
     held: Arrays,
     stored: Arrays,
     owners: Mapping[str, str | Attribution] | None = None,
@@ -314,10 +325,17 @@ def test_weights_are_looked_at_one_at_a_time() -> None:
 # real files
 
 
+def test_what_has_no_copy_in_the_file_is_named() -> None:
+    held = {"a.weight": numbers(4, 8), "a.bias": numbers(8), "b.weight": numbers(4, 8)}
+    stored = {"a.weight": held["a.weight"], "w": held["b.weight"] * 1.05}
+    found = checked(held, stored, {"w": "b"})
+    assert found == ParameterCheck(1, (), ("a.bias", "b.weight"))
+
+
 def check(model: torch.nn.Module, path: Path) -> ParameterCheck:
     record = mx.load(path)
     held = {name: to_array(tensor) for name, tensor in tensors_of(model).items()}
-    return compare_parameters(record.hierarchy, record, held, contents(open_model(path)))
+    return replace(compare_parameters(record.hierarchy, record, held, contents(open_model(path))), unknown=())
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

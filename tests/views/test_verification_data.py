@@ -71,6 +71,7 @@ def test_json(everything: Verification) -> None:
         "parameters": {
             "compared": 2,
             "differing": [{"name": "fc.weight", "initializer": "w", "max_abs": None}],
+            "unknown": [],
         },
         "calls": [
             {
@@ -95,7 +96,14 @@ def test_json(everything: Verification) -> None:
             },
         ],
         "outputs": {"y": POOR},
-        "divergence": {"modules": ["fc#1"], "classes": ["Linear"], "node": "h3", "inputs": None, "outputs": POOR},
+        "divergence": {
+            "modules": ["fc#1"],
+            "classes": ["Linear"],
+            "node": "h3",
+            "name": "",
+            "inputs": None,
+            "outputs": POOR,
+        },
         "not_finite": [{"kind": "NaN", "node": "h3", "modules": [""], "both": False}],
         "proof": {
             "counts": {"proved": 0, "enclosed": 0, "not provable": 1, "contradicted": 1, "unattributed": 0},

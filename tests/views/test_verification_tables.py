@@ -167,7 +167,18 @@ class TestOrigins:
         found = Divergence(calls, ("Conv2d", "BatchNorm2d"), "h3", difference(math.inf), difference(21))
         shown = lines(replace(verification(), divergence=found))
         start = shown.index("first divergence: conv (Conv2d) + bn#2 (BatchNorm2d)   SQNR 21 dB   (inputs are equal)")
-        assert shown[start + 1] == "  at node h3, which does the work of all 2"
+        assert shown[start + 1] == "  at node h3; it does the work of all 2"
+
+    def test_a_node_has_a_name_and_a_result(self) -> None:
+        found = Divergence((ModuleCall("fc"),), ("Linear",), "h3", None, difference(21), "node_7")
+        assert "  at node node_7, which makes h3" in lines(replace(verification(), divergence=found))
+
+    def test_parameters_without_a_copy_are_named_where_something_is_wrong(self) -> None:
+        fine = replace(verification(), parameters=ParameterCheck(2, (), ("fc.bias",)))
+        line = "no copy in the file, not compared: fc.bias"
+        assert line not in lines(fine)
+        found = Divergence((ModuleCall("fc"),), ("Linear",), "h3", None, difference(21))
+        assert line in lines(replace(fine, divergence=found))
 
     def test_a_node_that_nobody_is_known_for(self) -> None:
         found = replace(verification(), divergence=Divergence((), (), "h3", None, difference(21)))
@@ -184,8 +195,8 @@ class TestOrigins:
         [
             (
                 False,
-                "NaN comes up first in fc, at node h3; ./net does not have it there",
-                "NaN or Inf in one of them only",
+                "NaN comes up first in fc, at node h3, and goes no further; ./net does not have it there",
+                "everything agrees",
             ),
             (True, "NaN comes up first in fc, at node h3; ./net has it there too", "everything agrees"),
         ],

@@ -90,13 +90,31 @@ def prepared_for(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepar
     load = LoadOptions(
         source.task, source.dtype, source.device, source.seed, source.trust_remote_code, source.allow_pickle
     )
-    prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
+    try:
+        prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
+    except InputError:
+        stated = _stated_shapes(proto) if source.says_nothing_of_inputs else ()
+        if not stated:
+            raise
+        # What the model leaves open, the file may say.
+        prepared = prepare(source.model, source.inputs, _source_options(source, load, stated), clock.step)
     fixed = list(_fixed_inputs(proto, prepared)) if source.says_nothing_of_inputs else []
     if fixed:
         # The file takes inputs of one size only: make such ones.
         again = prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
         prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
     return _without_untaken(proto, prepared)
+
+
+def _stated_shapes(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """The inputs as the file takes them, as `--input` does: none where it does not say how many axes there are."""
+    from modelexport.capture.graph_inputs import graph_feed
+
+    try:
+        feed = graph_feed(proto, index_model(proto), seed=0)
+    except InputError:
+        return ()
+    return tuple(f"{name}={'x'.join(map(str, array.shape))}:{array.dtype}" for name, array in feed.items())
 
 
 def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:

@@ -20,6 +20,8 @@ from modelexport.record.provenance import Provenance
 from modelexport.record.verification import AttributionProof, NodeProof, Verdict
 
 _NOBODY: Frontier = frozenset()
+# In the place of modules that made the same: a landmark that does not tell whose work is around it.
+_SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,13 @@ class Court:
         truths = {key: found.truth for key, found in self._testimonies.items() if found.is_landmark}
         self._below = below(graph, truths)
         self._above = above(graph, truths)
+        unclear = {key: _SEVERAL if len(truth) > 1 else truth for key, truth in truths.items()}
+        self._unclear = {
+            key
+            for frontiers in (below(graph, unclear), above(graph, unclear))
+            for key, calls in frontiers.items()
+            if not calls.isdisjoint(_SEVERAL)
+        }
         self._known = {number for one in samples.values() for number in issuing.numbers(one)}
 
     def proof(self) -> AttributionProof:
@@ -171,10 +180,9 @@ class Court:
         around = under | over
         if under and owners <= around and (under <= owners or (owners & under and owners & over)):
             return Verdict.ENCLOSED, heard.silence or ("hands on what it reads" if heard.idle else ""), owners & under
-        if self._trouble or node.key in self._random:
-            return Verdict.NOT_PROVABLE, self._trouble or heard.silence, _NOBODY
-        if heard.silence:
-            return Verdict.NOT_PROVABLE, heard.silence, _NOBODY
+        unclear = "between values that several modules made" if node.key in self._unclear else ""
+        if silence := self._trouble or heard.silence or unclear:
+            return Verdict.NOT_PROVABLE, silence, _NOBODY
         if not heard.idle and not all(self._takes_part(frozenset((one,)), around) for one in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         return self._misplaced(owners, heard, under)

@@ -65,7 +65,7 @@ def first_divergence(
         owners = tuple(dict.fromkeys((*makers, *owners)))
     classes = tuple(class_name(provenance.hierarchy, owner) for owner in owners)
     inputs = compared[call].numbers_in if call in compared else None
-    return Divergence(owners, classes, first, inputs, difference)
+    return Divergence(owners, classes, first, inputs, difference, graph.producers[first].name)
 
 
 def _wrong_values(

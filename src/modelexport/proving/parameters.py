@@ -142,8 +142,12 @@ def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
         if name not in differing and pair.initializer not in taken:
             taken.add(pair.initializer)
             differing[name] = ParameterDifference(name, pair.initializer, pair.gap.max_abs)
-    equal = sum(any(pair.kin is _Kin.EQUAL for pair in found) for found in pairs.values())
-    return ParameterCheck(equal + len(differing), tuple(differing[name] for name in pairs if name in differing))
+    equal = {name for name, found in pairs.items() if any(pair.kin is _Kin.EQUAL for pair in found)}
+    return ParameterCheck(
+        compared=len(equal) + len(differing),
+        differing=tuple(differing[name] for name in pairs if name in differing),
+        unknown=tuple(name for name in pairs if name not in equal and name not in differing),
+    )
 
 
 def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:

@@ -103,6 +103,7 @@ class Divergence:
     calls    the module call; several where one fused node does the work of all of them
     node     the key of the node whose value is the first that differs
     inputs   how well what goes in still agrees; None if nothing of it is in both
+    name     of that node, if it has one
     """
 
     calls: tuple[ModuleCall, ...]
@@ -110,6 +111,7 @@ class Divergence:
     node: str
     inputs: Difference | None
     outputs: Difference
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,14 @@ class ParameterDifference:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCheck:
-    """How many parameters could be compared with the file's weights, and those that differ."""
+    """How many parameters could be compared with the file's weights, and those that differ.
+
+    unknown  names of those that have no copy in the file: fused, quantized, rescaled, or simply others
+    """
 
     compared: int
     differing: tuple[ParameterDifference, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class Verdict(StrEnum):
@@ -261,9 +267,8 @@ class Verification:
     def ok(self) -> bool:
         """Something was compared, nothing differs, and no attribution is contradicted."""
         weights = self.parameters is None or not self.parameters.differing
-        surprises = any(not item.both for item in self.not_finite)
         tags = self.proof is None or not self.proof.contradicted
-        return bool(self.outputs) and self.numbers_agree and weights and tags and not surprises
+        return bool(self.outputs) and self.numbers_agree and weights and tags
 
     def ranked(self) -> tuple[CallNumbers, ...]:
         """Calls by the decibels that they lose, most first."""

@@ -63,7 +63,7 @@ def _parameters(check: ParameterCheck) -> Json:
         {"name": item.name, "initializer": item.initializer, "max_abs": _finite(item.max_abs)}
         for item in check.differing
     ]
-    return {"compared": check.compared, "differing": differing}
+    return {"compared": check.compared, "differing": differing, "unknown": list(check.unknown)}
 
 
 def _call(item: CallNumbers) -> Json:
@@ -96,6 +96,7 @@ def _divergence(found: Divergence) -> Json:
         "modules": _modules(found.calls),
         "classes": list(found.class_names),
         "node": found.node,
+        "name": found.name,
         "inputs": None if found.inputs is None else _difference(found.inputs),
         "outputs": _difference(found.outputs),
     }

@@ -38,6 +38,7 @@ def verification_tables(verification: Verification, shown: Shown) -> Iterator[Re
     yield _head(verification)
     if verification.parameters is not None:
         yield from _parameters(verification.parameters, shown)
+        yield from _unknown_parameters(verification, shown)
     yield Text()
     yield from _modules(verification, shown)
     yield from _outputs(verification.outputs)
@@ -84,6 +85,15 @@ def _parameters(check: ParameterCheck, shown: Shown) -> Iterator[RenderableType]
             name.append_text(plain(f" ({parameter.initializer})", "dim"))
         yield name.append(f"   max |Δ| {difference_text(parameter.max_abs)}")
     yield from _more(len(check.differing) - len(listed))
+
+
+def _unknown_parameters(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+    """They matter where something is wrong: the fault may be in one of them."""
+    unknown = () if verification.parameters is None else verification.parameters.unknown
+    if unknown and (shown.verbose or not verification.numbers_agree):
+        listed = unknown if shown.everything else unknown[:_LISTED_PARAMETERS]
+        more = f" and {len(unknown) - len(listed)} more" if len(unknown) > len(listed) else ""
+        yield plain(f"no copy in the file, not compared: {', '.join(listed)}{more}", "dim")
 
 
 def _more(number: int) -> Iterator[Text]:
@@ -208,7 +218,7 @@ def _origins(verification: Verification) -> Iterator[RenderableType]:
             "the outputs differ, and there is no module of which what goes in agrees and what comes out not", "red"
         )
     for found in verification.not_finite:
-        yield _not_finite(found, verification.reference)
+        yield _not_finite(found, verification)
 
 
 def _divergence(found: Divergence) -> Iterator[RenderableType]:
@@ -220,8 +230,12 @@ def _divergence(found: Divergence) -> Iterator[RenderableType]:
         f"   SQNR {decibels_text(found.outputs.sqnr)} dB   "
     )
     yield line.append(f"({_still(found.inputs)})", "dim")
-    fused = f", which does the work of all {len(found.calls)}" if len(found.calls) > 1 else ""
-    yield plain(f"  at node {found.node}{fused}")
+    fused = f"; it does the work of all {len(found.calls)}" if len(found.calls) > 1 else ""
+    yield plain(f"  at node {_node(found)}{fused}")
+
+
+def _node(found: Divergence) -> str:
+    return f"{found.name}, which makes {found.node}" if found.name and found.name != found.node else found.node
 
 
 def _still(inputs: Difference | None) -> str:
@@ -230,10 +244,13 @@ def _still(inputs: Difference | None) -> str:
     return "inputs are equal" if inputs.equal else f"inputs still agree to {decibels_text(inputs.sqnr)} dB"
 
 
-def _not_finite(found: NotFinite, reference: str) -> Text:
+def _not_finite(found: NotFinite, verification: Verification) -> Text:
+    reference = verification.reference
     where = f"{found.kind} comes up first in {calls_text(found.calls) or 'no known module'}, at node {found.node}"
     if found.both:
         return plain(f"{where}; {reference} has it there too", "yellow")
+    if verification.numbers_agree:
+        return plain(f"{where}, and goes no further; {reference} does not have it there", "yellow")
     return plain(f"{where}; {reference} does not have it there", "red")
 
 
@@ -250,7 +267,5 @@ def _wrong(verification: Verification) -> Iterator[str]:
         yield "weights differ"
     if not verification.numbers_agree:
         yield "numbers differ"
-    if any(not found.both for found in verification.not_finite):
-        yield "NaN or Inf in one of them only"
     if verification.proof is not None and verification.proof.contradicted:
         yield f"{counted(len(verification.proof.contradicted), 'attribution')} contradicted"
