@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import torch
+from corpus.networks import calls, layers, signatures
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+# What the corpus has as well.
+Block = calls.Block
+TwoNames = calls.TwoNames
+DirectForward = calls.DirectForward
+Silent = calls.Unused
+Attending = layers.TransformerStack
+Mixing = signatures.Mixing
 
 
 class CalledThrice(nn.Module):
@@ -18,17 +27,6 @@ class CalledThrice(nn.Module):
         return self.lin(torch.relu(self.lin(torch.sigmoid(self.lin(x)))))
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-        self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.kinds = nn.ModuleDict({"p": nn.Linear(4, 4)})
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.kinds["p"](self.net(self.fc(self.fc(x)))) + x
-
-
 class Repeated(nn.Module):
     """A block called three times whose own child is called twice; Sequential and ModuleDict inside."""
 
@@ -40,31 +38,6 @@ class Repeated(nn.Module):
         for _ in range(3):
             x = self.blk(x)
         return x
-
-
-class TwoNames(nn.Module):
-    """One object under two names, and a module named like a numbered call of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = self.a
-        self.a_1 = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.a_1(self.b(torch.relu(self.a(torch.tanh(self.b(x))))))
-
-
-class DirectForward(nn.Module):
-    """`sub.forward(x)` instead of `sub(x)`, for two subs whose children have the same names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = Block()
-        self.two = Block()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two.forward(self.one.forward(x))
 
 
 class FoldedNorm(nn.Module):
@@ -191,18 +164,6 @@ class Odd(nn.Module):
         return x
 
 
-class Attending(nn.Module):
-    """torch's own attention layers, which take a shortcut past their submodules when they can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.encoder(x)
-
-
 class Parts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -210,11 +171,6 @@ class Parts(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.lin(x).chunk(3, dim=-1)
-
-
-class Mixing(nn.Module):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.sin(q) * torch.cos(k) + v
 
 
 class Divided(nn.Module):
@@ -241,19 +197,6 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.last(self.expand(self.norm(self.project(x)))))
-
-
-class Silent(nn.Module):
-    """A shared module under two names, one call of which leaves nothing in the graph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = self.a
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.b(x)
-        return self.a(torch.relu(self.b(x)))
 
 
 class Writing(nn.Module):
