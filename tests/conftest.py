@@ -7,11 +7,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.architectures import build
 
 import modelexport as mx
 
 Exports = Callable[[str, str], mx.ExportResult]
+
+# The same examples every time: a test fails for what was changed, or not at all.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
