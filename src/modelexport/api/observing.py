@@ -108,7 +108,9 @@ class Observer:
         self._opened = opened
         self._reference = reference
         self._outputs = outputs
-        self._pairs = paired_names(graph.outputs, outputs)
+        self._labels: dict[str, list[str]] = {}
+        for name, label in paired_names(graph.outputs, outputs):
+            self._labels.setdefault(name, []).append(label)
         self._returned: dict[str, Difference] = {}
 
     def see(self, name: str, array: np.ndarray) -> None:
@@ -118,7 +120,7 @@ class Observer:
 
     def see_output(self, name: str, array: np.ndarray) -> None:
         """Compare a value with what the model returned, if it is returned."""
-        for _, label in (pair for pair in self._pairs if pair[0] == name):
+        for label in self._labels.get(name, ()):
             if self._reference.kept(self._outputs[label]):
                 self._returned[label] = self._compared(self._outputs[label], array)
 

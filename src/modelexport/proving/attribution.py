@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.sample import Sample, alike
@@ -86,14 +87,16 @@ class Court:
         truths = {key: found.truth for key, found in self._testimonies.items() if found.is_landmark}
         self._below = below(graph, truths)
         self._above = above(graph, truths)
-        unclear = {key: _SEVERAL if len(truth) > 1 else truth for key, truth in truths.items()}
-        self._unclear = {
-            key
-            for frontiers in (below(graph, unclear), above(graph, unclear))
-            for key, calls in frontiers.items()
-            if not calls.isdisjoint(_SEVERAL)
-        }
+        self._truths = truths
         self._known = {number for one in samples.values() for number in issuing.numbers(one)}
+
+    @cached_property
+    def _unclear(self) -> frozenset[str]:
+        """Keys of nodes beside a landmark that several modules made. Only nodes that nothing else decides ask."""
+        graph = self._graph
+        landmarks = {key: _SEVERAL if len(truth) > 1 else truth for key, truth in self._truths.items()}
+        around = (below(graph, landmarks), above(graph, landmarks))
+        return frozenset(key for found in around for key, calls in found.items() if not calls.isdisjoint(_SEVERAL))
 
     def proof(self) -> AttributionProof:
         return AttributionProof(tuple(map(self._judged, self._graph.nodes)))
@@ -157,7 +160,7 @@ class Court:
         if not extra:
             return Verdict.PROVED, "", owners & heard.truth
         around = self._below[node.key] | self._above[node.key] | shown
-        if not self._trouble and not all(self._takes_part(frozenset((one,)), around) for one in extra):
+        if not self._trouble and not all(self._takes_part(one, around) for one in extra):
             return Verdict.CONTRADICTED, "credited to a module that has nothing to do with it", shown
         return Verdict.NOT_PROVABLE, "credited to more modules than values show", shown
 
@@ -183,7 +186,7 @@ class Court:
         unclear = "between values that several modules made" if node.key in self._unclear else ""
         if silence := self._trouble or heard.silence or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
-        if not heard.idle and not all(self._takes_part(frozenset((one,)), around) for one in owners):
+        if not heard.idle and not all(self._takes_part(one, around) for one in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         return self._misplaced(owners, heard, under)
 
@@ -195,12 +198,11 @@ class Court:
             return Verdict.CONTRADICTED, "lies inside the work of another module", under
         return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
 
-    def _takes_part(self, owners: Frontier, around: Frontier) -> bool:
-        """Whether an owner did any of the work around a node, called somebody who did, or was called by one who did."""
+    def _takes_part(self, owner: ModuleCall, around: Frontier) -> bool:
+        """Whether it did any of the work around a node, called somebody who did, or was called by one who did."""
         stack = self._provenance.hierarchy.stack
         callers = {call for one in around for call in stack(one)}
-        called_from = {call for owner in owners for call in stack(owner)}
-        return not around or not owners.isdisjoint(callers) or not around.isdisjoint(called_from)
+        return not around or owner in callers or not around.isdisjoint(stack(owner))
 
     def _heard(self, node: Node) -> Testimony:
         seen = [self._samples[output] for output in node.outputs if output in self._samples]
