@@ -44,3 +44,30 @@ def test_outputs_are_paired_by_name_or_by_place() -> None:
     assert paired_names(["b", "a"], ["a", "b"]) == [("b", "b"), ("a", "a")]
     assert paired_names(["b", "b_2"], ["a", "b"]) == [("b", "a"), ("b_2", "b")]
     assert paired_names(["x", "a"], ["a", "y", "z"]) == [("x", "y"), ("a", "a")]
+
+
+class Hands(nn.Module):
+    """It returns what it was given, and a weight, under other names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"out": self.linear(x) + y, "given": x, "weight": self.linear.weight, "y": y}
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_what_is_handed_through_keeps_its_own_name(exporter: str, tmp_path: Path) -> None:
+    model = Hands().eval()
+    inputs = {"x": X, "y": X + 1}
+    result = mx.export(model, tmp_path / "m.onnx", inputs=inputs, exporter=exporter)
+    graph = onnx.load(result.path).graph
+    assert [value.name for value in graph.input] == ["x", "y"]
+    assert [value.name for value in graph.output] == ["out", "given", "weight", "y_output"]
+    assert "linear.weight" in {tensor.name for tensor in graph.initializer}
+    assert result.check is not None
+    assert result.check.ok
+    found = mx.verify(result.path, model, inputs=inputs)
+    assert found.ok
+    assert len(found.outputs) == 4

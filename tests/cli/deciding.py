@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import torch
+from corpus.networks.control import ValueDependent
 from torch import Tensor, nn
 
 Made = tuple[nn.Module, dict[str, Tensor]]
-
-
-class ByData(nn.Module):
-    """The values of its input decide which of its modules runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.yes = nn.Linear(4, 4)
-        self.no = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.yes(x) if x.sum() > 0 else self.no(x)
 
 
 class ByShape(nn.Module):
@@ -32,7 +21,7 @@ class ByShape(nn.Module):
 
 
 def by_data() -> Made:
-    return ByData(), _sample()
+    return ValueDependent(), _sample()
 
 
 def by_shape() -> Made:

@@ -185,7 +185,7 @@ class TestAPathThatChangesWithTheData:
     def test_dynamo_refuses(self, strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(*self.MODEL, "-o", tmp_path / "net.onnx", "--strategy", strategy) == 2
         error = capsys.readouterr().err
-        assert error.startswith("error: torch cannot export ByData with the dynamo exporter")
+        assert error.startswith("error: torch cannot export ValueDependent with the dynamo exporter")
         assert "data-dependent" in error
         assert error.endswith("Try --exporter torchscript.\n")
         assert "Traceback" not in error

@@ -136,7 +136,7 @@ class Comparison:
         crossing = {number for item in self.calls for number in (*item.inputs, *item.outputs)}
         reference = Reference(self.calls, samples, crossing.__contains__, lambda number: believed[names[number]])
         self.numbers = Numbers(reference, self.graph, self.crossings, tolerance)
-        self.numbers.outputs_differ = True  # these stories are about wrong results
+        self.numbers.finish(outputs_differ=True)  # these stories are about wrong results
 
     def see(self, **values: np.ndarray) -> Comparison:
         """Values of the graph, in the order in which they are made."""

@@ -12,7 +12,7 @@ from tests.building import model, node
 from tests.proving.stories import Comparison, numbers
 from tests.verifying import numbers as figures
 
-from modelexport.proving.divergence import call_numbers, first_divergence, merged
+from modelexport.proving.divergence import call_numbers, compared_calls, first_divergence, merged
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.verification import CallNumbers, Divergence, Status, Tolerance
 
@@ -33,7 +33,13 @@ def chain(**seen: np.ndarray) -> Comparison:
 
 
 def found(compared: Comparison) -> Divergence | None:
-    return first_divergence(compared.calls, compared.numbers, compared.graph, compared.crossings, compared.record)
+    return first_divergence(
+        compared_calls(compared.calls, compared.numbers),
+        compared.numbers,
+        compared.graph,
+        compared.crossings,
+        compared.record,
+    )
 
 
 def first(compared: Comparison) -> str:
@@ -43,7 +49,7 @@ def first(compared: Comparison) -> str:
 
 
 def statuses(compared: Comparison) -> dict[str, str]:
-    rows = call_numbers(compared.calls, compared.numbers, compared.record.hierarchy)
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record.hierarchy)
     return {str(row.call) or ".": str(row.status) for row in rows}
 
 
@@ -200,13 +206,13 @@ def test_who_was_given_nothing_that_is_known_diverges() -> None:
 
 def test_a_module_that_the_record_does_not_have_is_of_no_class() -> None:
     compared = chain(g=off(G))
-    rows = call_numbers(compared.calls, compared.numbers, Hierarchy.of([]))
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), Hierarchy.of([]))
     assert {row.class_name for row in rows} == {""}
 
 
 def test_rows_are_in_the_order_in_which_calls_end_and_have_figures() -> None:
     compared = chain(g=off(G))
-    rows = call_numbers(compared.calls, compared.numbers, compared.record.hierarchy)
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record.hierarchy)
     assert [str(row.call) for row in rows] == ["a", "b", "c", ""]
     assert [row.class_name for row in rows] == ["Block"] * 4
     assert rows[1].inputs is not None
@@ -218,7 +224,10 @@ def test_rows_are_in_the_order_in_which_calls_end_and_have_figures() -> None:
 def test_what_was_not_compared_says_why() -> None:
     calls = {**CALLS, "silent": "x >"}
     compared = Comparison(CHAIN, TAGS, calls, BELIEVED).see(x=X, h=H, y=Y)
-    rows = {str(row.call): row for row in call_numbers(compared.calls, compared.numbers, compared.record.hierarchy)}
+    rows = {
+        str(row.call): row
+        for row in call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record.hierarchy)
+    }
     assert (rows["b"].status, rows["b"].outputs) == (Status.NOT_COMPARED, None)
     assert rows["b"].reason == "what it returned is not in the graph"
     assert rows["silent"].reason == "it has no result of its own"

@@ -179,10 +179,10 @@ def test_what_a_module_is_given_in_the_place_of_something_else_is_wrong() -> Non
 
 def test_what_is_in_the_wrong_place_is_a_wrong_tag_where_the_model_returns_what_it_should() -> None:
     found = wired("h")
-    found.numbers.outputs_differ = False
+    found.numbers.finish(outputs_differ=False)
     assert agree(found.given("c")) == {"g": True}
     spoiled = between(x=X, h=H, q=WRONG)
-    spoiled.numbers.outputs_differ = False
+    spoiled.numbers.finish(outputs_differ=False)
     assert agree(spoiled.given("b")) == {"q": False}
 
 
@@ -218,7 +218,7 @@ def test_a_result_that_is_spoiled_beyond_recognition_inside_its_module_is_wrong(
     proto = model(node("Sin", "x", "p"), node("Neg", "p", "h"), node("Cos", "h", "y"))
     found = Comparison(proto, {**TAGS, "p": "a"}, CALLS, BELIEVED).see(x=X, p=H, h=numbers(9))
     assert agree(found.returned("a")) == agree(found.given("b")) == {"h": False}
-    found.numbers.outputs_differ = False
+    found.numbers.finish(outputs_differ=False)
     assert agree(found.returned("a")) == agree(found.given("b")) == {"p": True}
 
 

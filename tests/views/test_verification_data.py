@@ -45,6 +45,7 @@ def everything() -> Verification:
         verification(second, numbers("drop", None, None, class_name="Dropout", reason="nothing to do")),
         tolerance=Tolerance(rtol=0.5),
         outputs={"y": TINY},
+        skipped=("z",),
         divergence=replace(divergence, calls=(ModuleCall("fc", 1),), inputs=None, outputs=TINY),
         not_finite=(NotFinite("NaN", "h3", (ModuleCall(""),), False),),
         parameters=ParameterCheck(2, (ParameterDifference("fc.weight", "w", math.inf),)),
@@ -96,6 +97,7 @@ def test_json(everything: Verification) -> None:
             },
         ],
         "outputs": {"y": POOR},
+        "skipped": ["z"],
         "divergence": {
             "modules": ["fc#1"],
             "classes": ["Linear"],

@@ -169,6 +169,12 @@ class TestOrigins:
         start = shown.index("first divergence: conv (Conv2d) + bn#2 (BatchNorm2d)   SQNR 21 dB   (inputs are equal)")
         assert shown[start + 1] == "  at node h3; it does the work of all 2"
 
+    def test_modules_of_which_any_may_be_the_cause(self) -> None:
+        calls = ModuleCall("conv"), ModuleCall("bn", 2)
+        found = Divergence(calls, ("Conv2d", "BatchNorm2d"), "h3", None, difference(21))
+        line = "  at node h3; any of the 2 may be the cause: what passes between them could not be compared"
+        assert line in lines(replace(verification(), divergence=found))
+
     def test_a_node_has_a_name_and_a_result(self) -> None:
         found = Divergence((ModuleCall("fc"),), ("Linear",), "h3", None, difference(21), "node_7")
         assert "  at node node_7, which makes h3" in lines(replace(verification(), divergence=found))
@@ -296,3 +302,8 @@ def test_numbers_for_people() -> None:
     assert [cosine_text(number) for number in (1, -0.5, math.nan)] == ["1.000000", "-0.500000", "NaN"]
     assert reasons_text({"few": 1, "many": 2}) == "many: 2, few: 1"
     assert calls_text([ModuleCall(""), ModuleCall("a", 1)]) == "(model) + a#1"
+
+
+def test_outputs_that_were_not_compared_are_named_in_the_verdict() -> None:
+    found = replace(verification(numbers("fc", 120, 120)), skipped=("logits", "state"))
+    assert lines(found)[-1] == "what was compared agrees; not compared: output logits, state"

@@ -15,7 +15,7 @@ from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.sample import Sample, sample
 from modelexport.proving.crossings import Crossings, find_crossings
-from modelexport.proving.divergence import call_numbers, first_divergence
+from modelexport.proving.divergence import call_numbers, compared_calls, first_divergence
 from modelexport.proving.finiteness import origins
 from modelexport.proving.numbers import Numbers, Reference
 from modelexport.record.eager import CallTensors
@@ -127,12 +127,13 @@ class Observer:
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
         subject, numbers = self._opened.subject, self._numbers
         graph, provenance = subject.graph, subject.provenance
-        numbers.outputs_differ = not all(one.agrees for one in self._returned.values())
+        numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
+        compared = compared_calls(calls, numbers)
         return Finding(
-            calls=call_numbers(calls, numbers, provenance.hierarchy),
+            calls=call_numbers(compared.values(), provenance.hierarchy),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in self._returned),
-            divergence=first_divergence(calls, numbers, graph, self._opened.crossings, provenance),
+            divergence=first_divergence(compared, numbers, graph, self._opened.crossings, provenance),
             not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
         )

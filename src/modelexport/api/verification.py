@@ -270,7 +270,6 @@ def _proof(opened: Opened, watched: Watched, finding: Finding) -> AttributionPro
 
 def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
     """The worst of all samples."""
-    missing = dict.fromkeys(name for finding in findings for name in finding.missing)
     return Verification(
         file=str(opened.subject.path),
         reference=reference,
@@ -278,11 +277,9 @@ def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Pl
         tolerance=plan.tolerance,
         calls=merged([finding.calls for finding in findings]),
         outputs=_worst_outputs(findings),
+        skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.missing)),
         divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
         not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
-        notes=tuple(
-            f"output {name} was not compared: it is not in both, or its type cannot be read" for name in missing
-        ),
         seconds=clock.seconds,
     )
 

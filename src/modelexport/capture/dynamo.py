@@ -34,6 +34,7 @@ def export_dynamo(
 ) -> Exported:
     program, notes = _export(model, arguments, request)
     fixed = _fixed_symbols(program)
+    _return_values_of_its_own(program.model.graph)
     _name_outputs(program.model, request.output_names)
     before = index_model(_to_file(program.model).proto)
     exported = program.exported_program
@@ -48,8 +49,17 @@ def export_dynamo(
     return Exported(file, "dynamo", before, scopes, (*notes, *stuck))
 
 
+def _return_values_of_its_own(graph: ir.Graph) -> None:
+    """An input or a weight that is returned keeps its name: what is returned is a copy of it."""
+    for place, value in enumerate(graph.outputs):
+        if value.is_graph_input() or value.is_initializer():
+            copy = ir.Value(type=value.type, shape=value.shape)
+            graph.append(ir.node("Identity", [value], outputs=[copy]))
+            graph.outputs[place] = copy
+
+
 def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
-    """Torch gives a value that is returned under several names the last of them; it is to have the first."""
+    """Torch would give a value that is returned under several names the last of them; it is to have the first."""
     if len(names) == len(model.graph.outputs):
         for value, name in reversed(list(zip(model.graph.outputs, names, strict=True))):
             value.name = name
@@ -85,7 +95,6 @@ def _torch_export(
             verbose=False,
             opset_version=request.opset,
             dynamic_shapes=shapes,
-            output_names=list(request.output_names) or None,
         )
     except Exception as error:
         if dynamic:

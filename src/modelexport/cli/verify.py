@@ -70,8 +70,8 @@ def _report_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Make so many inputs."
 )
-@click.option("--atol", type=float, help="Absolute tolerance; by the number format if not given.")
-@click.option("--rtol", type=float, help="Relative tolerance; by the number format if not given.")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by the number format if not given.")
+@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by the number format if not given.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
 @click.option("--as-deployed", is_flag=True, help="Run FILE with ONNX Runtime's optimizations.")
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")

@@ -20,7 +20,7 @@ _SUSPICIOUS, _SUDDEN = 95.0, 20.0
 
 
 @dataclass(frozen=True)
-class _Compared:
+class Compared:
     """A call with what was found of its inputs and outputs."""
 
     item: CallTensors
@@ -36,18 +36,27 @@ class _Compared:
         return Difference.worst(pairing.difference for pairing in self.outputs)
 
 
-def call_numbers(calls: Iterable[CallTensors], numbers: Numbers, hierarchy: Hierarchy) -> tuple[CallNumbers, ...]:
-    return tuple(_numbers(compared, hierarchy) for compared in _compared(calls, numbers))
+def compared_calls(calls: Iterable[CallTensors], numbers: Numbers) -> dict[ModuleCall, Compared]:
+    return {
+        item.call: Compared(item, tuple(numbers.inputs_of(item)), tuple(numbers.outputs_of(item))) for item in calls
+    }
+
+
+def call_numbers(compared: Iterable[Compared], hierarchy: Hierarchy) -> tuple[CallNumbers, ...]:
+    return tuple(_numbers(one, hierarchy) for one in compared)
 
 
 def first_divergence(
-    calls: Sequence[CallTensors], numbers: Numbers, graph: Graph, crossings: Crossings, provenance: Provenance
+    compared: Mapping[ModuleCall, Compared],
+    numbers: Numbers,
+    graph: Graph,
+    crossings: Crossings,
+    provenance: Provenance,
 ) -> Divergence | None:
     """The first wrong value in the order of the file: nothing that it is made from is known to be wrong.
 
     Whatever crosses a call is looked at: what a module returned, and what it hands to a module that it calls.
     """
-    compared = {one.item.call: one for one in _compared(calls, numbers)}
     if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
         return None
     sharp = not numbers.is_coarse  # else the last bits of a coarse type look like something sudden
@@ -69,7 +78,7 @@ def first_divergence(
 
 
 def _wrong_values(
-    compared: Mapping[ModuleCall, _Compared], numbers: Numbers, crossings: Crossings, sharp: bool
+    compared: Mapping[ModuleCall, Compared], numbers: Numbers, crossings: Crossings, sharp: bool
 ) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
     returned = {number: one.item.call for one in reversed(list(compared.values())) for number in one.item.outputs}
@@ -109,12 +118,7 @@ def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) 
     return tuple(dict.fromkeys((call, *owners))) if len(owners) > 1 and call in owners else (call,)
 
 
-def _compared(calls: Iterable[CallTensors], numbers: Numbers) -> Iterable[_Compared]:
-    for item in calls:
-        yield _Compared(item, tuple(numbers.inputs_of(item)), tuple(numbers.outputs_of(item)))
-
-
-def _numbers(compared: _Compared, hierarchy: Hierarchy) -> CallNumbers:
+def _numbers(compared: Compared, hierarchy: Hierarchy) -> CallNumbers:
     call, inputs, outputs = compared.item.call, compared.numbers_in, compared.numbers_out
     reason = "" if outputs is not None else _why_not(compared.item)
     return CallNumbers(call, class_name(hierarchy, call), inputs, outputs, _status(inputs, outputs), reason)

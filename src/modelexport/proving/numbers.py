@@ -67,7 +67,6 @@ class Numbers:
     doubtful  by call and number: the same, in another shape and unlike it; it may as well be something else
     known     by value: what it holds, for values that hold what some value of the first run holds
     is_coarse  whether anything went through a type with few bits
-    outputs_differ  whether what the model returns is wrong
     """
 
     def __init__(self, reference: Reference, graph: Graph, crossings: Crossings, tolerance: Tolerance) -> None:
@@ -77,7 +76,7 @@ class Numbers:
         self.doubtful: _Noted = {}
         self.known: dict[str, frozenset[int]] = {}
         self.is_coarse = any(one.is_coarse for one in reference.samples.values())
-        self.outputs_differ = False
+        self._outputs_differ = False
         self._holding: dict[int, set[str]] = {}
         self._reference = reference
         self._graph = graph
@@ -86,6 +85,10 @@ class Numbers:
         self._lookup = Lookup(reference.samples)
         self._outputs = {item.call: item.outputs for item in reference.calls}
         self._inputs = {item.call: item.inputs for item in reference.calls}
+
+    def finish(self, *, outputs_differ: bool) -> None:
+        """Everything has been seen, and what the model returned was right or wrong."""
+        self._outputs_differ = outputs_differ
 
     def see(self, value: str, array: np.ndarray, seen: Sample) -> None:
         """Compare one value of the second run."""
@@ -124,12 +127,12 @@ class Numbers:
     def _chosen(self, call: ModuleCall, number: int, noted: _Noted, crossing: _Crossing) -> Pairing | None:
         """What is right, unless that is not what the call returned or was given."""
         right, suspect = self.right.get(number), noted.get((call, number))
-        if suspect is not None and suspect.value in self.known and not self.outputs_differ:
+        if suspect is not None and suspect.value in self.known and not self._outputs_differ:
             suspect = None  # all is computed as it should be: what is in the wrong place is a tag
         if right is None or suspect is None:
             return right or suspect
         crosses = any(call in crossing.get(value, ()) for value in self._holding[number])
-        if self.outputs_differ and suspect.certain and not crosses:
+        if self._outputs_differ and suspect.certain and not crosses:
             return suspect  # what is right stays inside, or is elsewhere
         related = suspect.value not in self.known and suspect.difference.cosine > _RELATED
         return suspect if related and self._is_made_from(suspect.value, number) else right

@@ -100,7 +100,8 @@ _FLOAT_NOISE = 140.0
 class Divergence:
     """Where the numbers go wrong first.
 
-    calls    the module call; several where one fused node does the work of all of them
+    calls    the module call; several where one fused node does the work of all of them, or, without `inputs`, where
+             what passes between them is not known and any of them may be the cause
     node     the key of the node whose value is the first that differs
     inputs   how well what goes in still agrees; None if nothing of it is in both
     name     of that node, if it has one
@@ -240,6 +241,7 @@ class Verification:
     samples     how many inputs it was run on; differences are the worst over all of them
     calls       module calls in the order in which they end
     outputs     what the model returns, by name
+    skipped     outputs that were not compared: they are not in both, or their type cannot be read
     divergence  where numbers go wrong first, if they do
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
@@ -251,6 +253,7 @@ class Verification:
     tolerance: Tolerance
     calls: tuple[CallNumbers, ...]
     outputs: Mapping[str, Difference]
+    skipped: tuple[str, ...] = ()
     divergence: Divergence | None = None
     not_finite: tuple[NotFinite, ...] = ()
     parameters: ParameterCheck | None = None

@@ -230,8 +230,15 @@ def _divergence(found: Divergence) -> Iterator[RenderableType]:
         f"   SQNR {decibels_text(found.outputs.sqnr)} dB   "
     )
     yield line.append(f"({_still(found.inputs)})", "dim")
-    fused = f"; it does the work of all {len(found.calls)}" if len(found.calls) > 1 else ""
-    yield plain(f"  at node {_node(found)}{fused}")
+    yield plain(f"  at node {_node(found)}{_shared(found)}")
+
+
+def _shared(found: Divergence) -> str:
+    if len(found.calls) < 2:
+        return ""
+    if found.inputs is None:
+        return f"; any of the {len(found.calls)} may be the cause: what passes between them could not be compared"
+    return f"; it does the work of all {len(found.calls)}"
 
 
 def _node(found: Divergence) -> str:
@@ -255,6 +262,8 @@ def _not_finite(found: NotFinite, verification: Verification) -> Text:
 
 
 def _verdict(verification: Verification) -> Text:
+    if verification.ok and verification.skipped:
+        return plain(f"what was compared agrees; not compared: output {', '.join(verification.skipped)}", "yellow")
     if verification.ok:
         return Text("everything agrees", "green")
     return plain(f"not as {verification.reference}: {', '.join(_wrong(verification))}", "bold red")
