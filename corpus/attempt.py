@@ -72,6 +72,8 @@ def judged(name: str, exporter: str, found: Verification) -> Result:
         return Result(name, exporter, Outcome.DEFECT, defects[0], proof, defects)
     if not found.numbers_agree:
         return Result(name, exporter, Outcome.DIVERGES, _first_wrong(found), proof)
+    if not found.ok:
+        return Result(name, exporter, Outcome.DEFECT, "its numbers agree, and verify finds something wrong", proof)
     return Result(name, exporter, Outcome.OK, proof=proof)
 
 

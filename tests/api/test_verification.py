@@ -10,6 +10,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 import modelexport as mx
@@ -121,10 +122,13 @@ def test_layers_left_in_training_mode_are_said(file: Path) -> None:
     assert model.training
 
 
-def test_a_model_that_is_different_each_time(file: Path) -> None:
-    torch.manual_seed(0)
+@pytest.mark.parametrize("state", [0, 1, 2])
+def test_a_model_that_is_different_each_time(file: Path, state: int) -> None:
+    dice = Dice().eval()
+    dice.load_state_dict(chain().state_dict())
+    torch.manual_seed(state)  # whatever somebody did before
     with pytest.raises(ModelUnrepeatable, match="each time"):
-        mx.verify(file, Dice().eval(), inputs=X)
+        mx.verify(file, dice, inputs=X)
 
 
 def test_a_model_that_has_nothing_to_do_with_the_file(file: Path) -> None:
@@ -245,3 +249,119 @@ def test_two_files_on_files_and_on_more(file: Path, tmp_path: Path) -> None:
 def test_inputs_that_are_too_many_for_two_files(file: Path) -> None:
     with pytest.raises(InputError, match="the file takes 1 inputs, and 2 were given"):
         mx.verify(file, against=file, inputs=(X, X))
+
+
+class Forked(nn.Module):
+    """Two ways out; and a place where one value can be taken for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(4, 4)
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        left = torch.tanh(self.left(x))
+        return {"left": left, "right": self.block(left)}
+
+
+@pytest.fixture
+def forked(tmp_path: Path) -> tuple[nn.Module, Path]:
+    torch.manual_seed(0)
+    net = Forked().eval()
+    path = tmp_path / "forked.onnx"
+    mx.export(net, path, inputs=X, exporter="torchscript", no_check=True)
+    return net, path
+
+
+def test_an_output_that_is_missing(forked: tuple[nn.Module, Path]) -> None:
+    net, path = forked
+    changed(path, path, lambda model: model.graph.output.remove(model.graph.output[-1]))
+    found = mx.verify(path, net, inputs=X)
+    assert not found.ok
+    assert found.missing == ("right",)
+    assert found.numbers_agree
+
+
+def test_a_value_in_the_wrong_place_is_blamed_on_who_put_it_there(forked: tuple[nn.Module, Path]) -> None:
+    """What the second part of the block reads is right by itself, and its maker did nothing wrong."""
+    net, path = forked
+
+    def rewire(model: onnx.ModelProto) -> None:
+        first, last = model.graph.node[-2:]
+        last.input[0] = first.input[0]
+
+    found = mx.verify(changed(path, path, rewire), net, inputs=X)
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == ["block"]
+    right = {str(row.call) for row in found.calls if row.status == "ok"}
+    assert right.isdisjoint(map(str, found.divergence.calls))
+
+
+def test_a_chosen_tolerance_is_the_only_one(file: Path, tmp_path: Path) -> None:
+    """The first module loses something that is allowed, the last one more than that."""
+    spoiled = changed(file, tmp_path / "a.onnx", scaled("first.0.bias", 1.0001))
+    changed(spoiled, spoiled, scaled("last.bias", 3.0))
+    found = mx.verify(spoiled, chain(), inputs=X, min_sqnr=40)
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == ["last"]
+    strict = mx.verify(spoiled, chain(), inputs=X)
+    assert strict.divergence is not None
+    assert [str(call) for call in strict.divergence.calls] == ["first.0"]
+
+
+class Gated(nn.Module):
+    """Only inputs above zero come to the second module's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low = nn.Linear(4, 4)
+        self.high = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.low(x) + self.high(torch.relu(x))
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_what_only_the_second_input_shows(tmp_path: Path, other: bool) -> None:
+    torch.manual_seed(0)
+    net = Gated().eval()
+    path = tmp_path / "gated.onnx"
+    mx.export(net, path, inputs=X.abs(), exporter="torchscript", no_check=True)
+    matrix = next(item.name for item in onnx.load(path).graph.initializer if item.name.startswith(("high", "onnx::")))
+    spoiled = changed(path, tmp_path / "spoiled.onnx", scaled(matrix, 2.0))
+    inputs = [{"x": -X.abs()}, {"x": X.abs()}]
+    reference: dict[str, object] = {"against": path} if other else {"model": net}
+    assert mx.verify(spoiled, inputs=inputs[0], **reference).numbers_agree  # type: ignore[arg-type]
+    found = mx.verify(spoiled, inputs=inputs, **reference)  # type: ignore[arg-type]
+    assert found.samples == 2
+    assert found.divergence is not None
+    assert [str(call) for call in found.divergence.calls] == ["high"]
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_a_quantized_file_in_both_directions(exporter: str, tmp_path: Path) -> None:
+    """One of two linear layers is quantized: what is lost is lost there."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 16), nn.Softmax(-1)).eval()
+    plain, int8 = tmp_path / "plain.onnx", tmp_path / "int8.onnx"
+    mx.export(net, plain, inputs=torch.randn(2, 4, 32), exporter=exporter, no_check=True)
+    record = mx.load(plain)
+    chosen = [entry.name for entry in record.nodes.values() if entry.attribution.module == "2"]
+    quantize_dynamic(plain, int8, nodes_to_quantize=chosen)
+    for file, other in ((int8, plain), (plain, int8)):
+        found = mx.verify(file, against=other)
+        assert found.divergence is not None
+        assert [str(call) for call in found.divergence.calls] == ["2"]
+        lost = {str(row.call): row.lost for row in found.calls if row.call.path and row.outputs is not None}
+        assert max(lost, key=lost.__getitem__) == "2"
+        assert lost["2"] > 50
+        assert lost["0"] == 0
+        assert mx.verify(file, against=other, min_sqnr=20).ok
+
+
+def test_models_of_another_size(file: Path, tmp_path: Path) -> None:
+    wide = tmp_path / "wide.onnx"
+    mx.export(Chain(6).eval(), wide, inputs=torch.ones(2, 6), no_check=True)
+    for other in ({"against": wide}, {"model": Chain(6).eval()}):
+        with pytest.raises(ModelMismatch, match=r"0 of 2 modules .*first\.0"):
+            mx.verify(file, **other)

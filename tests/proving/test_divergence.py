@@ -230,7 +230,7 @@ def test_what_was_not_compared_says_why() -> None:
     }
     assert (rows["b"].status, rows["b"].outputs) == (Status.NOT_COMPARED, None)
     assert rows["b"].reason == "what it returned is not in the graph"
-    assert rows["silent"].reason == "it has no result of its own"
+    assert rows["silent"].reason == "it returned no tensor that can be looked at"
     assert rows["a"].reason == ""
 
 

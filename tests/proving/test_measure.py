@@ -285,3 +285,16 @@ def test_what_is_not_finite_in_one_of_them_alone_is_as_bad_as_can_be(wrong: list
 
 def test_small_numbers_that_differ_are_not_equal() -> None:
     assert not compared([1e-23, 2e-23], [0, 0]).equal
+
+
+def test_numbers_whose_squares_overflow_are_compared() -> None:
+    big = np.full(8, 1e20, np.float32)
+    assert not measure(big, 2 * big, Tolerance()).agrees
+    assert measure(big, big, Tolerance()).equal
+    endless = np.array([1e15] * 8 + [np.inf], np.float32)
+    assert not measure(endless, np.where(np.isinf(endless), endless, 9e30).astype(np.float32), Tolerance()).agrees
+
+
+def test_decibels_do_not_decide_on_indices() -> None:
+    assert not measure(np.array([1000, 7]), np.array([1001, 7]), Tolerance(min_sqnr=30)).agrees
+    assert measure(np.array([1000, 7]), np.array([1001, 7]), Tolerance(atol=1)).agrees

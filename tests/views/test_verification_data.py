@@ -45,6 +45,7 @@ def everything() -> Verification:
         verification(second, numbers("drop", None, None, class_name="Dropout", reason="nothing to do")),
         tolerance=Tolerance(rtol=0.5),
         outputs={"y": TINY},
+        missing=("v",),
         skipped=("z",),
         divergence=replace(divergence, calls=(ModuleCall("fc", 1),), inputs=None, outputs=TINY),
         not_finite=(NotFinite("NaN", "h3", (ModuleCall(""),), False),),
@@ -97,6 +98,7 @@ def test_json(everything: Verification) -> None:
             },
         ],
         "outputs": {"y": POOR},
+        "missing": ["v"],
         "skipped": ["z"],
         "divergence": {
             "modules": ["fc#1"],

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.api.foreign import Source, prepared_for
+from modelexport.api.kinship import kinship
 from modelexport.api.observing import (
-    SAME_MODEL,
     Finding,
     Observer,
     Opened,
     Sampler,
     open_tagged,
     see_stored_outputs,
-    shared_modules,
 )
 from modelexport.api.surroundings import Clock
 from modelexport.api.verification import Plan, drawing_notes, summed
@@ -43,7 +42,7 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
     from modelexport.capture.spool import Spool
 
     opened, believed = open_tagged(path), open_tagged(other)
-    _check_kinship(opened, believed)
+    notes = _kinship_notes(opened, believed)
     pieces = PiecewiseRun(opened.file, opened.wanted, optimize=plan.as_deployed, often=plan.several)
     reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
     findings: list[Finding] = []
@@ -56,9 +55,9 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
                 observer = Observer(opened, recorder.reference(), recorder.outputs, plan.tolerance)
                 pieces.run(_taken(feed, opened), observer.see)
                 see_stored_outputs(opened, observer, pieces.constants)
-            findings.append(observer.finding(recorder.calls))
+            findings.append(replace(observer.finding(recorder.calls), seen={}))
     found = summed(opened, str(other), findings, plan, clock)
-    return replace(found, notes=(*found.notes, *drawing_notes(opened), *drawing_notes(believed)))
+    return replace(found, notes=(*notes, *found.notes, *drawing_notes(opened), *drawing_notes(believed)))
 
 
 class _Recorder:
@@ -163,12 +162,11 @@ def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarr
     return feed_for(opened.file.proto, feed)
 
 
-def _check_kinship(opened: Opened, believed: Opened) -> None:
-    mine, theirs = opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy
-    shared = shared_modules(mine, theirs)
-    if shared < SAME_MODEL * len(mine.modules):
+def _kinship_notes(opened: Opened, believed: Opened) -> tuple[str, ...]:
+    found = kinship(opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy)
+    if not found.related:
         raise ModelMismatch(
-            f"{opened.subject.path} and {believed.subject.path} are not of one model: "
-            f"{shared} of {len(mine.modules)} modules are in both",
+            f"{opened.subject.path} and {believed.subject.path} are not of one model: {found}",
             "Give two files that were made from the same model.",
         )
+    return found.notes

@@ -19,11 +19,7 @@ from modelexport.proving.divergence import call_numbers, compared_calls, first_d
 from modelexport.proving.finiteness import origins
 from modelexport.proving.numbers import Numbers, Reference
 from modelexport.record.eager import CallTensors
-from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
-
-# Of its modules: another version of a model may have some more or fewer.
-SAME_MODEL = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,11 +42,6 @@ def open_tagged(path: Path) -> Opened:
     file = open_model(path)
     subject = read_subject(file, path)
     return Opened(file, subject, find_crossings(subject.graph, subject.provenance))
-
-
-def shared_modules(a: Hierarchy, b: Hierarchy) -> int:
-    """How many modules of the one have the same path and class in the other."""
-    return sum(path in b.modules and b.modules[path].class_name == own.class_name for path, own in a.modules.items())
 
 
 def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
@@ -86,12 +77,14 @@ class Finding:
     """What one sample showed.
 
     seen     samples of the file's values
-    missing  outputs of the reference that nothing was compared with
+    missing  outputs of the reference that the file does not have
+    skipped  outputs that it has and that were not compared
     """
 
     calls: tuple[CallNumbers, ...]
     outputs: Mapping[str, Difference]
     missing: tuple[str, ...]
+    skipped: tuple[str, ...]
     divergence: Divergence | None
     not_finite: tuple[NotFinite, ...]
     seen: Mapping[str, Sample]
@@ -129,10 +122,12 @@ class Observer:
         graph, provenance = subject.graph, subject.provenance
         numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
         compared = compared_calls(calls, numbers)
+        paired = {label for labels in self._labels.values() for label in labels}
         return Finding(
             calls=call_numbers(compared.values(), provenance.hierarchy),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
-            missing=tuple(name for name in self._outputs if name not in self._returned),
+            missing=tuple(name for name in self._outputs if name not in paired),
+            skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
             divergence=first_divergence(compared, numbers, graph, self._opened.crossings, provenance),
             not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.foreign import Source, prepared_for
+from modelexport.api.kinship import kinship
 from modelexport.api.observing import (
-    SAME_MODEL,
     Finding,
     Observer,
     Opened,
     open_tagged,
     see_stored_outputs,
-    shared_modules,
 )
 from modelexport.api.surroundings import Clock, need_torch
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed
@@ -97,10 +96,10 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
                 watched = _watched(run, spool, plan.seed)
             with clock.step("file"), _weights_said(parameters):
                 finding = _finding(opened, pieces, run.arguments, watched, spool, plan.tolerance)
-        findings.append(finding)
         if plan.proof and not plan.as_deployed and proof is None:
             with clock.step("proof"):
                 proof = _proof(opened, watched, finding)
+        findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     found = summed(opened, runs.prepared.source, findings, plan, clock)
     return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
 
@@ -112,8 +111,11 @@ class _Runs:
         files = plan.files
         self._opened, self._source, self._plan, self._clock = opened, source, plan, clock
         given = files[0] if files else plan.inputs
+        self._more: Sequence[object] = files[1:]
+        if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
+            given, *self._more = given
         self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
-        _check_same_model(opened, self.prepared)
+        self._kinship_notes = _kinship_notes(opened, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
 
@@ -121,15 +123,20 @@ class _Runs:
         from modelexport.capture.redrawing import redrawn
 
         yield self.first
-        for path in self._plan.files[1:]:
-            again = replace(self._source, model=self.prepared.module, inputs=path)
+        for inputs in self._more:
+            again = replace(self._source, model=self.prepared.module, inputs=inputs)
             yield self._traced(prepared_for(self._opened.file.proto, again, self._clock))
-        for number in range(max(1, len(self._plan.files)), self._plan.samples):
+        for number in range(1 + len(self._more), self._plan.samples):
             yield self._trace(redrawn(self.first.arguments, self._plan.seed + number))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self.prepared.notes, *self.first.notes, *_random_notes(self._opened, self.prepared.module))
+        return (
+            *self._kinship_notes,
+            *self.prepared.notes,
+            *self.first.notes,
+            *_random_notes(self._opened, self.prepared.module),
+        )
 
     def _traced(self, prepared: Prepared) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
@@ -149,9 +156,14 @@ class _Runs:
         return self._trace(prepared.inputs)
 
     def _trace(self, arguments: CallArguments) -> TracedRun:
+        import torch
+
         from modelexport.capture.session import trace
 
-        return trace(self.prepared.module, arguments)
+        # Not the state that somebody left: a second run with other random numbers is to be one.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._plan.seed)
+            return trace(self.prepared.module, arguments)
 
 
 def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
@@ -174,24 +186,24 @@ def _some(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
-def _check_same_model(opened: Opened, prepared: Prepared) -> None:
+def _kinship_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.subject.provenance.hierarchy
-    shared = shared_modules(recorded, Hierarchy.of(read_modules(prepared.module)))
-    if shared < SAME_MODEL * len(recorded.modules):
+    found = kinship(recorded, Hierarchy.of(read_modules(prepared.module)))
+    if not found.related:
         raise ModelMismatch(
-            f"{opened.subject.path} was not made from {prepared.source}: "
-            f"{shared} of the {len(recorded.modules)} modules in its record are in the model",
+            f"{opened.subject.path} was not made from {prepared.source}: {found}",
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
+    return found.notes
 
 
 def _parameters(opened: Opened, run: TracedRun, pieces: PiecewiseRun) -> ParameterCheck:
-    from modelexport.capture.arrays import to_array
+    from modelexport.capture.arrays import as_held
     from modelexport.capture.hierarchy import tensors_of
 
-    held = {name: to_array(tensor) for name, tensor in tensors_of(run.model).items()}
+    held = {name: as_held(tensor) for name, tensor in tensors_of(run.model).items()}
     return compare_parameters(run.hierarchy, opened.subject.provenance, held, pieces.constants())
 
 
@@ -277,7 +289,8 @@ def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Pl
         tolerance=plan.tolerance,
         calls=merged([finding.calls for finding in findings]),
         outputs=_worst_outputs(findings),
-        skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.missing)),
+        missing=tuple(dict.fromkeys(name for finding in findings for name in finding.missing)),
+        skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.skipped)),
         divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
         not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
         seconds=clock.seconds,

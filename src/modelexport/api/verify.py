@@ -43,7 +43,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
 
     model    what the file was exported from; it runs, and what each module is given and returns is compared
     against  another file of the same model, in the place of the model; `model` then only makes the inputs
-    inputs   as in `export`; or a sequence of .npz files, each of them one sample
+    inputs   as in `export`; or a sequence of .npz files, or a list of dictionaries, each of them one sample
     samples  how many inputs to run on; the first is the given or made one, the others are drawn like it
     """
     if model is None and against is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -18,6 +19,14 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
         tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
     array: np.ndarray = (tensor.float() if tensor.dtype in _WIDENED else tensor).numpy()
     return array
+
+
+def as_held(tensor: torch.Tensor) -> np.ndarray:
+    """The same in the type that it has, without a copy where that is possible."""
+    if tensor.dtype is not torch.bfloat16:
+        return to_array(tensor)
+    bits: np.ndarray = tensor.detach().cpu().contiguous().view(torch.int16).numpy()
+    return bits.view(ml_dtypes.bfloat16)
 
 
 def print_of(tensor: torch.Tensor) -> Fingerprint:

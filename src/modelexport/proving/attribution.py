@@ -184,7 +184,7 @@ class Court:
         if under and owners <= around and (under <= owners or (owners & under and owners & over)):
             return Verdict.ENCLOSED, heard.silence or ("hands on what it reads" if heard.idle else ""), owners & under
         unclear = "between values that several modules made" if node.key in self._unclear else ""
-        if silence := self._trouble or heard.silence or unclear:
+        if silence := heard.silence or self._trouble or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
         if not heard.idle and not all(self._takes_part(one, around) for one in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around

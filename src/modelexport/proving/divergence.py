@@ -28,6 +28,10 @@ class Compared:
     outputs: tuple[Pairing, ...]
 
     @property
+    def is_right(self) -> bool:
+        return bool(self.outputs) and all(pairing.difference.agrees for pairing in self.outputs)
+
+    @property
     def numbers_in(self) -> Difference | None:
         return Difference.worst(pairing.difference for pairing in self.inputs)
 
@@ -59,8 +63,9 @@ def first_divergence(
     """
     if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
         return None
-    sharp = not numbers.is_coarse  # else the last bits of a coarse type look like something sudden
-    wrong = _wrong_values(compared, numbers, crossings, sharp)
+    # Else the last bits of a coarse type look like something sudden, or what somebody allowed.
+    sharp = not numbers.is_coarse and not numbers.tolerance.is_chosen
+    wrong = _wrong_values(compared, numbers, crossings, provenance.hierarchy, sharp)
     made = [value for value in wrong if value in graph.producers]
     first = min(made, key=lambda value: graph.producers[value].position, default=None)
     if first is None:
@@ -78,7 +83,7 @@ def first_divergence(
 
 
 def _wrong_values(
-    compared: Mapping[ModuleCall, Compared], numbers: Numbers, crossings: Crossings, sharp: bool
+    compared: Mapping[ModuleCall, Compared], numbers: Numbers, crossings: Crossings, hierarchy: Hierarchy, sharp: bool
 ) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
     returned = {number: one.item.call for one in reversed(list(compared.values())) for number in one.item.outputs}
@@ -96,7 +101,11 @@ def _wrong_values(
                 continue
             maker = compared.get(made_in[0])
             if _is_origin(None if maker is None else maker.numbers_in, pairing.difference, sharp):
-                found.setdefault(pairing.value, (made_in[0], pairing.difference))
+                blamed = made_in[0]
+                if maker is not None and maker.is_right:
+                    # It did its work, and whoever called this one handed it to the wrong place.
+                    blamed = next(iter(hierarchy.stack(one.item.call)[-2:-1]), blamed)
+                found.setdefault(pairing.value, (blamed, pairing.difference))
     return found
 
 
@@ -133,7 +142,7 @@ def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
 
 
 def _why_not(item: CallTensors) -> str:
-    return "what it returned is not in the graph" if item.outputs else "it has no result of its own"
+    return "what it returned is not in the graph" if item.outputs else "it returned no tensor that can be looked at"
 
 
 def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:

@@ -12,11 +12,13 @@ from modelexport.graph.sample import Sample
 from modelexport.record.verification import Difference, Tolerance
 
 _SLICE = 1 << 16
-# Of a tensor's usual size: a hundred times what the same arithmetic in another order was seen to change in float32.
+# A hundred times what the same arithmetic in another order was seen to change in float32: of numbers about one, which
+# may cancel out and leave nothing but that, and of a tensor's usual size.
 _ATOL, _RTOL = 1e-5, 1e-4
 # What tools write for an infinity: the largest number of some type, or what converters to float16 take by default.
 _STAND_INS = (1e4, 65504.0)
 _ENDLESS = 3.38e38
+_HUGE = 1e14
 
 
 def fitting(tolerance: Tolerance, seen: Sample) -> Tolerance:
@@ -37,10 +39,9 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
         sums.add(one, other)
     # What is not finite in one of them only is noise beyond any signal.
     sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
-    within = sums.within
+    fits = sums.within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
     if reference.dtype.kind in "iub" and got.dtype.kind in "iub":
-        within = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
-    fits = within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
+        fits = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
     cosine = _cosine(sums)
     return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, bool(fits) and not sums.unlike)
 
@@ -108,20 +109,21 @@ def _as_float(values: np.ndarray) -> np.ndarray:
 
 
 def _finite_pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """The elements that are finite in both, and how many are unlike in not being so.
+    """The elements that are finite in both, in double precision, and how many are unlike in not being so.
 
-    Masks are full of infinities, or of the largest number of some type in their place: one is as good as the other.
+    Masks are full of infinities, or of the largest number of some type in their place, or of that after some more
+    arithmetic: one is as good as the other.
     """
     with np.errstate(all="ignore"):
-        small = np.sqrt(np.finfo(np.float32).max) / _SLICE
-        plain = (np.abs(one) < small) & (np.abs(other) < small)
+        sizes = np.abs(one), np.abs(other)
+        endless = sizes[0] >= _ENDLESS, sizes[1] >= _ENDLESS
+        plain = (sizes[0] < _ENDLESS) & (sizes[1] < _ENDLESS)
         both_nan = np.isnan(one) & np.isnan(other)
-        far = (np.abs(one) >= small) & (np.abs(other) >= small)
-        endless = np.abs(one) >= _ENDLESS, np.abs(other) >= _ENDLESS
+        huge = (endless[0] | endless[1]) & (np.minimum(*sizes) >= _HUGE)
         stands_in = (endless[0] & _is_stand_in(other)) | (endless[1] & _is_stand_in(one))
-        same_side = (far | stands_in) & (np.sign(one) == np.sign(other))
+        same_side = (huge | stands_in) & (np.sign(one) == np.sign(other))
     unlike = int(np.count_nonzero(~(plain | both_nan | same_side)))
-    return one[plain], other[plain], unlike
+    return one[plain].astype(np.float64), other[plain].astype(np.float64), unlike
 
 
 def _is_stand_in(values: np.ndarray) -> np.ndarray:

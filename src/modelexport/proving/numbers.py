@@ -81,7 +81,7 @@ class Numbers:
         self._reference = reference
         self._graph = graph
         self._crossings = crossings
-        self._tolerance = tolerance
+        self.tolerance = tolerance
         self._lookup = Lookup(reference.samples)
         self._outputs = {item.call: item.outputs for item in reference.calls}
         self._inputs = {item.call: item.inputs for item in reference.calls}
@@ -184,7 +184,7 @@ class Numbers:
     def measured(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         """How far an array is from a value of the first run."""
         coarser = max(seen, self._reference.samples[number], key=lambda one: one.grain)
-        return measure(self._reference.get(number), array, fitting(self._tolerance, coarser))
+        return measure(self._reference.get(number), array, fitting(self.tolerance, coarser))
 
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:

@@ -21,8 +21,6 @@ from modelexport.record.verification import ParameterCheck, ParameterDifference
 
 # How the record says that a weight is more than one parameter.
 _MIXED = frozenset({"absorbed", "folded"})
-# Factors that differ by less than this are one factor.
-_UNEQUAL = 1e-3
 # Steps of a number format that what was computed from a parameter may be off.
 _ROUNDING = 4
 
@@ -167,7 +165,7 @@ def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution)
     named = name in held.names
     if nearest.equal:
         kin = _Kin.EQUAL
-    elif any(_is_rescaled(ours, view, precision, uniformly=not named) for view in views):
+    elif (_is_mixed(attribution) or not named) and any(_is_rescaled(ours, view, precision) for view in views):
         kin = _Kin.DERIVED
     else:
         kin = _Kin.LIKELY if _can_be_copy(attribution, array, named=named) else _Kin.UNKNOWN
@@ -181,8 +179,12 @@ def _views(shape: tuple[int, ...], weight: np.ndarray) -> Iterator[np.ndarray]:
         yield sampled(weight).T
 
 
+def _is_mixed(attribution: Attribution) -> bool:
+    return any(item.kind is EvidenceKind.PARAMETER and item.source in _MIXED for item in attribution.evidence)
+
+
 def _can_be_copy(attribution: Attribution, weight: np.ndarray, *, named: bool) -> bool:
-    if any(item.kind is EvidenceKind.PARAMETER and item.source in _MIXED for item in attribution.evidence):
+    if _is_mixed(attribution):
         return False
     # Without its name a vector may be anything that was computed; a matrix in the module of a matrix is hardly that.
     is_matrix = sum(size > 1 for size in weight.shape) > 1
@@ -197,23 +199,18 @@ def _gap(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> _Gap:
     return _Gap(equal, float(difference.max()), float(np.sqrt(np.mean(np.square(difference)))))
 
 
-def _is_rescaled(ours: np.ndarray, weight: np.ndarray, precision: Precision, *, uniformly: bool) -> bool:
-    """Whether each row, or each column, is a multiple of the parameter's: a norm was folded in, or a factor.
-
-    uniformly  one factor for all of them counts too
-    """
+def _is_rescaled(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> bool:
+    """Whether each row, or each column, is a multiple of the parameter's: a norm was folded in, or a factor."""
     if min(ours.shape) < 2 or not (np.isfinite(ours).all() and np.isfinite(weight).all()):
         return False
     pairs = ((ours, weight), (ours.T, weight.T))
-    return any(_are_parallel(a, b, _ROUNDING * precision.step, uniformly=uniformly) for a, b in pairs)
+    return any(_are_parallel(a, b, _ROUNDING * precision.step) for a, b in pairs)
 
 
-def _are_parallel(ours: np.ndarray, weight: np.ndarray, tolerance: float, *, uniformly: bool) -> bool:
+def _are_parallel(ours: np.ndarray, weight: np.ndarray, tolerance: float) -> bool:
     sizes, along = np.linalg.norm(ours, axis=1), np.einsum("ij,ij->i", ours, weight)
     if not (sizes > 0).all():
         return False
     factors = along / np.square(sizes)
     rest = np.linalg.norm(weight - factors[:, None] * ours, axis=1)
-    if (rest > tolerance * np.abs(factors) * sizes).any():
-        return False
-    return uniformly or float(np.ptp(factors)) > max(_UNEQUAL, tolerance) * float(np.abs(factors).max())
+    return bool((rest <= tolerance * np.abs(factors) * sizes).all())

@@ -232,6 +232,11 @@ class Tolerance:
     rtol: float | None = None
     min_sqnr: float | None = None
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether somebody chose it."""
+        return self != Tolerance()
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -241,7 +246,8 @@ class Verification:
     samples     how many inputs it was run on; differences are the worst over all of them
     calls       module calls in the order in which they end
     outputs     what the model returns, by name
-    skipped     outputs that were not compared: they are not in both, or their type cannot be read
+    missing     outputs that the file does not have
+    skipped     outputs that were not compared: their type cannot be read
     divergence  where numbers go wrong first, if they do
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
@@ -253,6 +259,7 @@ class Verification:
     tolerance: Tolerance
     calls: tuple[CallNumbers, ...]
     outputs: Mapping[str, Difference]
+    missing: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     divergence: Divergence | None = None
     not_finite: tuple[NotFinite, ...] = ()
@@ -268,10 +275,10 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Something was compared, nothing differs, and no attribution is contradicted."""
+        """Something was compared, nothing differs or is missing, and no attribution is contradicted."""
         weights = self.parameters is None or not self.parameters.differing
         tags = self.proof is None or not self.proof.contradicted
-        return bool(self.outputs) and self.numbers_agree and weights and tags
+        return bool(self.outputs) and not self.missing and self.numbers_agree and weights and tags
 
     def ranked(self) -> tuple[CallNumbers, ...]:
         """Calls by the decibels that they lose, most first."""

@@ -44,6 +44,7 @@ def verification_json(verification: Verification) -> str:
         "parameters": None if found.parameters is None else _parameters(found.parameters),
         "calls": [_call(item) for item in found.calls],
         "outputs": {name: _difference(item) for name, item in found.outputs.items()},
+        "missing": list(found.missing),
         "skipped": list(found.skipped),
         "divergence": None if found.divergence is None else _divergence(found.divergence),
         "not_finite": [_not_finite(item) for item in found.not_finite],

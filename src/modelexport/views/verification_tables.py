@@ -46,6 +46,8 @@ def verification_tables(verification: Verification, shown: Shown) -> Iterator[Re
     yield from _origins(verification)
     if verification.proof is not None:
         yield from proof_tables(verification.proof, shown.everything)
+    elif verification.parameters is not None:
+        yield Text("attribution: not looked at", "dim")
     yield _verdict(verification)
     for note in verification.notes:
         yield plain(f"note: {note}", "yellow")
@@ -272,6 +274,8 @@ def _verdict(verification: Verification) -> Text:
 def _wrong(verification: Verification) -> Iterator[str]:
     if not verification.outputs:
         yield "no output could be compared"
+    if verification.missing:
+        yield f"output {', '.join(verification.missing)} is missing"
     if verification.parameters is not None and verification.parameters.differing:
         yield "weights differ"
     if not verification.numbers_agree:
