@@ -60,6 +60,7 @@ class Graph:
 
     owners  graph id of a body, mapped to the key of the node that holds it
     yields  graph id of a body, mapped to the value ids that it returns
+    takes   the same, to the value ids that it is given
     """
 
     nodes: tuple[Node, ...]
@@ -68,6 +69,7 @@ class Graph:
     initializers: Mapping[str, Tensor]
     owners: Mapping[str, str]
     yields: Mapping[str, tuple[str, ...]]
+    takes: Mapping[str, tuple[str, ...]]
 
     @cached_property
     def by_key(self) -> Mapping[str, Node]:
@@ -85,6 +87,14 @@ class Graph:
                 if value:
                     found.setdefault(value, []).append(node)
         return {value: tuple(nodes) for value, nodes in found.items()}
+
+    @cached_property
+    def bodies(self) -> Mapping[str, tuple[str, ...]]:
+        """By the key of a node that holds bodies: their ids."""
+        found: dict[str, list[str]] = {}
+        for graph_id, owner in self.owners.items():
+            found.setdefault(owner, []).append(graph_id)
+        return {owner: tuple(ids) for owner, ids in found.items()}
 
     @cached_property
     def runners(self) -> Mapping[str, tuple[str, ...]]:
@@ -153,6 +163,7 @@ def index_model(model: onnx.ModelProto) -> Graph:
         initializers=MappingProxyType(builder.initializers),
         owners=MappingProxyType(builder.owners),
         yields=MappingProxyType(builder.yields),
+        takes=MappingProxyType(builder.takes),
     )
 
 
@@ -162,6 +173,7 @@ class _Builder:
         self.initializers: dict[str, Tensor] = {}
         self.owners: dict[str, str] = {}
         self.yields: dict[str, tuple[str, ...]] = {}
+        self.takes: dict[str, tuple[str, ...]] = {}
 
     def add_graph(self, graph: onnx.GraphProto, graph_id: str, outer: Mapping[str, str]) -> None:
         """`outer` maps names visible from enclosing graphs to value ids."""
@@ -172,6 +184,7 @@ class _Builder:
         for tensor in graph.initializer:
             self.initializers[names[tensor.name]] = _tensor(tensor, names[tensor.name])
         self.yields[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
+        self.takes[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
         for node in graph.node:
             self.add_node(node, graph_id, names)
 
@@ -180,6 +193,7 @@ class _Builder:
         own = [*function.input, *(output for node in function.node for output in node.output)]
         names = {name: _value_id(graph_id, name) for name in own if name}
         self.yields[graph_id] = tuple(names.get(name, name) for name in function.output)
+        self.takes[graph_id] = tuple(names[name] for name in function.input if name)
         for node in function.node:
             self.add_node(node, graph_id, names)
 

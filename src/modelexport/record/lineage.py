@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from modelexport.record.evidence import Confidence
+
 
 class Relation(StrEnum):
     """How a node came from its sources."""
 
     KEPT = "kept"
+    RENAMED = "renamed"
     REWRITTEN = "rewritten"
     FUSED = "fused"
+    SPLIT = "split"
     SHARED = "shared"
     FOLDED = "folded"
     INTRODUCED = "introduced"
@@ -24,6 +28,7 @@ class Link:
 
     sources: tuple[str, ...]
     relation: Relation
+    confidence: Confidence = Confidence.EXACT
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,103 @@
+"""What is known of values: which classes of the graph after are which classes of the graph before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from modelexport.graph.index import Node
+from modelexport.lineage.classes import NOTHING, Classes
+from modelexport.lineage.operators import family, is_commutative
+
+
+class Anchors:
+    """
+    known   classes after, mapped to classes before
+    also    further classes before that a class after stands for: what lay between did nothing, or is gone
+    alike   constants before that hold the same but for type and shape, mapped to one of them
+    """
+
+    def __init__(self, before: Classes, after: Classes) -> None:
+        self.before, self.after = before, after
+        self.known: dict[int, int] = {}
+        self.also: dict[int, dict[int, None]] = {}
+        self.alike: Mapping[int, int] = {}
+
+    def __contains__(self, place: int) -> bool:
+        return place in self.known
+
+    def get(self, place: int) -> int:
+        """The class before, or NOTHING."""
+        return self.known.get(place, NOTHING)
+
+    def add(self, place: int, other: int) -> bool:
+        """Whether this was news. The first word counts; another one is kept beside it."""
+        if NOTHING in (place, other) or place in self.after.constants:
+            return False
+        if place in self.known:
+            if self.known[place] != other:
+                self.also.setdefault(place, {})[other] = None
+            return False
+        self.known[place] = other
+        return True
+
+    def agreement(self, node: Node, origin: Node) -> int | None:
+        """How many inputs of two nodes are known to be the same; None if they cannot do the same work."""
+        kind = family(node.op_type)
+        if kind != family(origin.op_type):
+            return None
+        mine, theirs = self.after.inputs(node), self.before.inputs(origin)
+        same_operator = node.op_type == origin.op_type
+        if same_operator and not is_commutative(kind):
+            return self._in_place(mine, theirs)
+        return self._anywhere(mine, theirs, strictly=same_operator)
+
+    def is_same_work(self, node: Node, origin: Node) -> bool:
+        """Whether nothing can have been thrown in: the same operator with the same constants."""
+        if node.op_type != origin.op_type or len(self.after.data_inputs(node)) != len(self.before.data_inputs(origin)):
+            return False
+        mine = {self._group(self.get(place)) for place in self.after.constant_inputs(node)}
+        theirs = {self._group(place) for place in self.before.constant_inputs(origin)}
+        small = {place for place in theirs if self.before.constants.get(place) is not None}
+        return theirs <= mine or (NOTHING not in mine and theirs - mine <= small)
+
+    def _in_place(self, mine: Sequence[int], theirs: Sequence[int]) -> int | None:
+        found = 0
+        for place, other in zip(mine, theirs, strict=False):
+            known = self.get(place)
+            if NOTHING in (known, other):
+                continue
+            if self._group(known) == self._group(other):
+                found += 1
+            elif self._contradict(place, other) and not self._is_next(known, other):
+                return None
+        return found
+
+    def _anywhere(self, mine: Sequence[int], theirs: Sequence[int], *, strictly: bool) -> int | None:
+        """The same for inputs whose places mean nothing. An operator that does more may read more."""
+        left = [other for other in theirs if other != NOTHING]
+        present = len(left)
+        strange: list[int] = []
+        for place in mine:
+            known = self.get(place)
+            same = next((other for other in left if self._group(known) == self._group(other)), None)
+            if same is not None:
+                left.remove(same)
+            elif known != NOTHING:
+                strange.append(place)
+        if strictly and any(self._contradict(place, other) for place in strange for other in left):
+            rest = [other for other in left if other not in self.before.constants]
+            if len(strange) != 1 or len(rest) != 1 or not self._is_next(self.get(strange[0]), rest[0]):
+                return None
+        return present - len(left)
+
+    def _contradict(self, place: int, other: int) -> bool:
+        """Whether two values in the same place cannot be the same: a constant may stand for what was computed."""
+        return (place in self.after.constants) == (other in self.before.constants)
+
+    def _is_next(self, known: int, other: int) -> bool:
+        """Whether one value is made from the other alone: what did that may have been dropped."""
+        maker = self.before.makers.get(other)
+        return maker is not None and self.before.content(maker) == [known]
+
+    def _group(self, place: int) -> int:
+        return self.alike.get(place, place)

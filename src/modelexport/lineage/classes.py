@@ -1,0 +1,137 @@
+"""Values that are the same as far as their meaning goes, and what makes and reads each of them.
+
+Tools merge equal computations, and add casts and quantizers between any two nodes. So what is linked are not values but
+classes of them: values that equal operators compute from equal inputs, and whatever is only handed on in another type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from modelexport.graph.index import Graph, Node
+from modelexport.lineage.operators import family, is_commutative, is_passing, is_random, is_view
+
+# In the place of an input or output that is left out.
+NOTHING = -1
+
+
+class Classes:
+    """The values of one graph by class.
+
+    of         the class of each value
+    nodes      one node for each distinct computation, in file order: the others are its twins
+    twins      by the key of such a node: all nodes that do the same, itself first
+    passing    nodes that hand a value on
+    makers     the node that makes the values of a class
+    readers    the nodes that read a value of a class
+    constants  classes that hold constants: the content if it is known, else nothing
+    names      one value of each class that is a constant
+    literals   nodes that only hold a constant
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.of: dict[str, int] = {}
+        self.nodes: list[Node] = []
+        self.twins: dict[str, list[Node]] = {}
+        self.passing: list[Node] = []
+        self.literals: list[Node] = []
+        self.makers: dict[int, Node] = {}
+        self.readers: dict[int, list[Node]] = {}
+        self.constants: dict[int, bytes | None] = {}
+        self.names: dict[int, str] = {}
+        self._numbers: dict[object, int] = {}
+        self._inputs: dict[str, tuple[int, ...]] = {}
+        self._holders = frozenset(graph.owners.values())
+        self._first: dict[object, Node] = {}
+        for tensor in graph.initializers.values():
+            self._add_constant(tensor.name, tensor.content)
+        for node in graph.nodes:
+            self._add(node)
+
+    def inputs(self, node: Node) -> tuple[int, ...]:
+        """The classes of what a node reads, in their places."""
+        return self._inputs[node.key]
+
+    def outputs(self, node: Node) -> tuple[int, ...]:
+        return tuple(self.of[value] if value else NOTHING for value in node.outputs)
+
+    def result(self, node: Node) -> int:
+        """The class of the first value that a node makes."""
+        return next((self.of[value] for value in node.outputs if value), NOTHING)
+
+    def data_inputs(self, node: Node) -> list[int]:
+        """What a node reads, but for constants."""
+        return [place for place in self.inputs(node) if place != NOTHING and place not in self.constants]
+
+    def constant_inputs(self, node: Node) -> list[int]:
+        return [place for place in self.inputs(node) if place in self.constants]
+
+    def readers_of(self, place: int) -> list[Node]:
+        return self.readers.get(place, [])
+
+    def size(self, place: int) -> int:
+        """How many elements a constant has; 0 if that is not known."""
+        tensor = self.graph.initializers.get(self.names.get(place, ""))
+        return 0 if tensor is None else math.prod(tensor.shape)
+
+    def content(self, node: Node) -> list[int]:
+        """What the numbers that a node makes come from: of a view, not its shape."""
+        read = self.data_inputs(node)
+        return read[:1] if is_view(node) else read
+
+    def _number(self, description: object) -> int:
+        return self._numbers.setdefault(description, len(self._numbers))
+
+    def _class_of(self, value: str) -> int:
+        """Values from outside (graph inputs, a body's inputs) are equal to themselves alone."""
+        if value not in self.of:
+            self.of[value] = self._number(("value", value))
+        return self.of[value]
+
+    def _add_constant(self, value: str, content: bytes | None) -> None:
+        number = self._number(("constant", content) if content is not None else ("value", value))
+        self.of[value] = number
+        self.constants.setdefault(number, content)
+        self.names.setdefault(number, value)
+
+    def _add(self, node: Node) -> None:
+        if node.op_type == "Constant":
+            self._add_constant(node.outputs[0], node.constant or node.attributes)
+            self.literals.append(node)
+            self._inputs[node.key] = ()
+            return
+        inputs = tuple(self._class_of(value) if value else NOTHING for value in node.inputs)
+        self._inputs[node.key] = inputs
+        passing = is_passing(node)
+        if passing:
+            self.of[node.outputs[0]] = inputs[0]
+            self.passing.append(node)
+        description = self._description(node, inputs)
+        for place, output in enumerate(node.outputs):
+            if output and not (passing and place == 0):
+                self.of[output] = self._number((description, place))
+        self._register(node, description, passing=passing)
+
+    def _register(self, node: Node, description: object, *, passing: bool) -> None:
+        first = self._first.setdefault(description, node)
+        if not passing:
+            self.twins.setdefault(first.key, []).append(node)
+        if first is not node:
+            return
+        if not passing:
+            self.nodes.append(node)
+        for place, output in enumerate(node.outputs):
+            if output and not (passing and place == 0):
+                self.makers[self.of[output]] = node
+        if not passing or len(node.outputs) > 1:
+            for number in dict.fromkeys(self._inputs[node.key]):
+                if number != NOTHING:
+                    self.readers.setdefault(number, []).append(node)
+
+    def _description(self, node: Node, inputs: Sequence[int]) -> object:
+        if node.key in self._holders or is_random(node) or not any(node.outputs):
+            return ("value", node.key)
+        ordered = tuple(sorted(inputs)) if is_commutative(family(node.op_type)) else tuple(inputs)
+        return (node.op_type, node.domain, node.attributes, ordered)

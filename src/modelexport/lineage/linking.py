@@ -1,0 +1,234 @@
+"""Linking every node of a graph to the nodes of the graph that it was made from.
+
+The kinds of evidence in the order in which they speak: where the graphs begin and end, names that confirm each other,
+constants, congruence from all of these in both directions, names that nobody confirms, the regions between what is
+known, and for what is left, its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from modelexport.graph.index import Graph, Node
+from modelexport.graph.sketch import Sketches
+from modelexport.lineage.classes import Classes
+from modelexport.lineage.constants import ConstantLinker
+from modelexport.lineage.ends import anchor_ends
+from modelexport.lineage.matching import Matching
+from modelexport.lineage.names import NameLinker
+from modelexport.lineage.operators import is_rearranging
+from modelexport.lineage.regions import Regions
+from modelexport.record.evidence import Confidence
+from modelexport.record.lineage import Link, Relation
+
+# Nodes in a row that do nothing.
+_STEPS = 4
+# Sources of a reader that are asked which of several equal nodes they read.
+_VOTERS = 4
+
+
+def matched(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:
+    matching = Matching(Classes(before), Classes(after))
+    names = NameLinker(matching.before, matching.after)
+    anchor_ends(matching, names)
+    matching.anchor_constants(ConstantLinker(matching.before, matching.after, sketches))
+    for place, other in names.confirmed():
+        matching.anchor(place, other)
+    matching.settle()
+    for place, other in names.unconfirmed():
+        node, origin = matching.after.makers.get(place), matching.before.makers.get(other)
+        if place in matching.anchors or node is None or origin is None:
+            continue
+        if matching.anchors.agreement(node, origin) is not None:
+            matching.anchor(place, other)
+            matching.settle()
+    matching.guess()
+    return matching
+
+
+def linked(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> dict[str, Link]:
+    return _Linker(matched(before, after, sketches)).links()
+
+
+class _Linker:
+    """From pairs of computations to a link for every node, with its twins and what only hands on."""
+
+    def __init__(self, matching: Matching) -> None:
+        self._matching = matching
+        self._before, self._after = matching.before, matching.after
+        self._anchors = matching.anchors
+        self._passing = frozenset(matching.after.passing)
+        self._found: dict[str, Link] = {}
+
+    def links(self) -> dict[str, Link]:
+        regions = Regions(self._matching)
+        late: list[Node] = []
+        for node in reversed(self._after.nodes):  # what reads a value tells its maker from its twins
+            origin = self._matching.matches.get(node.key)
+            twins = self._after.twins[node.key]
+            if origin is not None:
+                self._link_twins(twins, self._before.twins[origin.key], self._matching.confidence[node.key])
+            elif node.key in regions.sources and is_rearranging(node):
+                late.append(node)
+            elif node.key in regions.sources:
+                self._link_region(twins, regions.sources[node.key])
+        self._link_idle()
+        for node in late:
+            self._link_rearranging(node, regions.sources[node.key])
+        self._link_passing()
+        self._link_rest()
+        return self._found
+
+    def _link_region(self, twins: Sequence[Node], region: Sequence[Node]) -> None:
+        sources = [twin for one in region for twin in self._before.twins[one.key]]
+        for twin in twins:
+            self._add(twin, sources, _relation(sources), Confidence.STRONG)
+
+    def _link_rearranging(self, node: Node, region: Sequence[Node]) -> None:
+        """It took the place of others of its kind that are gone; else it serves whoever made or reads the value."""
+        covered = {key for link in self._found.values() for key in link.sources}
+        alike = [one for one in region if one.op_type == node.op_type]
+        gone = [one for one in region if one.key not in covered]
+        found = [one for one in gone if one in alike] or [one for one in gone if is_rearranging(one)] or alike or gone
+        if found:
+            self._link_region(self._after.twins[node.key], found)
+        elif self._after.result(node) in self._anchors:
+            for twin in self._after.twins[node.key]:
+                self._join(twin, self._makers(twin))
+
+    def _link_twins(self, mine: Sequence[Node], theirs: Sequence[Node], confidence: Confidence) -> None:
+        """Equal nodes by name, or each to each in their order; if some are gone, the others stand for all."""
+        if len(mine) == len(theirs):
+            left = {node.key: node for node in theirs}
+            told = {node.key: self._told(node, theirs) for node in mine} if len(mine) > 1 else {}
+            for node in sorted(mine, key=lambda one: one.key not in told or told[one.key] is None):
+                wanted = told.get(node.key)
+                origin = left.pop(wanted if wanted in left else next(iter(left)))
+                self._add(node, [origin], _kept(node, origin), confidence)
+            return
+        for node in mine:
+            relation = Relation.SHARED if len(theirs) > 1 else _kept(node, theirs[0])
+            self._add(node, theirs, relation, confidence)
+
+    def _told(self, node: Node, twins: Sequence[Node]) -> str | None:
+        """Which of several equal nodes this one is: by name, or by what reads it."""
+        keys = {twin.key for twin in twins}
+        if node.key in keys:
+            return node.key
+        before = self._before.graph
+        votes = Counter(
+            above.key
+            for reader in self._after.graph.successors(node)
+            if reader.key in self._found
+            for key in self._found[reader.key].sources[:_VOTERS]
+            for above in before.predecessors(before.by_key[key])
+            if above.key in keys
+        )
+        return max(votes, key=votes.__getitem__, default=None)
+
+    def _link_idle(self) -> None:
+        """A value that stands for two values before: what lay between them did nothing, and is its maker's now."""
+        covered = {key for link in self._found.values() for key in link.sources}
+        for place, others in self._anchors.also.items():
+            maker = self._after.makers.get(place)
+            if maker is None or maker.key not in self._found:
+                continue
+            first = self._anchors.get(place)
+            gone = [node for other in others for node in self._between(first, other) if node.key not in covered]
+            self._extend(maker, gone)
+        for key, origins in self._matching.absorbed.items():
+            if key in self._found:
+                gone = [self._before.graph.by_key[origin] for origin in origins if origin not in covered]
+                self._extend(self._after.graph.by_key[key], gone)
+
+    def _extend(self, node: Node, gone: Sequence[Node]) -> None:
+        if gone:
+            link = self._found[node.key]
+            sources = [*map(self._before.graph.by_key.__getitem__, link.sources), *gone]
+            relation = link.relation if link.relation in (Relation.KEPT, Relation.RENAMED) else Relation.FUSED
+            self._add(node, sources, relation, link.confidence)
+
+    def _between(self, one: int, other: int) -> list[Node]:
+        """The nodes on the way from one value to the other, whichever comes first."""
+        for start, end in ((one, other), (other, one)):
+            found: list[Node] = []
+            place = end
+            for _ in range(_STEPS):
+                node = self._before.makers.get(place)
+                read = [] if node is None else self._before.content(node)
+                if node is None or len(read) != 1 or self._has_weight(node):
+                    break
+                found.append(node)
+                place = read[0]
+                if place == start:
+                    return found
+        return []
+
+    def _has_weight(self, node: Node) -> bool:
+        """Whether a node reads a constant of more than a few elements: then it did something."""
+        tensors = self._before.graph.initializers
+        return any(sum(side > 1 for side in tensors[value].shape) > 0 for value in node.inputs if value in tensors)
+
+    def _link_passing(self) -> None:
+        """Casts, identities and quantizers: the same ones if there were any at that place."""
+        known: dict[tuple[int, str], list[Node]] = {}
+        for node in (*self._before.passing, *self._before.literals):
+            known.setdefault((self._before.of[node.outputs[0]], node.op_type), []).append(node)
+        for node in (*self._after.passing, *self._after.literals):
+            place = self._after.of[node.outputs[0]]
+            others = (self._anchors.get(place), *self._anchors.also.get(place, ()))
+            same = [origin for other in others for origin in known.get((other, node.op_type), ())]
+            same = [origin for origin in same if origin.attributes == node.attributes] or same
+            if same:
+                named = [origin for origin in same if origin.key == node.key]
+                self._add(node, named or same, _kept(node, (named or same)[0]), Confidence.EXACT)
+
+    def _link_rest(self) -> None:
+        """What a tool brought along belongs to its neighbours."""
+        left = [node for node in self._after.graph.nodes if node.key not in self._found]
+        for node in reversed(left):
+            if not self._is_handed_on(node):
+                self._join(node, self._readers(node))
+        while left:
+            for node in left:
+                self._join(node, self._makers(node))
+            for node in reversed(left):
+                self._join(node, self._readers(node))
+            waiting = [node for node in left if node.key not in self._found]
+            if len(waiting) == len(left):
+                break
+            left = waiting
+
+    def _is_handed_on(self, node: Node) -> bool:
+        """A quantizer or cast of something computed belongs to who computed it."""
+        return node in self._passing and self._after.inputs(node)[0] not in self._after.constants
+
+    def _readers(self, node: Node) -> list[Node]:
+        return list(self._after.graph.successors(node))
+
+    def _makers(self, node: Node) -> list[Node]:
+        return list(self._after.graph.predecessors(node))
+
+    def _join(self, node: Node, others: Iterable[Node]) -> None:
+        if node.key in self._found:
+            return
+        keys = dict.fromkeys(
+            key for other in others if other.key in self._found for key in self._found[other.key].sources
+        )
+        if keys:
+            self._found[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)
+
+    def _add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
+        ordered = sorted({source.position: source.key for source in sources}.items())
+        self._found[node.key] = Link(tuple(key for _, key in ordered), relation, confidence)
+
+
+def _kept(node: Node, origin: Node) -> Relation:
+    if (node.op_type, node.attributes) != (origin.op_type, origin.attributes):
+        return Relation.REWRITTEN
+    return Relation.KEPT if node.key == origin.key else Relation.RENAMED
+
+
+def _relation(sources: Sequence[Node]) -> Relation:
+    return Relation.FUSED if len(sources) > 1 else Relation.REWRITTEN

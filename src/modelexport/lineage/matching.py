@@ -1,0 +1,241 @@
+"""Pairing the computations of two graphs, from what is known to what follows from it.
+
+An *anchor* says that a class of values after is a class of values before. A *match* says that a node after does what a
+node before did. Each anchor may make matches possible, and each match gives anchors for what it reads and makes; nodes
+are looked at again only when something next to them has become known, so that all of it takes time in proportion to
+the graphs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from modelexport.graph.index import Node
+from modelexport.lineage.anchors import Anchors
+from modelexport.lineage.classes import NOTHING, Classes
+from modelexport.lineage.constants import ConstantLinker
+from modelexport.lineage.operators import family, is_view
+from modelexport.lineage.pairing import paired_inputs
+from modelexport.record.evidence import Confidence
+
+# More readers than these say nothing about which of them is meant.
+_CROWD = 48
+# Elements that a constant must have to tell its reader from others.
+_TELLING = 16
+# Operators that one operator was ever seen to take in behind it.
+_STEPS = 4
+
+
+class Matching:
+    """
+    matches     keys of nodes after, mapped to the node before that they do the same as
+    works       the same where more is done than by that node alone, or perhaps more
+    absorbed    keys of nodes after, mapped to keys of nodes before that they have taken in
+    confidence  of matches, by the key of the node after
+    """
+
+    def __init__(self, before: Classes, after: Classes) -> None:
+        self.before, self.after = before, after
+        self.anchors = Anchors(before, after)
+        self.matches: dict[str, Node] = {}
+        self.works: dict[str, Node] = {}
+        self.absorbed: dict[str, dict[str, None]] = {}
+        self.confidence: dict[str, Confidence] = {}
+        self._taken: set[str] = set()
+        self._waiting: deque[Node] = deque()
+        self._queued: set[str] = set()
+
+    def anchor_constants(self, linker: ConstantLinker) -> None:
+        for place, other in linker.anchors():
+            self.anchors.known.setdefault(place, other)
+            self._wake(self.after.readers_of(place))
+        self.anchors.alike = linker.alike
+
+    def anchor(self, place: int, other: int) -> None:
+        """Note that two values are the same."""
+        if self.anchors.add(place, other):
+            maker = self.after.makers.get(place)
+            self._wake(() if maker is None else (maker,))
+            self._wake(self.after.readers_of(place))
+
+    def anchor_graphs(self, graph_id: str, other: str) -> None:
+        """What goes into and comes out of two bodies or functions, in their order."""
+        for mine, theirs in (
+            (self.after.graph.takes[graph_id], self.before.graph.takes[other]),
+            (self.after.graph.yields[graph_id], self.before.graph.yields[other]),
+        ):
+            for value, origin in zip(mine, theirs, strict=False):
+                self.anchor(self.after.of.get(value, NOTHING), self.before.of.get(origin, NOTHING))
+
+    def settle(self) -> None:
+        """Follow everything that is known to its end."""
+        while self._waiting:
+            node = self._waiting.popleft()
+            self._queued.discard(node.key)
+            if node.key not in self.matches and not self._by_result(node):
+                self._by_inputs(node)
+
+    def guess(self) -> None:
+        """Where nothing else helps: what a node makes that does some work, and perhaps what came next as well."""
+        for node in self.after.nodes:
+            place = self.after.result(node)
+            if node.key in self.works and place not in self.anchors:
+                self.anchor(place, self._end_of_work(node, self.works[node.key]))
+                self.settle()
+
+    def _wake(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if node.key not in self._queued and node.key not in self.matches:
+                self._queued.add(node.key)
+                self._waiting.append(node)
+
+    # by what a node makes
+
+    def _by_result(self, node: Node) -> bool:
+        for place in self.after.outputs(node):
+            origin = self.before.makers.get(self.anchors.get(place))
+            if origin is not None and self.anchors.agreement(node, origin) is not None:
+                self._match(node, origin, Confidence.EXACT)
+                return True
+        return False
+
+    # by what a node reads
+
+    def _by_inputs(self, node: Node) -> None:
+        places = [place for place in self.after.inputs(node) if place != NOTHING]
+        rated = sorted(self._rated(node, self._candidates(node, places)), key=lambda item: item[0], reverse=True)
+        if not rated:
+            self._by_weight(node, places)
+            return
+        (rate, origin), others = rated[0], rated[1:]
+        only = not others and self._is_only_one(node, origin)
+        if (others and others[0][0] == rate) or not (only or self._is_enough(places, rate[0])):
+            return
+        if self.anchors.is_same_work(node, origin):
+            sure = not others and all(place in self.anchors for place in places)
+            self._match(node, origin, Confidence.EXACT if sure else Confidence.STRONG)
+        elif node.key not in self.works:
+            self.works[node.key] = origin
+            self._anchor_inputs(node, origin)
+
+    def _by_weight(self, node: Node, places: list[int]) -> None:
+        """A node with a weight that only one node read has some part in that one's work."""
+        for place in filter(self._is_telling, places):
+            readers = self.before.readers_of(self.anchors.get(place))
+            if len(readers) == 1:
+                self.works.setdefault(node.key, readers[0])
+
+    def _candidates(self, node: Node, places: list[int]) -> list[Node]:
+        """Nodes of the same kind before that read one of the same values: the one that fewest read."""
+        lists = [self.before.readers_of(self.anchors.get(place)) for place in places if place in self.anchors]
+        fewest = min(lists, key=len, default=[])
+        if len(fewest) > _CROWD:
+            return []
+        kind = family(node.op_type)
+        found = [other for other in fewest if family(other.op_type) == kind]
+        return found or [other for other in _behind_views(fewest, self.before) if family(other.op_type) == kind]
+
+    def _rated(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[tuple[int, bool, bool], Node]]:
+        for origin in candidates:
+            agreeing = self.anchors.agreement(node, origin)
+            if agreeing and not self._makes_something_else(node, origin):
+                yield (agreeing, origin.attributes == node.attributes, origin.key not in self._taken), origin
+
+    def _makes_something_else(self, node: Node, origin: Node) -> bool:
+        """Whether a node is known to make what another node of the same kind made."""
+        known = self.anchors.get(self.after.result(node))
+        if known in (NOTHING, self.before.result(origin)) or node.op_type != origin.op_type:
+            return False
+        maker = self.before.makers.get(known)
+        return maker is None or family(maker.op_type) == family(node.op_type)
+
+    def _is_enough(self, places: list[int], agreeing: int) -> bool:
+        data = [place for place in places if place not in self.after.constants]
+        if agreeing > 1 or any(self._is_telling(place) for place in places):
+            return True
+        return bool(data) and all(place in self.anchors for place in data)
+
+    def _is_telling(self, place: int) -> bool:
+        return place in self.anchors and self.after.size(place) >= _TELLING
+
+    def _is_only_one(self, node: Node, origin: Node) -> bool:
+        """Whether both are the only ones of their kind that read a value that is known."""
+        kind = family(node.op_type)
+        for place in self.after.data_inputs(node):
+            other = self.anchors.get(place)
+            if other != NOTHING and other in self.before.inputs(origin):
+                crowds = self.after.readers_of(place), self.before.readers_of(other)
+                if all(_is_alone(kind, crowd) for crowd in crowds):
+                    return True
+        return False
+
+    # what follows
+
+    def _match(self, node: Node, origin: Node, confidence: Confidence) -> None:
+        self.matches[node.key] = origin
+        self.confidence[node.key] = confidence
+        self._taken.add(origin.key)
+        for place, other in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
+            self.anchor(place, other)
+        self._anchor_inputs(node, origin)
+        for graph_id in self.after.graph.bodies.get(node.key, ()):
+            other_id = f"{origin.key}{graph_id.removeprefix(node.key)}"
+            if other_id in self.before.graph.yields:
+                self.anchor_graphs(graph_id, other_id)
+
+    def _anchor_inputs(self, node: Node, origin: Node) -> None:
+        for pair in paired_inputs(node, origin, self.anchors, self._done):
+            self.anchor(pair.place, pair.other)
+            for skipped in pair.skipped:
+                if self._is_idle(skipped):
+                    self.anchors.also.setdefault(pair.place, {})[self.before.result(skipped)] = None
+                else:
+                    self.absorbed.setdefault(node.key, {})[skipped.key] = None
+
+    def _done(self, node: Node) -> tuple[Node, bool] | None:
+        if node.key in self.matches:
+            return self.matches[node.key], True
+        return (self.works[node.key], False) if node.key in self.works else None
+
+    def _is_idle(self, origin: Node) -> bool:
+        """What lay between two values is done by nobody now, or else by who reads the one."""
+        return len(self.before.inputs(origin)) == 1 or is_view(origin)
+
+    def _end_of_work(self, node: Node, origin: Node) -> int:
+        """The first value from a node's result on that is read by the same operators as what another makes now."""
+        direct = self.after.readers_of(self.after.result(node))
+        wanted = [direct, list(_behind_views(direct, self.after))]
+        constants = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
+        place = self.before.result(origin)
+        for _ in range(_STEPS):
+            readers = self.before.readers_of(place)[:_CROWD]
+            absorbed = [reader for reader in readers if not constants.isdisjoint(self.before.inputs(reader))]
+            if not absorbed and any(mine and self._fit(mine, readers) for mine in wanted):
+                return place
+            following = absorbed or readers
+            if len(following) != 1:
+                break
+            place = self.before.result(following[0])
+        return NOTHING
+
+    def _fit(self, readers: Iterable[Node], origins: Iterable[Node]) -> bool:
+        """Whether each of some readers can be one of others, and what else it reads says so."""
+        return all(any(self._fits(reader, origin) for origin in origins) for reader in readers)
+
+    def _fits(self, reader: Node, origin: Node) -> bool:
+        agreeing = self.anchors.agreement(reader, origin)
+        return bool(agreeing) or (agreeing == 0 and len(self.after.inputs(reader)) == 1)
+
+
+def _is_alone(kind: str, crowd: list[Node]) -> bool:
+    return len(crowd) <= _CROWD and sum(family(one.op_type) == kind for one in crowd) == 1
+
+
+def _behind_views(readers: Iterable[Node], classes: Classes) -> Iterator[Node]:
+    """What reads a value in the end, be it in another shape."""
+    for reader in readers:
+        if is_view(reader):
+            yield from _behind_views(classes.readers_of(classes.result(reader))[:_CROWD], classes)
+        else:
+            yield reader

@@ -1,0 +1,75 @@
+"""What names say. A name is a hint; it counts as evidence where a neighbour's name says the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from modelexport.lineage.classes import NOTHING, Classes
+
+# Names that are looked at to find out what a tool put before all of them.
+_TRIED = 200
+_FEWEST = 3
+# No class, and not what stands for an input that is left out.
+_UNKNOWN = -2
+
+
+class NameLinker:
+    def __init__(self, before: Classes, after: Classes) -> None:
+        self._before, self._after = before, after
+        self._prefix = self._common_prefix()
+        self._hints = self._read()
+
+    def known(self, value: str) -> int:
+        """The class before of a value with this name, or NOTHING."""
+        return self._before.of.get(value.removeprefix(self._prefix), NOTHING)
+
+    def confirmed(self) -> Iterator[tuple[int, int]]:
+        """Names with a neighbour whose name fits: what one makes the other reads, before and after."""
+        for place, other in self._hints.items():
+            if self._fits_above(place, other) or self._fits_below(place, other):
+                yield place, other
+
+    def unconfirmed(self) -> Iterator[tuple[int, int]]:
+        yield from self._hints.items()
+
+    def _read(self) -> dict[int, int]:
+        """What names say of each class; nothing where they contradict each other."""
+        found: dict[int, int] = {}
+        torn: set[int] = set()
+        for node in self._after.graph.nodes:
+            for value in node.outputs:
+                other = self.known(value) if value else NOTHING
+                if other == NOTHING or other in self._before.constants:
+                    continue
+                place = self._after.of[value]
+                if place not in self._after.constants and found.setdefault(place, other) != other:
+                    torn.add(place)
+        return {place: other for place, other in found.items() if place not in torn}
+
+    def _fits_above(self, place: int, other: int) -> bool:
+        maker, origin = self._after.makers.get(place), self._before.makers.get(other)
+        if maker is None or origin is None:
+            return False
+        theirs = self._before.inputs(origin)
+        return any(self._hints.get(read, _UNKNOWN) in theirs for read in self._after.inputs(maker))
+
+    def _fits_below(self, place: int, other: int) -> bool:
+        for reader in self._after.readers_of(place):
+            for made in self._after.outputs(reader):
+                origin = self._before.makers.get(self._hints.get(made, _UNKNOWN))
+                if origin is not None and other in self._before.inputs(origin):
+                    return True
+        return False
+
+    def _common_prefix(self) -> str:
+        """What a tool put before every name, if it did."""
+        values = [value for node in self._after.graph.nodes[:_TRIED] for value in node.outputs if value]
+        strange = [value for value in values if value not in self._before.of]
+        if len(strange) < len(values) / 2:
+            return ""
+        votes = Counter(
+            value[:cut] for value in strange for cut in range(1, len(value)) if value[cut:] in self._before.of
+        )
+        prefix, count = max(votes.items(), key=lambda item: item[1], default=("", 0))
+        return prefix if count >= _FEWEST and count > sum(votes.values()) / 2 else ""
