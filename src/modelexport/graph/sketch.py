@@ -1,13 +1,6 @@
-"""A weight in a dozen numbers: enough to know it again after it was cast, turned or quantized.
-
-They are taken along the diagonal, so that they are the same ones whatever the order of the axes; reading them reads
-nothing else of the weight.
-"""
+"""Sketches of the constants in a file. Making one reads eight numbers of a weight and nothing else."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -16,49 +9,25 @@ import onnx.numpy_helper
 from modelexport.graph.contents import content_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.opened import ModelFile
+from modelexport.record.sketch import PLACES, STEPS, Sketch, Sketches
 
-PLACES = 12
-# The same number in another float format.
-_CLOSE = 4e-3
-# Of numbers that were rounded to a few bits with their original; by chance, twelve numbers never come near.
-_QUANTIZED = 0.97
-
-
-@dataclass(frozen=True, slots=True)
-class Sketch:
-    """
-    sides   the axes that are longer than one, shortest first
-    values  what is on the diagonal
-    """
-
-    sides: tuple[int, ...]
-    values: tuple[float, ...]
-
-    @property
-    def rounded(self) -> tuple[tuple[int, ...], bytes]:
-        """The same for all float formats down to half precision, and for integers."""
-        with np.errstate(over="ignore"):
-            return self.sides, np.array(self.values, np.float16).tobytes()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing was left out."""
-        return not self.sides or (len(self.sides) == 1 and self.sides[0] <= PLACES)
-
-    @property
-    def is_telling(self) -> bool:
-        """Whether another weight would hardly have the same."""
-        return len(set(self.values)) > PLACES // 2
+_FLOATS = frozenset("fV")  # V: those that numpy does not have by itself
+# Shorter tensors of integers are indices and shapes.
+_QUANTIZED_FROM = 16
 
 
-Sketches = Callable[[str], "Sketch | None"]
-
-
-def sketch(array: np.ndarray) -> Sketch:
-    """Of anything that is not empty and has numbers in it."""
+def sketch(array: np.ndarray) -> Sketch | None:
+    """None for what is empty, no numbers, or too short to be a quantized weight."""
+    is_float = array.dtype.kind in _FLOATS
+    if not array.size or not (is_float or (array.dtype.kind in "iu" and array.size >= _QUANTIZED_FROM)):
+        return None
     places = [((np.arange(PLACES) * 2 + 1) * side) // (2 * PLACES) for side in array.shape]
     found = array[tuple(places)] if array.ndim else np.broadcast_to(array, PLACES)
-    return Sketch(tuple(sorted(side for side in array.shape if side > 1)), tuple(map(float, found)))
+    numbers = np.nan_to_num(found.astype(np.float64), nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+    middle, spread = float(numbers.max() + numbers.min()) / 2, float(np.ptp(numbers)) / 2
+    steps = np.rint((numbers - middle) / spread * STEPS) if spread else np.zeros(PLACES)
+    sides = tuple(sorted(side for side in array.shape if side > 1))
+    return Sketch(sides, _rounded(middle) if is_float else None, _rounded(spread), tuple(map(int, steps)))
 
 
 def sketches_of(file: ModelFile) -> Sketches:
@@ -72,21 +41,14 @@ def sketches_of(file: ModelFile) -> Sketches:
         tensor = tensors.get(name)
         if tensor is None or 0 in tensor.dims or tensor.data_type == onnx.TensorProto.STRING:
             return None
-        array = content_of(file, tensor)
-        return None if array.dtype.kind == "c" else sketch(array)
+        return sketch(content_of(file, tensor))
 
     return find
 
 
-def likeness(one: Sketch, other: Sketch) -> float:
-    """1 for the same numbers, less for numbers that go up and down together, 0 for others."""
-    if one.sides != other.sides:
-        return 0.0
-    a, b = np.array(one.values), np.array(other.values)
-    if np.all(np.abs(a - b) <= _CLOSE * np.maximum(np.abs(a), np.abs(b))):
-        return 1.0
-    spread = float(np.std(a) * np.std(b))
-    if not spread or not np.isfinite(spread):
-        return 0.0
-    correlation = abs(float(np.mean((a - a.mean()) * (b - b.mean())))) / spread
-    return min(correlation, 0.999) if correlation >= _QUANTIZED else 0.0
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def _rounded(number: float) -> float:
+    """To three digits: what half precision keeps, also where half precision ends."""
+    return float(f"{number:.3g}")

@@ -21,6 +21,18 @@ class Anchors:
         self.known: dict[int, int] = {}
         self.also: dict[int, dict[int, None]] = {}
         self.alike: Mapping[int, int] = {}
+        self._groups: dict[int, list[int]] = {}
+
+    def set_alike(self, alike: Mapping[int, int]) -> None:
+        self.alike = alike
+        for place, group in alike.items():
+            self._groups.setdefault(group, []).append(place)
+
+    def readers_before(self, place: int) -> list[Node]:
+        """Who read what a value after is, or a constant like it."""
+        known = self.get(place)
+        group = self._groups.get(self._group(known), [known])
+        return [reader for one in group for reader in self.before.readers_of(one)]
 
     def __contains__(self, place: int) -> bool:
         return place in self.known

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from modelexport.graph.index import Node
-from modelexport.graph.sketch import Sketch, Sketches, likeness
 from modelexport.lineage.classes import Classes
 from modelexport.lineage.operators import family
+from modelexport.record.sketch import Sketch, Sketches
 
 # Two weights that are this much alike are not told apart by it.
 _CLEARLY = 0.01
@@ -18,7 +19,7 @@ _ASKED = 8
 class ConstantLinker:
     """Weights are looked at only where neither content that lies in the graph nor names decide.
 
-    alike  small constants before that hold the same but for type and shape, mapped to one of them
+    alike  constants before that hold the same but for type and shape, mapped to one of them
     """
 
     def __init__(self, before: Classes, after: Classes, sketches: tuple[Sketches, Sketches]) -> None:
@@ -77,26 +78,26 @@ class _Sketched:
 
     def __init__(self, sketches: list[tuple[int, Sketch]]) -> None:
         self.alike: dict[int, int] = {}
-        self._rounded: dict[object, list[int]] = {}
         self._by_sides: dict[tuple[int, ...], list[tuple[int, Sketch]]] = {}
         for number, sketch in sketches:
-            same = self._rounded.setdefault(sketch.rounded, [])
-            same.append(number)
-            if sketch.is_whole:
-                self.alike[number] = same[0]
-            if sketch.is_telling:
-                self._by_sides.setdefault(sketch.sides, []).append((number, sketch))
+            if sketch.is_whole or sketch.is_telling:
+                self.alike[number] = next(iter(self._same(sketch)), number)
+            self._by_sides.setdefault(sketch.sides, []).append((number, sketch))
 
     def like(self, sketch: Sketch) -> list[int]:
         """Those that hold the same; or the one that this is a coarser copy of."""
-        same = self._rounded.get(sketch.rounded, [])
+        same = self._same(sketch)
         if same and (sketch.is_whole or sketch.is_telling or len(same) == 1):
             return same
-        if not sketch.is_telling:
+        if same or not sketch.is_telling:
             return []
-        rated = [(likeness(sketch, other), number) for number, other in self._by_sides.get(sketch.sides, ())]
+        rated = [(sketch.likeness(other), number) for number, other in self._by_sides.get(sketch.sides, ())]
         best = max((rate for rate, _ in rated), default=0.0)
-        if best == 1.0:
-            return [number for rate, number in rated if rate == best]
         near = [number for rate, number in rated if rate and rate > best - _CLEARLY]
         return near if len(near) == 1 else []
+
+    def _same(self, sketch: Sketch) -> list[int]:
+        """The nearest ones, where there are any that may be the same."""
+        rated = [(sketch.distance(other), number) for number, other in self._by_sides.get(sketch.sides, ())]
+        best = min((rate for rate, _ in rated), default=math.inf)
+        return [] if best == math.inf else [number for rate, number in rated if rate == best]

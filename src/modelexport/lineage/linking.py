@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from modelexport.graph.index import Graph, Node
-from modelexport.graph.sketch import Sketches
 from modelexport.lineage.classes import Classes
 from modelexport.lineage.constants import ConstantLinker
 from modelexport.lineage.ends import anchor_ends
@@ -21,6 +20,7 @@ from modelexport.lineage.operators import is_rearranging
 from modelexport.lineage.regions import Regions
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
+from modelexport.record.sketch import Sketches
 
 # Nodes in a row that do nothing.
 _STEPS = 4
@@ -175,14 +175,15 @@ class _Linker:
         known: dict[tuple[int, str], list[Node]] = {}
         for node in (*self._before.passing, *self._before.literals):
             known.setdefault((self._before.of[node.outputs[0]], node.op_type), []).append(node)
-        for node in (*self._after.passing, *self._after.literals):
+        for node in reversed((*self._after.literals, *self._after.passing)):
             place = self._after.of[node.outputs[0]]
             others = (self._anchors.get(place), *self._anchors.also.get(place, ()))
             same = [origin for other in others for origin in known.get((other, node.op_type), ())]
             same = [origin for origin in same if origin.attributes == node.attributes] or same
             if same:
-                named = [origin for origin in same if origin.key == node.key]
-                self._add(node, named or same, _kept(node, (named or same)[0]), Confidence.EXACT)
+                told = self._told(node, same)
+                found = [origin for origin in same if origin.key == told] or same
+                self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
 
     def _link_rest(self) -> None:
         """What a tool brought along belongs to its neighbours."""

@@ -50,7 +50,7 @@ class Matching:
         for place, other in linker.anchors():
             self.anchors.known.setdefault(place, other)
             self._wake(self.after.readers_of(place))
-        self.anchors.alike = linker.alike
+        self.anchors.set_alike(linker.alike)
 
     def anchor(self, place: int, other: int) -> None:
         """Note that two values are the same."""
@@ -122,13 +122,13 @@ class Matching:
     def _by_weight(self, node: Node, places: list[int]) -> None:
         """A node with a weight that only one node read has some part in that one's work."""
         for place in filter(self._is_telling, places):
-            readers = self.before.readers_of(self.anchors.get(place))
+            readers = self.anchors.readers_before(place)
             if len(readers) == 1:
                 self.works.setdefault(node.key, readers[0])
 
     def _candidates(self, node: Node, places: list[int]) -> list[Node]:
         """Nodes of the same kind before that read one of the same values: the one that fewest read."""
-        lists = [self.before.readers_of(self.anchors.get(place)) for place in places if place in self.anchors]
+        lists = [self.anchors.readers_before(place) for place in places if place in self.anchors]
         fewest = min(lists, key=len, default=[])
         if len(fewest) > _CROWD:
             return []
