@@ -9,7 +9,7 @@ import onnx.numpy_helper
 from modelexport.graph.contents import content_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.opened import ModelFile
-from modelexport.record.sketch import PLACES, STEPS, Sketch, Sketches
+from modelexport.record.sketch import PLACES, STEPS, Sketch, Sketches, lengthened, shortened
 
 _FLOATS = frozenset("fV")  # V: those that numpy does not have by itself
 # Shorter tensors of integers are indices and shapes.
@@ -27,7 +27,7 @@ def sketch(array: np.ndarray) -> Sketch | None:
     middle, spread = float(numbers.max() + numbers.min()) / 2, float(np.ptp(numbers)) / 2
     steps = np.rint((numbers - middle) / spread * STEPS) if spread else np.zeros(PLACES)
     sides = tuple(sorted(side for side in array.shape if side > 1))
-    return Sketch(sides, _rounded(middle) if is_float else None, _rounded(spread), tuple(map(int, steps)))
+    return Sketch(sides, _rounded(middle), _rounded(spread), tuple(map(int, steps)), quantized=not is_float)
 
 
 def sketches_of(file: ModelFile) -> Sketches:
@@ -50,5 +50,5 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 def _rounded(number: float) -> float:
-    """To three digits: what half precision keeps, also where half precision ends."""
-    return float(f"{number:.3g}")
+    """As precise as a sketch is kept."""
+    return lengthened(shortened(number))

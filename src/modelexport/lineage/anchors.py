@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.lineage.classes import NOTHING, Classes
@@ -110,6 +110,10 @@ class Anchors:
         """Whether one value is made from the other alone: what did that may have been dropped."""
         maker = self.before.makers.get(other)
         return maker is not None and self.before.content(maker) == [known]
+
+    def is_like(self, place: int, others: Iterable[int]) -> bool:
+        """Whether a constant before holds the same as one of others."""
+        return any(self._group(place) == self._group(other) for other in others)
 
     def _group(self, place: int) -> int:
         return self.alike.get(place, place)

@@ -47,11 +47,7 @@ def matched(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) ->
     return matching
 
 
-def linked(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> dict[str, Link]:
-    return _Linker(matched(before, after, sketches)).links()
-
-
-class _Linker:
+class Linker:
     """From pairs of computations to a link for every node, with its twins and what only hands on."""
 
     def __init__(self, matching: Matching) -> None:

@@ -95,9 +95,13 @@ class Matching:
     def _by_result(self, node: Node) -> bool:
         for place in self.after.outputs(node):
             origin = self.before.makers.get(self.anchors.get(place))
-            if origin is not None and self.anchors.agreement(node, origin) is not None:
+            if origin is None or self.anchors.agreement(node, origin) is None:
+                continue
+            if node.op_type == origin.op_type:
                 self._match(node, origin, Confidence.EXACT)
-                return True
+            else:
+                self._work(node, origin)  # it may have taken in what came before
+            return True
         return False
 
     # by what a node reads
@@ -115,9 +119,8 @@ class Matching:
         if self.anchors.is_same_work(node, origin):
             sure = not others and all(place in self.anchors for place in places)
             self._match(node, origin, Confidence.EXACT if sure else Confidence.STRONG)
-        elif node.key not in self.works:
-            self.works[node.key] = origin
-            self._anchor_inputs(node, origin)
+        else:
+            self._work(node, origin)
 
     def _by_weight(self, node: Node, places: list[int]) -> None:
         """A node with a weight that only one node read has some part in that one's work."""
@@ -183,6 +186,11 @@ class Matching:
             other_id = f"{origin.key}{graph_id.removeprefix(node.key)}"
             if other_id in self.before.graph.yields:
                 self.anchor_graphs(graph_id, other_id)
+
+    def _work(self, node: Node, origin: Node) -> None:
+        if node.key not in self.works:
+            self.works[node.key] = origin
+            self._anchor_inputs(node, origin)
 
     def _anchor_inputs(self, node: Node, origin: Node) -> None:
         for pair in paired_inputs(node, origin, self.anchors, self._done):

@@ -10,7 +10,17 @@ from modelexport.record.evidence import Confidence
 
 
 class Relation(StrEnum):
-    """How a node came from its sources."""
+    """How a node came from its sources.
+
+    KEPT        it is the same, under its name
+    RENAMED     it is the same, under another name
+    REWRITTEN   another operator, or other attributes, in the place of one node
+    FUSED       it does the work of several nodes
+    SPLIT       it does a part of the work of one node
+    SHARED      it stands for several nodes that made the same
+    FOLDED      a constant in the place of what was computed
+    INTRODUCED  a tool brought it along: it serves the nodes beside it
+    """
 
     KEPT = "kept"
     RENAMED = "renamed"
@@ -24,7 +34,7 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The keys of the source nodes, in their own graph's order, and the relation to them."""
+    """The keys of the source nodes, in their own graph's order, the relation to them, and how sure that is."""
 
     sources: tuple[str, ...]
     relation: Relation
@@ -32,12 +42,43 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Consistency:
+    """What a lineage says about itself.
+
+    nodes     how many nodes before work on what the model is given
+    folded    keys of those whose results became constants
+    removed   keys of those that no node after stands for
+    disorder  edges after whose ends come from nodes that were in the other order
+    strayed   nodes after that read a weight which none of their sources read, by key
+    """
+
+    nodes: int = 0
+    folded: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    disorder: int = 0
+    strayed: tuple[str, ...] = ()
+
+    @property
+    def covered(self) -> int:
+        """Nodes before that live on in some node after."""
+        return self.nodes - len(self.folded) - len(self.removed)
+
+
+@dataclass(frozen=True)
 class Lineage:
     """Links of every node after, by key, and of every initializer after that was computed before.
 
-    stands_for  initializers after, mapped to the initializers before whose place they took
+    stands_for   initializers after, mapped to the initializers before whose place they took
+    consistency  what can be said against it
     """
 
     nodes: Mapping[str, Link]
     initializers: Mapping[str, Link]
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    consistency: Consistency = Consistency()
+
+    @property
+    def recognized(self) -> float:
+        """The share of nodes after that were recognized by more than their neighbours."""
+        found = sum(link.relation is not Relation.INTRODUCED for link in self.nodes.values())
+        return found / len(self.nodes) if self.nodes else 0.0

@@ -8,9 +8,6 @@ leaves), then base 85, because ONNX metadata must be text.
 
 from __future__ import annotations
 
-import base64
-import bz2
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -34,15 +31,13 @@ from modelexport.record.document import (
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
 from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Provenance
+from modelexport.record.tables import Table, squeeze, unsqueeze
 
 _NAME = "modelexport-record"
-# A record takes some dozen bytes a node. Whatever unfolds to more than this is an attack.
-_LARGEST = 1 << 25
 
 
 def pack(provenance: Provenance) -> str:
-    text = json.dumps(_fold(provenance), separators=(",", ":"), ensure_ascii=False).encode()
-    return f"{_NAME}-{SCHEMA_VERSION}:{base64.b85encode(bz2.compress(text)).decode('ascii')}"
+    return f"{_NAME}-{SCHEMA_VERSION}:{squeeze(_fold(provenance))}"
 
 
 def unpack(packed: str) -> Provenance:
@@ -53,7 +48,7 @@ def unpack(packed: str) -> Provenance:
     # Nobody gets to a version of more digits than these, and Python refuses to read one of some thousand.
     check_version(int(version[:9]) if version.isdecimal() else None)
     try:
-        found = _unfold(json.loads(_inflate(base64.b85decode(payload))))
+        found = _unfold(unsqueeze(payload))
         check_coherent(found)
     except (*DAMAGE, OSError, EOFError, RecursionError) as error:
         raise RecordUnreadable(
@@ -62,34 +57,11 @@ def unpack(packed: str) -> Provenance:
     return found
 
 
-def _inflate(data: bytes) -> bytes:
-    inflater = bz2.BZ2Decompressor()
-    text = inflater.decompress(data, _LARGEST)
-    if not inflater.eof:
-        raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {_LARGEST} bytes")
-    return text
-
-
-class _Table:
-    """Distinct values in the order of first use."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._places: dict[str, int] = {}
-
-    def place(self, value: Any) -> int:
-        key = json.dumps(value)
-        if key not in self._places:
-            self._places[key] = len(self.values)
-            self.values.append(value)
-        return self._places[key]
-
-
 def _fold(provenance: Provenance) -> dict[str, Any]:
     numbers = {path: number for number, path in enumerate(provenance.hierarchy.modules)}
-    answers = _Table()
-    operators = _Table()
-    roles = _Table()
+    answers = Table()
+    operators = Table()
+    roles = Table()
     entries = provenance.nodes.values()
     weights = provenance.initializers.values()
 
@@ -150,7 +122,7 @@ _ROW = ("class", "package", "parameters", "buffers", "arguments", "container")
 
 def _fold_modules(modules: Iterable[Module], numbers: Mapping[str, int]) -> dict[str, Any]:
     """A module is its parent, its own name, and a row that all modules like it share."""
-    rows = _Table()
+    rows = Table()
     listed = list(modules)
     documents = [module_out(module, "") for module in listed]
     return {

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_FLOAT, _BITS = struct.Struct("<f"), struct.Struct("<I")
+_LARGEST, _SIGN = 0x7F7F, 0x8000
 
 PLACES = 8
 # Between the middle of a sketch's numbers and the outermost.
@@ -19,16 +23,18 @@ _QUANTIZED = 0.97
 class Sketch:
     """What is on the diagonal, which stays the same whatever the order of the axes.
 
-    sides   the axes that are longer than one, shortest first
-    middle  between the smallest and the largest of the numbers; None for integers, which say nothing without a scale
-    spread  from there to both of them
-    steps   the numbers, in 127ths of the spread
+    sides      the axes that are longer than one, shortest first
+    middle     between the smallest and the largest of the numbers
+    spread     from there to both of them
+    steps      the numbers, in 127ths of the spread
+    quantized  they are integers, and say nothing about size without a scale
     """
 
     sides: tuple[int, ...]
-    middle: float | None
+    middle: float
     spread: float
     steps: tuple[int, ...]
+    quantized: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -42,7 +48,7 @@ class Sketch:
 
     def distance(self, other: Sketch) -> float:
         """How far apart the same numbers are in two float formats; infinite if they are not the same."""
-        if self.sides != other.sides or self.middle is None or other.middle is None:
+        if self.sides != other.sides or self.quantized or other.quantized:
             return math.inf
         size = max(abs(self.middle) + self.spread, abs(other.middle) + other.spread)
         slack = _DIGITS * size
@@ -58,6 +64,17 @@ class Sketch:
             return 0.0
         correlation = abs(_correlation(self.steps, other.steps))
         return correlation if correlation >= _QUANTIZED else 0.0
+
+
+def shortened(number: float) -> int:
+    """The upper half of a float's bits: enough for two digits and a half of any size."""
+    bits: int = _BITS.unpack(_FLOAT.pack(number))[0]
+    return min((bits + 0x8000) >> 16, _LARGEST | (bits >> 16 & _SIGN))
+
+
+def lengthened(short: int) -> float:
+    found: float = _FLOAT.unpack(_BITS.pack(short << 16))[0]
+    return found
 
 
 # By the name of a constant; None for what cannot be sketched.
