@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from modelexport.api.options import ExportResult
     from modelexport.api.query import query
     from modelexport.api.reading import analyze, compare, load, validate
+    from modelexport.api.relink import RelinkResult, relink
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
@@ -52,6 +53,7 @@ _HOMES = {
     "ModuleCall": "record.hierarchy",
     "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
+    "RelinkResult": "api.relink",
     "SemanticMapper": "api.semantic_mapper",
     "SemanticQueryInterface": "api.semantic_query",
     "TORCH_NN_EXCEPTIONS": "record.tags",
@@ -71,6 +73,7 @@ _HOMES = {
     "export_hf_model_with_semantics": "api.exporters",
     "load": "api.reading",
     "query": "api.query",
+    "relink": "api.relink",
     "validate": "api.reading",
     "verify": "api.verify",
 }
@@ -90,6 +93,7 @@ __all__ = [
     "ModuleCall",
     "NodeEntry",
     "Provenance",
+    "RelinkResult",
     "SemanticMapper",
     "SemanticQueryInterface",
     "TagPolicy",
@@ -108,6 +112,7 @@ __all__ = [
     "export_hf_model_with_semantics",
     "load",
     "query",
+    "relink",
     "validate",
     "verify",
 ]

@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.graph.atomic import staging
-from modelexport.graph.embed import EmbedOptions, Names, embed, rename_nodes, sidecar_path
+from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
+from modelexport.graph.index import index_model
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.outline import outlined
 from modelexport.graph.saving import stage_model
+from modelexport.graph.sketch import sketches_of
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Provenance
 
@@ -34,7 +37,8 @@ def write_tagged(
     """Write the model with its record inside, the record beside it, and further texts."""
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
-    embed(model.proto, provenance, options)
+    outline = None if options.level is Level.NONE else outlined(index_model(model.proto), sketches_of(model))
+    embed(model.proto, provenance, options, outline)
     sidecar = sidecar_path(path)
     with staging() as stage:
         files = stage_model(stage, model, path, external_data=external_data)

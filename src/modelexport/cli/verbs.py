@@ -10,6 +10,7 @@ import click
 _VERBS = {
     "export": "Export a model to ONNX and record which module produced each node.",
     "attach": "Tag a file that another tool exported from a model.",
+    "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",

@@ -17,11 +17,14 @@ import onnx
 from modelexport.graph.index import walk_nodes
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.outline import Outline
 from modelexport.record.packed import pack
+from modelexport.record.packed_outline import pack_outline
 from modelexport.record.provenance import Provenance
 
 PREFIX = "pkg.modelexport."
 RECORD_KEY = f"{PREFIX}record"
+OUTLINE_KEY = f"{PREFIX}outline"
 TAG_KEY = f"{PREFIX}tag"
 MODULE_KEY = f"{PREFIX}module"
 MODULES_KEY = f"{PREFIX}modules"
@@ -59,8 +62,13 @@ class EmbedOptions:
     strip_exporter_metadata: bool = False
 
 
-def embed(model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions) -> None:
-    """Write provenance into the model, in place. Keys of an earlier embedding are replaced."""
+def embed(
+    model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions, outline: Outline | None = None
+) -> None:
+    """Write provenance into the model, in place. Keys of an earlier embedding are replaced.
+
+    outline  of the model's graph: with it, a file that a tool makes of this one can be traced back without this one
+    """
     if options.strip_exporter_metadata:
         strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
     _drop(model, (PREFIX,), ())
@@ -70,6 +78,8 @@ def embed(model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions)
         _clear_node_keys(model)
     if options.level is not Level.NONE:
         _add(model, [(RECORD_KEY, pack(provenance))])
+        if outline is not None:
+            _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
 
 
 def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> dict[str, str]:
@@ -138,6 +148,11 @@ def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
 def read_record(model: onnx.ModelProto) -> str | None:
     """The packed record that the model carries."""
     return next((entry.value for entry in model.metadata_props if entry.key == RECORD_KEY), None)
+
+
+def read_outline(model: onnx.ModelProto) -> str | None:
+    """The packed outline of the graph that the record was made for."""
+    return next((entry.value for entry in model.metadata_props if entry.key == OUTLINE_KEY), None)
 
 
 def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from modelexport.graph.index import Graph
 from modelexport.lineage.linking import Linker, matched
 from modelexport.lineage.matching import Matching
 from modelexport.record.evidence import Confidence
-from modelexport.record.lineage import Consistency, Lineage, Link, Relation
+from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
 from modelexport.record.sketch import Sketches
 
 
@@ -18,7 +18,17 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
     nodes = Linker(matching).links()
     constants = _Constants(matching)
     folded = constants.folded()
-    return Lineage(nodes, folded, constants.stands_for(), _consistency(matching, nodes, folded))
+    return Lineage(nodes, folded, constants.stands_for(), _consistency(matching, nodes, folded), _kinship(matching))
+
+
+def _kinship(matching: Matching) -> Kinship:
+    done = {**matching.works, **matching.matches}
+    origins = {origin.key for origin in done.values()}
+    return Kinship(_share(len(done), len(matching.after.nodes)), _share(len(origins), len(matching.before.nodes)))
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
 
 
 class _Constants:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,6 +43,22 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Kinship:
+    """How much of two graphs was recognized, node by node; regions and neighbours do not count.
+
+    after   the share of nodes after that do the work of a certain node before
+    before  the share of nodes before whose work is done by such a node
+    """
+
+    after: float = 1.0
+    before: float = 1.0
+
+    @property
+    def degree(self) -> float:
+        return math.sqrt(self.after * self.before)
+
+
+@dataclass(frozen=True)
 class Consistency:
     """What a lineage says about itself.
 
@@ -70,15 +87,11 @@ class Lineage:
 
     stands_for   initializers after, mapped to the initializers before whose place they took
     consistency  what can be said against it
+    kinship      whether the two graphs have anything to do with each other
     """
 
     nodes: Mapping[str, Link]
     initializers: Mapping[str, Link]
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consistency: Consistency = Consistency()
-
-    @property
-    def recognized(self) -> float:
-        """The share of nodes after that were recognized by more than their neighbours."""
-        found = sum(link.relation is not Relation.INTRODUCED for link in self.nodes.values())
-        return found / len(self.nodes) if self.nodes else 0.0
+    kinship: Kinship = Kinship()

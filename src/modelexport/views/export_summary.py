@@ -38,7 +38,7 @@ def export_lines(summary: ExportSummary, *, verbose: bool = False) -> Iterator[T
 
     for path in summary.files:
         yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
-    yield plain(f"{counted(summary.tally.total, 'node')}: {_confidences(summary.tally)}")
+    yield plain(f"{counted(summary.tally.total, 'node')}: {confidences_text(summary.tally)}")
     if summary.check is not None:
         yield plain(_check(summary.check), "green" if summary.check.ok else "red")
     for note in summary.notes:
@@ -77,7 +77,7 @@ def _finite(number: float) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _confidences(tally: Tally) -> str:
+def confidences_text(tally: Tally) -> str:
     shown = [level for level in sorted(Confidence, reverse=True) if tally.by_confidence[level]]
     return ", ".join(
         f"{level.label} {tally.by_confidence[level]} ({share_text(tally.share(tally.by_confidence[level]))})"

@@ -1,0 +1,134 @@
+"""What a relinked file comes from, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.analysis.facts import Tally
+from modelexport.record.lineage import Consistency, Lineage, Relation
+from modelexport.record.provenance import Provenance
+from modelexport.views.amounts import bytes_text, counted, share_text
+from modelexport.views.export_summary import confidences_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class LineageSummary:
+    """The parts of a relinking's result that are shown."""
+
+    after: str
+    before: str
+    files: tuple[Path, ...]
+    lineage: Lineage
+    provenance: Provenance
+    related: bool
+    differing: tuple[str, ...]
+    seconds: Mapping[str, float]
+
+    @property
+    def tally(self) -> Tally:
+        return Tally.of(entry.attribution for entry in self.provenance.nodes.values())
+
+    @property
+    def relations(self) -> dict[Relation, int]:
+        counts = Counter(link.relation for link in self.lineage.nodes.values())
+        return {relation: counts[relation] for relation in Relation if counts[relation]}
+
+
+def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator[Text]:
+    from modelexport.views.console import plain
+
+    if not summary.related:
+        shares = summary.lineage.kinship
+        yield plain(
+            f"{summary.after} was not made from {summary.before}: {share_text(shares.after)} of its nodes do the work "
+            f"of a node there, and {share_text(shares.before)} of the nodes there are found in it",
+            "bold red",
+        )
+        return
+    for path in summary.files:
+        yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
+    relations = ", ".join(f"{relation} {count}" for relation, count in summary.relations.items())
+    yield plain(f"{counted(summary.tally.total, 'node')} from {summary.before}: {relations}")
+    yield plain(f"attributions: {confidences_text(summary.tally)}")
+    yield plain(_covered(summary.lineage.consistency), "dim")
+    yield from (plain(line, "yellow") for line in _doubts(summary.lineage.consistency))
+    if summary.differing:
+        yield plain(
+            f"another version of the model: {counted(len(summary.differing), 'weight')} of the same name hold other "
+            f"numbers ({_some(summary.differing)})",
+            "bold red",
+        )
+    if verbose:
+        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in summary.seconds.items()), "dim")
+
+
+def lineage_json(summary: LineageSummary) -> str:
+    lineage, tally = summary.lineage, summary.tally
+    document = {
+        "schema": 1,
+        "after": summary.after,
+        "before": summary.before,
+        "related": summary.related,
+        "kinship": {"after": round(lineage.kinship.after, 4), "before": round(lineage.kinship.before, 4)},
+        "files": [str(path) for path in summary.files],
+        "relations": {str(relation): count for relation, count in summary.relations.items()},
+        "by_confidence": {level.label: count for level, count in tally.by_confidence.items()},
+        "consistency": _consistency_document(lineage.consistency),
+        "differing": list(summary.differing),
+        "nodes": [
+            {
+                "key": key,
+                "sources": list(link.sources),
+                "relation": str(link.relation),
+                "confidence": link.confidence.label,
+                "modules": list(summary.provenance.nodes[key].attribution.modules),
+            }
+            for key, link in lineage.nodes.items()
+        ],
+        "seconds": {step: round(seconds, 3) for step, seconds in summary.seconds.items()},
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _consistency_document(found: Consistency) -> dict[str, object]:
+    return {
+        "nodes": found.nodes,
+        "covered": found.covered,
+        "folded": list(found.folded),
+        "removed": list(found.removed),
+        "disorder": found.disorder,
+        "strayed": list(found.strayed),
+    }
+
+
+def _covered(found: Consistency) -> str:
+    told = [f"{found.covered} live on"]
+    if found.folded:
+        told.append(f"{len(found.folded)} became constants")
+    if found.removed:
+        told.append(f"{len(found.removed)} were removed ({_some(found.removed)})")
+    return f"of {counted(found.nodes, 'node')} before that work on the inputs, {', '.join(told)}"
+
+
+def _doubts(found: Consistency) -> Iterator[str]:
+    if found.disorder:
+        yield f"note: {counted(found.disorder, 'edge')} run against the order of the graph before"
+    if found.strayed:
+        yield f"note: {counted(len(found.strayed), 'node')} read weights that none of their sources read: " + _some(
+            found.strayed
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
