@@ -15,10 +15,11 @@ from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.sample import Sample, sample
 from modelexport.proving.crossings import Crossings, find_crossings
-from modelexport.proving.divergence import call_numbers, compared_calls, first_divergence
+from modelexport.proving.divergence import call_numbers, class_name, compared_calls, first_divergence
 from modelexport.proving.finiteness import origins
 from modelexport.proving.numbers import Numbers, Reference
 from modelexport.record.eager import CallTensors
+from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
 
 
@@ -128,10 +129,23 @@ class Observer:
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
-            divergence=first_divergence(compared, numbers, graph, self._opened.crossings, provenance),
+            divergence=first_divergence(compared, numbers, graph, self._opened.crossings, provenance)
+            or self._wrong_output(),
             not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
         )
+
+    def _wrong_output(self) -> Divergence | None:
+        """An output that differs where no module can be named: somewhere in the model it goes wrong."""
+        subject = self._opened.subject
+        for name, labels in self._labels.items():
+            wrong = [self._returned[label] for label in labels if label in self._returned]
+            maker = subject.graph.producers.get(name)
+            if maker is not None and not all(one.agrees for one in wrong):
+                root = ModuleCall(ROOT)
+                found = class_name(subject.provenance.hierarchy, root)
+                return Divergence((root,), (found,), maker.key, None, wrong[0], maker.name)
+        return None
 
     def _compared(self, number: int, array: np.ndarray) -> Difference:
         wanted = self._reference.get(number)
