@@ -8,7 +8,7 @@ from pathlib import Path
 import modelexport as mx
 from bench.export_overhead import models
 from bench.report import Table
-from modelexport.graph.embed import RECORD_KEY
+from modelexport.graph.embed import OUTLINE_KEY, RECORD_KEY
 from modelexport.graph.model_file import open_model
 
 LIMIT = 0.20
@@ -45,8 +45,7 @@ def _sizes(model: object, inputs: object, exporter: str) -> tuple[int, int]:
             no_check=True,
         )
         proto = open_model(path).proto
-    record = next(entry for entry in proto.metadata_props if entry.key == RECORD_KEY)
-    size = record.ByteSize()
+    size = sum(entry.ByteSize() for entry in proto.metadata_props if entry.key in (RECORD_KEY, OUTLINE_KEY))
     # Small constants are part of the graph, but weights below the size that is left in place are weights.
     for tensor in proto.graph.initializer:
         for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import modelexport as mx
 from modelexport.capture import torchscript
-from modelexport.graph.embed import RECORD_KEY, read_node_keys
+from modelexport.graph.embed import OUTLINE_KEY, RECORD_KEY, read_node_keys
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -67,7 +67,7 @@ class TestEmbedding:
         result = _bert(tmp_path, embed="lean")
         model = onnx.load(result.path)
         assert not any(read_node_keys(node) for node in model.graph.node)
-        assert [entry.key for entry in model.metadata_props] == [RECORD_KEY]
+        assert [entry.key for entry in model.metadata_props] == [RECORD_KEY, OUTLINE_KEY]
         assert model.ir_version < 10
         assert mx.load(result.path) == result.provenance
 

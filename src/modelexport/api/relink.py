@@ -117,7 +117,17 @@ def relinked(ancestor: Ancestor, file: ModelFile, tool: str) -> RelinkResult:
 
 def ancestor_in(path: Path) -> Ancestor:
     """A tagged file that is at hand."""
-    file = open_model(path)
+    return _tagged(open_model(path), path)
+
+
+def ancestor_of(file: ModelFile, path: Path) -> Ancestor:
+    """The file itself if its record is up to date; else what it was made from."""
+    record = read_best(file, path)
+    fresh = record.origin.graph == index_model(file.proto).fingerprint
+    return _tagged(file, path) if fresh or read_outline(file.proto) is None else planted_ancestor(file, path)
+
+
+def _tagged(file: ModelFile, path: Path) -> Ancestor:
     subject = read_subject(file, path)
     return Ancestor(str(path), subject.provenance, digested(subject.graph), sketches_of(file))
 

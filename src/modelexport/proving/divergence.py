@@ -27,9 +27,11 @@ class Compared:
     inputs: tuple[Pairing, ...]
     outputs: tuple[Pairing, ...]
 
-    @property
-    def is_right(self) -> bool:
-        return bool(self.outputs) and all(pairing.difference.agrees for pairing in self.outputs)
+    def made_right(self, found: Pairing) -> bool:
+        """Whether it returned this value, or what should be in its place, and that is right."""
+        return any(
+            one.difference.agrees and (one.value == found.value or one.number == found.number) for one in self.outputs
+        )
 
     @property
     def numbers_in(self) -> Difference | None:
@@ -102,7 +104,7 @@ def _wrong_values(
             maker = compared.get(made_in[0])
             if _is_origin(None if maker is None else maker.numbers_in, pairing.difference, sharp):
                 blamed = made_in[0]
-                if maker is not None and maker.is_right:
+                if maker is not None and maker.made_right(pairing):
                     # It did its work, and whoever called this one handed it to the wrong place.
                     blamed = next(iter(hierarchy.stack(one.item.call)[-2:-1]), blamed)
                 found.setdefault(pairing.value, (blamed, pairing.difference))

@@ -1,0 +1,1 @@
+"""From the events of a run to the time of each module."""

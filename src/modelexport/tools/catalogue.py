@@ -1,0 +1,71 @@
+"""All tools by name, and chains of them."""
+
+from __future__ import annotations
+
+from modelexport.errors import UnknownName, UserError
+from modelexport.tools import converters, optimizers, quantizers
+from modelexport.tools.tool import Tool
+
+_ORT = "onnxruntime"
+_TOOLS = (
+    Tool("ort", "ONNX Runtime's optimizer", _ORT, optimizers.ort, ("all", "extended", "basic")),
+    Tool(
+        "transformers",
+        "ONNX Runtime's optimizer for transformers",
+        _ORT,
+        optimizers.transformers,
+        (
+            "bert",
+            "gpt2",
+            "bart",
+            "t5",
+            "vit",
+            "clip",
+            "unet",
+            "vae",
+            "phi",
+            "swin",
+            "conformer",
+            "bert_keras",
+            "bert_tf",
+        ),
+    ),
+    Tool("onnxslim", "removes and folds what can be", "onnxslim", optimizers.onnxslim),
+    Tool("onnxsim", "removes and folds what can be", "onnxsim", optimizers.onnxsim),
+    Tool("onnxoptimizer", "ONNX's fusions and eliminations", "onnxoptimizer", optimizers.onnxoptimizer),
+    Tool("onnxscript", "the optimizer of torch's exporter", "onnxscript", optimizers.onnxscript),
+    Tool("ort_fusions", "onnxscript's fusions for ONNX Runtime", "onnxscript", optimizers.ort_fusions),
+    Tool("opset", "ONNX's version converter, as opset:21", "onnx", converters.onnx_version, ("21",)),
+    Tool("onnxscript_opset", "onnxscript's version converter", "onnxscript", converters.onnxscript_version, ("21",)),
+    Tool("int8", "dynamic quantization of weights", _ORT, quantizers.dynamic),
+    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.static_qdq),
+    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.static_operators),
+    Tool("int4", "weights of four bits", _ORT, quantizers.four_bits),
+    Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, converters.half),
+    Tool("fp16_common", "half precision, by onnxconverter-common", "onnxconverter_common", converters.half_common),
+    Tool("shapes", "symbolic shape inference", _ORT, converters.symbolic_shapes),
+)
+TOOLS = {tool.name: tool for tool in _TOOLS}
+_CHAIN = "+"
+_OPTION = ":"
+
+
+def parse_chain(text: str) -> list[tuple[Tool, str]]:
+    """The tools of `int8+ort:all` with their options, in the order in which they run."""
+    return [_parse(part.strip()) for part in text.split(_CHAIN)]
+
+
+def _parse(text: str) -> tuple[Tool, str]:
+    name, _, option = text.partition(_OPTION)
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise UnknownName("tool", text, TOOLS)
+    if option and not _is_known(tool, option):
+        known = f"It knows: {', '.join(tool.options)}." if tool.options else "It has none."
+        raise UserError(f"{name} has no option {option!r}", known)
+    return tool, option or next(iter(tool.options), "")
+
+
+def _is_known(tool: Tool, option: str) -> bool:
+    # An opset is any number.
+    return option in tool.options or (option.isdecimal() and all(one.isdecimal() for one in tool.options or ("",)))

@@ -1,0 +1,42 @@
+"""What a tool is, for whoever runs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a tool.
+
+    source    the file that it takes; it is left as it is
+    target    the file that it is to write
+    option    what stands behind the colon of its name: `all` of `ort:all`
+    feeds     inputs of the model, for quantizers that want to see it run
+    """
+
+    source: Path
+    target: Path
+    option: str
+    feeds: tuple[Feed, ...]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """
+    does      in a few words
+    package   the one that it comes from
+    options   what may stand behind the colon; the first one is meant if nothing does. Empty: anything, or nothing
+    """
+
+    name: str
+    does: str
+    package: str
+    run: Callable[[Job], None]
+    options: tuple[str, ...] = ()
