@@ -21,9 +21,11 @@ if TYPE_CHECKING:
         export_hf_model_with_semantics,
     )
     from modelexport.api.options import ExportResult
+    from modelexport.api.profile import profile
     from modelexport.api.query import query
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.relink import RelinkResult, relink
+    from modelexport.api.run_tool import run_tool
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
@@ -72,8 +74,10 @@ _HOMES = {
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
     "load": "api.reading",
+    "profile": "api.profile",
     "query": "api.query",
     "relink": "api.relink",
+    "run_tool": "api.run_tool",
     "validate": "api.reading",
     "verify": "api.verify",
 }
@@ -111,8 +115,10 @@ __all__ = [
     "export",
     "export_hf_model_with_semantics",
     "load",
+    "profile",
     "query",
     "relink",
+    "run_tool",
     "validate",
     "verify",
 ]

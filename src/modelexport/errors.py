@@ -7,6 +7,7 @@
         ├── InputError                     an input's name, shape, type or file is wrong
         ├── ExportFailed                   torch cannot export this model this way
         ├── RuntimeFailed                  ONNX Runtime cannot load or run the file
+        ├── ToolFailed                     a tool could not do its work, or wrote what cannot be used
         ├── FileUnreadable                 missing, truncated, or not ONNX
         ├── FileUnwritable                 no permission, no room, no such folder
         ├── ModelMismatch                  the file was not made from the model
@@ -63,6 +64,10 @@ class ExportFailed(UserError):
 
 
 class RuntimeFailed(UserError):
+    pass
+
+
+class ToolFailed(UserError):
     pass
 
 

@@ -11,6 +11,8 @@ _VERBS = {
     "export": "Export a model to ONNX and record which module produced each node.",
     "attach": "Tag a file that another tool exported from a model.",
     "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
+    "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
+    "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
@@ -29,7 +31,8 @@ class LazyVerbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click calls it so
         if cmd_name not in _VERBS:
             return None
-        command = getattr(import_module(f"modelexport.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(import_module(f"modelexport.cli.{name}"), name)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(

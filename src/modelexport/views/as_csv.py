@@ -20,15 +20,15 @@ CALL_COLUMNS = (
 
 
 def analysis_csv(analysis: Analysis) -> str:
-    return _text(COLUMNS, map(_row, analysis.nodes))
+    return csv_text(COLUMNS, map(_row, analysis.nodes))
 
 
 def verification_csv(verification: Verification) -> str:
     """Infinity is written `inf`. What was not compared is empty."""
-    return _text(CALL_COLUMNS, map(_call, verification.calls))
+    return csv_text(CALL_COLUMNS, map(_call, verification.calls))
 
 
-def _text(columns: Sequence[str], rows: Iterable[list[str]]) -> str:
+def csv_text(columns: Sequence[str], rows: Iterable[list[str]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)

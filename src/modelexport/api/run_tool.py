@@ -1,0 +1,144 @@
+"""Running a tool on a tagged file, and relinking what it made, in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.api.choices import embed_options
+from modelexport.api.relink import RelinkResult, ancestor_of, relinked
+from modelexport.api.surroundings import Clock, Progress
+from modelexport.api.writing import write_tagged
+from modelexport.errors import ExtraMissing, ModelExportError, ToolFailed
+from modelexport.graph.index import index_model
+from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.saving import ensure_model_target
+
+if TYPE_CHECKING:
+    from modelexport.tools.tool import Feed, Tool
+
+_MESSAGE_LINES = 3
+
+
+def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    tool: str,
+    output: str | Path,
+    *,
+    inputs: str | Path | None = None,
+    input: Sequence[str] = (),
+    samples: int = 4,
+    seed: int = 0,
+    embed: str = "full",
+    check: bool = True,
+    progress: Progress | None = None,
+) -> RelinkResult:
+    """Run a tool, or several one after the other (`int8+ort:all`), and carry the record to what comes out.
+
+    inputs, input  for quantizers that look at the model while it runs, and for the check; made where they are left out
+    samples        how many inputs are made
+    check          whether ONNX Runtime can run what the tool made
+    """
+    from modelexport.tools.catalogue import parse_chain
+
+    chain = parse_chain(tool)
+    embedding = embed_options(embed, "torch", False)
+    target = Path(output)
+    ensure_model_target(target)
+    clock = Clock(progress)
+    path = Path(file)
+    with clock.step("read"):
+        opened = open_model(path)
+        ancestor = ancestor_of(opened, path)
+        feeds = tuple(_feeds(opened, inputs, input, samples, seed))
+    with tempfile.TemporaryDirectory() as folder:
+        here = path
+        for number, (one, option) in enumerate(chain):
+            with clock.step(one.name):
+                here = _run(one, option, here, Path(folder) / f"{number}.onnx", feeds)
+        with clock.step("check"):
+            if check:
+                _check(here, feeds[0], tool)
+        with clock.step("link"):
+            made = open_model(here)
+            found = relinked(ancestor, made, tool)
+        if not found.related:
+            return replace(found, seconds=clock.seconds)
+        with clock.step("write"):
+            written = write_tagged(made, found.provenance, target, embedding)
+    return replace(found, path=target, files=written.files, provenance=written.provenance, seconds=clock.seconds)
+
+
+def _feeds(
+    opened: ModelFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
+) -> Iterator[Feed]:
+    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
+
+    files = () if inputs is None else (Path(inputs),)
+    yield from graph_samples(
+        opened.proto, index_model(opened.proto), SampleRequest(samples, seed, tuple(shapes), files)
+    )
+
+
+def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> Path:
+    from modelexport.tools.tool import Job
+
+    if importlib.util.find_spec(tool.package) is None:
+        raise ExtraMissing(
+            f"{tool.name} needs the package {tool.package}", "Install it: pip install 'modelexport[tools]'."
+        )
+    try:
+        with _silence():
+            tool.run(Job(source, target, option, feeds))
+    except ModelExportError:
+        raise
+    except Exception as error:
+        raise ToolFailed(
+            f"{tool.name} failed: {_told(error)}", "Nothing was written. The message is the tool's own."
+        ) from error
+    if not target.is_file():
+        raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
+    return target
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Tools talk a lot; what they say when they fail comes as an exception."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _told(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
+
+
+def _check(path: Path, feed: Feed, tool: str) -> None:
+    from modelexport.capture.running import run_file
+
+    try:
+        run_file(path, feed)
+    except Exception as error:
+        raise ToolFailed(
+            f"ONNX Runtime cannot run what {tool} made: {_told(error)}",
+            "The tool broke the model. Nothing was written; --no-check writes it all the same.",
+        ) from error
