@@ -14,7 +14,7 @@ from tests.building import damage as damage_value
 from tests.building import model, node, provenance, provenances, tree
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record import packed
+from modelexport.record import tables
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import SCHEMA_VERSION, Provenance
 
@@ -107,7 +107,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_LARGEST", 1 << 16)
+    monkeypatch.setattr(tables, "_LARGEST", 1 << 16)
     with pytest.raises(RecordUnreadable, match="more than 65536 bytes"):
         unpack(wrap(b" " * (1 << 17)))
 
