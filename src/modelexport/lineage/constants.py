@@ -74,30 +74,43 @@ class ConstantLinker:
 
 
 class _Sketched:
-    """The constants of the graph before, to be found by some of their numbers."""
+    """The constants of the graph before, to be found by some of their numbers.
+
+    alike  constants that hold the same, mapped to one of them
+    """
 
     def __init__(self, sketches: list[tuple[int, Sketch]]) -> None:
         self.alike: dict[int, int] = {}
-        self._by_sides: dict[tuple[int, ...], list[tuple[int, Sketch]]] = {}
+        self._equal: dict[Sketch, list[int]] = {}
+        self._near: dict[object, list[tuple[int, Sketch]]] = {}
         for number, sketch in sketches:
+            same = self._equal.setdefault(sketch, [])
+            same.append(number)
             if sketch.is_whole or sketch.is_telling:
-                self.alike[number] = next(iter(self._same(sketch)), number)
-            self._by_sides.setdefault(sketch.sides, []).append((number, sketch))
+                self.alike[number] = same[0]
+            self._near.setdefault(_drawer(sketch), []).append((number, sketch))
 
     def like(self, sketch: Sketch) -> list[int]:
         """Those that hold the same; or the one that this is a coarser copy of."""
-        same = self._same(sketch)
+        same = self._equal.get(sketch) or self._same(sketch)
         if same and (sketch.is_whole or sketch.is_telling or len(same) == 1):
             return same
         if same or not sketch.is_telling:
             return []
-        rated = [(sketch.likeness(other), number) for number, other in self._by_sides.get(sketch.sides, ())]
+        rated = [(sketch.likeness(other), number) for number, other in self._near.get(_drawer(sketch), ())]
         best = max((rate for rate, _ in rated), default=0.0)
         near = [number for rate, number in rated if rate and rate > best - _CLEARLY]
         return near if len(near) == 1 else []
 
     def _same(self, sketch: Sketch) -> list[int]:
-        """The nearest ones, where there are any that may be the same."""
-        rated = [(sketch.distance(other), number) for number, other in self._by_sides.get(sketch.sides, ())]
+        """The nearest ones, where there are any that may be the same in another number format."""
+        rated = [(sketch.distance(other), number) for number, other in self._near.get(_drawer(sketch), ())]
         best = min((rate for rate, _ in rated), default=math.inf)
         return [] if best == math.inf else [number for rate, number in rated if rate == best]
+
+
+def _drawer(sketch: Sketch) -> object:
+    """Where to look for sketches like this one: rounding hardly ever moves the outermost numbers to other places."""
+    if sketch.is_telling:
+        return sketch.sides, sketch.steps.index(min(sketch.steps)), sketch.steps.index(max(sketch.steps))
+    return sketch.sides, f"{sketch.middle:.1e}"

@@ -62,7 +62,7 @@ class Sketch:
         """Up to 1 for numbers that go up and down together, 0 for others."""
         if self.sides != other.sides:
             return 0.0
-        correlation = abs(_correlation(self.steps, other.steps))
+        correlation = _correlation(self.steps, other.steps)
         return correlation if correlation >= _QUANTIZED else 0.0
 
 
