@@ -32,6 +32,8 @@ class Anchors:
         """Who read what a value after is, or a constant like it."""
         known = self.get(place)
         group = self._groups.get(self._group(known), [known])
+        if len(group) == 1:
+            return self.before.readers_of(group[0])  # there may be thousands: no copy
         return [reader for one in group for reader in self.before.readers_of(one)]
 
     def __contains__(self, place: int) -> bool:

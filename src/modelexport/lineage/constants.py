@@ -43,13 +43,18 @@ class ConstantLinker:
 
     def _by_name(self, number: int) -> int | None:
         """The constant of the same name and shape, if a node that reads it has kept its name as well."""
+        readers = self._after.readers_of(number)[:_ASKED]
+        for wanted in self._of_the_name(number):
+            if any(self._has_kept_its_name(reader, wanted) for reader in readers):
+                return wanted
+        return None
+
+    def _of_the_name(self, number: int) -> list[int]:
         name = self._after.names[number]
         one, other = self._after.graph.initializers.get(name), self._before.graph.initializers.get(name)
         if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
-            return None
-        wanted = self._before.of[name]
-        readers = self._after.readers_of(number)[:_ASKED]
-        return wanted if any(self._has_kept_its_name(reader, wanted) for reader in readers) else None
+            return []
+        return [self._before.of[name]]
 
     def _has_kept_its_name(self, reader: Node, wanted: int) -> bool:
         origin = self._before.graph.producers.get(next(filter(None, reader.outputs), ""))
@@ -63,7 +68,7 @@ class ConstantLinker:
         self.alike = known.alike
         for number in unknown:
             mine = self._sketch_after(self._after.names[number])
-            others = [] if mine is None else known.like(mine)
+            others = self._of_the_name(number) if mine is None else known.like(mine)
             if others:
                 shape = self._shape(self._after, number)
                 yield number, min(others, key=lambda other: self._shape(self._before, other) != shape)

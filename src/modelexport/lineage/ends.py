@@ -15,7 +15,7 @@ def anchor_ends(matching: Matching, names: NameLinker) -> None:
     before, after = matching.before.graph, matching.after.graph
     for mine, theirs in ((after.inputs, before.inputs), (after.outputs, before.outputs)):
         for place, other in _paired(mine, theirs, matching, names):
-            matching.anchor(place, other)
+            matching.anchor(place, other, certain=True)
     for graph_id in after.yields:
         if graph_id != MAIN and graph_id not in after.owners and graph_id in before.yields:
             matching.anchor_graphs(graph_id, graph_id)  # functions of one name
@@ -30,6 +30,11 @@ def _paired(
     yield from ((after.of.get(value, NOTHING), other) for value, other in known.items())
     left = [value for value, other in known.items() if other == NOTHING]
     spare = [value for value in theirs if before.of.get(value, NOTHING) not in known.values()]
+    if len(mine) == len(theirs):
+        # A name that stood for an inner value before may stand for what is returned now.
+        for value, other in zip(mine, theirs, strict=True):
+            if other in spare and value not in left:
+                yield after.of.get(value, NOTHING), before.of.get(other, NOTHING)
     if len(left) == len(spare):
         for value, other in zip(left, spare, strict=True):
             if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(other)):

@@ -16,7 +16,7 @@ from modelexport.lineage.constants import ConstantLinker
 from modelexport.lineage.ends import anchor_ends
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.names import NameLinker
-from modelexport.lineage.operators import is_rearranging
+from modelexport.lineage.operators import is_rearranging, is_view
 from modelexport.lineage.regions import Regions
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
@@ -34,7 +34,7 @@ def matched(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) ->
     anchor_ends(matching, names)
     matching.anchor_constants(ConstantLinker(matching.before, matching.after, sketches))
     for place, other in names.confirmed():
-        matching.anchor(place, other)
+        matching.anchor(place, other, certain=True)
     matching.settle()
     for place, other in names.unconfirmed():
         node, origin = matching.after.makers.get(place), matching.before.makers.get(other)
@@ -69,12 +69,14 @@ class Linker:
                 late.append(node)
             elif node.key in regions.sources:
                 self._link_region(twins, regions.sources[node.key])
+        self._link_merged()
         self._link_idle()
         for node in late:
             self._link_rearranging(node, regions.sources[node.key])
         self._link_passing()
         self._link_rest()
-        return self._found
+        nothing = Link((), Relation.INTRODUCED, Confidence.NONE)
+        return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
 
     def _link_region(self, twins: Sequence[Node], region: Sequence[Node]) -> None:
         sources = [twin for one in region for twin in self._before.twins[one.key]]
@@ -123,6 +125,20 @@ class Linker:
         )
         return max(votes, key=votes.__getitem__, default=None)
 
+    def _link_merged(self) -> None:
+        """A value that stands for two values that the same operator made: so do, pair by pair, the nodes above it."""
+        covered = {key for link in self._found.values() for key in link.sources}
+        for place, others in self._anchors.also.items():
+            waiting = [(self._after.makers.get(place), self._before.makers.get(other)) for other in others]
+            while waiting:
+                node, origin = waiting.pop()
+                if node is None or origin is None or origin.key in covered or node.op_type != origin.op_type:
+                    continue
+                covered.add(origin.key)
+                self._extend(node, [origin], Relation.SHARED)
+                pairs = zip(self._after.inputs(node), self._before.inputs(origin), strict=False)
+                waiting += [(self._after.makers.get(mine), self._before.makers.get(theirs)) for mine, theirs in pairs]
+
     def _link_idle(self) -> None:
         """A value that stands for two values before: what lay between them did nothing, and is its maker's now."""
         covered = {key for link in self._found.values() for key in link.sources}
@@ -131,29 +147,32 @@ class Linker:
             if maker is None or maker.key not in self._found:
                 continue
             first = self._anchors.get(place)
-            gone = [node for other in others for node in self._between(first, other) if node.key not in covered]
-            self._extend(maker, gone)
+            changed = self._has_other_constants(maker)
+            between = (node for other in others for node in self._between(first, other, changed))
+            self._extend(maker, [node for node in between if node.key not in covered])
         for key, origins in self._matching.absorbed.items():
             if key in self._found:
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in covered]
                 self._extend(self._after.graph.by_key[key], gone)
 
-    def _extend(self, node: Node, gone: Sequence[Node]) -> None:
-        if gone:
+    def _extend(self, node: Node, gone: Sequence[Node], relation: Relation = Relation.FUSED) -> None:
+        if gone and node.key in self._found:
             link = self._found[node.key]
             sources = [*map(self._before.graph.by_key.__getitem__, link.sources), *gone]
-            relation = link.relation if link.relation in (Relation.KEPT, Relation.RENAMED) else Relation.FUSED
-            self._add(node, sources, relation, link.confidence)
+            self._add(node, sources, relation, min(link.confidence, Confidence.STRONG))
 
-    def _between(self, one: int, other: int) -> list[Node]:
-        """The nodes on the way from one value to the other, whichever comes first."""
+    def _between(self, one: int, other: int, changed: bool) -> list[Node]:
+        """The nodes on the way from one value to the other, whichever comes first.
+
+        changed  whether what they did with weights may be in the weights of the node before them
+        """
         for start, end in ((one, other), (other, one)):
             found: list[Node] = []
             place = end
             for _ in range(_STEPS):
                 node = self._before.makers.get(place)
                 read = [] if node is None else self._before.content(node)
-                if node is None or len(read) != 1 or self._has_weight(node):
+                if node is None or len(read) != 1 or not (changed or self._is_plain(node)):
                     break
                 found.append(node)
                 place = read[0]
@@ -161,10 +180,13 @@ class Linker:
                     return found
         return []
 
-    def _has_weight(self, node: Node) -> bool:
-        """Whether a node reads a constant of more than a few elements: then it did something."""
-        tensors = self._before.graph.initializers
-        return any(sum(side > 1 for side in tensors[value].shape) > 0 for value in node.inputs if value in tensors)
+    def _is_plain(self, node: Node) -> bool:
+        """Whether a node has no numbers of its own: those that it had would be in some weight now."""
+        return is_view(node) or not self._before.constant_inputs(node)
+
+    def _has_other_constants(self, node: Node) -> bool:
+        origin = self._matching.matches.get(node.key)
+        return origin is not None and not self._anchors.is_same_work(node, origin)
 
     def _link_passing(self) -> None:
         """Casts, identities and quantizers: the same ones if there were any at that place."""

@@ -43,6 +43,7 @@ class Matching:
         self.absorbed: dict[str, dict[str, None]] = {}
         self.confidence: dict[str, Confidence] = {}
         self._taken: set[str] = set()
+        self._certain: set[int] = set()
         self._waiting: deque[Node] = deque()
         self._queued: set[str] = set()
 
@@ -52,9 +53,11 @@ class Matching:
             self._wake(self.after.readers_of(place))
         self.anchors.set_alike(linker.alike)
 
-    def anchor(self, place: int, other: int) -> None:
-        """Note that two values are the same."""
+    def anchor(self, place: int, other: int, *, certain: bool = False) -> None:
+        """Note that two values are the same; `certain` if that does not follow from anything else."""
         if self.anchors.add(place, other):
+            if certain:
+                self._certain.add(place)
             maker = self.after.makers.get(place)
             self._wake(() if maker is None else (maker,))
             self._wake(self.after.readers_of(place))
@@ -95,14 +98,23 @@ class Matching:
     def _by_result(self, node: Node) -> bool:
         for place in self.after.outputs(node):
             origin = self.before.makers.get(self.anchors.get(place))
-            if origin is None or self.anchors.agreement(node, origin) is None:
+            if origin is None or not self._can_be(node, origin, certain=place in self._certain):
                 continue
-            if node.op_type == origin.op_type:
+            if node.op_type == origin.op_type and not self._reads_more(node, origin):
                 self._match(node, origin, Confidence.EXACT)
             else:
                 self._work(node, origin)  # it may have taken in what came before
             return True
         return False
+
+    def _can_be(self, node: Node, origin: Node, *, certain: bool) -> bool:
+        """Whether two nodes that make the same can do it in the same way.
+
+        If it is certain that they do make the same, values that they read must be the same, whatever was thought.
+        """
+        if self.anchors.agreement(node, origin) is not None:
+            return True
+        return certain and node.attributes == origin.attributes and self.anchors.is_same_work(node, origin)
 
     # by what a node reads
 
@@ -116,7 +128,7 @@ class Matching:
         only = not others and self._is_only_one(node, origin)
         if (others and others[0][0] == rate) or not (only or self._is_enough(places, rate[0])):
             return
-        if self.anchors.is_same_work(node, origin):
+        if self.anchors.is_same_work(node, origin) and not self._reads_more(node, origin):
             sure = not others and all(place in self.anchors for place in places)
             self._match(node, origin, Confidence.EXACT if sure else Confidence.STRONG)
         else:
@@ -187,9 +199,21 @@ class Matching:
             if other_id in self.before.graph.yields:
                 self.anchor_graphs(graph_id, other_id)
 
+    def _reads_more(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads a constant that the next node read: it has taken that one in."""
+        return any(True for _ in self._taken_in(node, origin))
+
+    def _taken_in(self, node: Node, origin: Node) -> Iterator[Node]:
+        mine = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
+        more = mine.difference(self.before.inputs(origin))
+        for reader in self.before.readers_of(self.before.result(origin))[:_CROWD] if more else ():
+            if not more.isdisjoint(self.before.inputs(reader)):
+                yield reader
+
     def _work(self, node: Node, origin: Node) -> None:
         if node.key not in self.works:
             self.works[node.key] = origin
+            self.absorbed.setdefault(node.key, {}).update((one.key, None) for one in self._taken_in(node, origin))
             self._anchor_inputs(node, origin)
 
     def _anchor_inputs(self, node: Node, origin: Node) -> None:

@@ -31,10 +31,10 @@ class Pair:
 def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Iterator[Pair]:
     mine, theirs = anchors.after.data_inputs(node), anchors.before.data_inputs(origin)
     if is_commutative(family(node.op_type)):
-        known = {anchors.get(place) for place in mine}
-        mine = [place for place in mine if place not in anchors]
-        theirs = [other for other in theirs if other not in known]
-        if len(mine) == len(theirs) <= _UNORDERED:
+        mine, theirs = _unpaired(mine, theirs, anchors)
+        if len(mine) == len(theirs) == 1:
+            yield Pair(mine[0], theirs[0])
+        elif len(mine) == len(theirs) <= _UNORDERED and not any(place in anchors for place in mine):
             yield from _unordered(mine, theirs, anchors, done)
     elif node.op_type == origin.op_type:
         for place, other in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
@@ -43,6 +43,18 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
     elif len(mine) >= len(theirs):
         for place, other in zip(mine, theirs, strict=False):
             yield from _in_like_places(place, other, anchors)
+
+
+def _unpaired(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> tuple[list[int], list[int]]:
+    """What is left when those that are known to be the same are taken away, one by one."""
+    left = list(theirs)
+    spare: list[int] = []
+    for place in mine:
+        if anchors.get(place) in left:
+            left.remove(anchors.get(place))
+        else:
+            spare.append(place)
+    return spare, left
 
 
 def _unordered(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:

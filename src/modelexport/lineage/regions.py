@@ -14,6 +14,8 @@ from modelexport.lineage.operators import is_rearranging
 
 # A region with more ways out than these is no region.
 _MOST = 64
+# And one with more nodes than these neither; without a limit, a long computation that is gone costs every reader.
+_LARGEST = 256
 _STEPS = 4
 
 
@@ -27,6 +29,7 @@ class Regions:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
         self._alive = frozenset(matching.anchors.known.values())
+        self._matched = frozenset(origin.key for origin in matching.matches.values())
         self._heads: dict[str, frozenset[int]] = {}
         self._slices: dict[tuple[frozenset[int], frozenset[str]], tuple[Node, ...]] = {}
         for node in reversed(self._after.nodes):
@@ -58,7 +61,9 @@ class Regions:
 
     def _found(self, node: Node) -> tuple[Node, ...]:
         work = self._matching.works.get(node.key)
-        region = self._like(node, self._region(self._heads[node.key], self._claimed_above(node)))
+        found = self._region(self._heads[node.key], self._claimed_above(node))
+        # What another node still does is that one's work.
+        region = self._like(node, tuple(one for one in found if one.key not in self._matched))
         if work is None:
             return region
         if self._after.result(node) in self._anchors:
@@ -102,7 +107,7 @@ class Regions:
     def _sliced(self, heads: Iterable[int], claimed: frozenset[str]) -> list[Node]:
         found: dict[str, Node] = {}
         waiting = list(heads)
-        while waiting:
+        while waiting and len(found) < _LARGEST:
             node = self._before.makers.get(waiting.pop())
             if node is None or node.key in found or node.key in claimed:
                 continue

@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import onnx
+import pytest
+from tests.building import body, graph, node, weight
+
+from modelexport.graph.index import Graph
+from modelexport.lineage.descent import trace_lineage
+from modelexport.record.lineage import Lineage, Link, Relation
+
+
+def relink(before: Graph, after: Graph) -> Lineage:
+    """By structure and names: nobody may look into weights."""
+    return trace_lineage(before, after, (_unseen, _unseen))
+
+
+def _unseen(_: str) -> None:
+    return None
+
+
+def links(before: Graph, after: Graph) -> dict[str, tuple[str, str]]:
+    """Relation and sources of every node, as text."""
+    return {key: _text(link) for key, link in relink(before, after).nodes.items()}
+
+
+def folded(before: Graph, after: Graph) -> dict[str, tuple[str, str]]:
+    return {name: _text(link) for name, link in relink(before, after).initializers.items()}
+
+
+def _text(link: Link) -> tuple[str, str]:
+    return (link.relation.value, " ".join(link.sources))
+
+
+def test_an_unchanged_graph_is_kept_node_by_node() -> None:
+    same = graph(node("MatMul", "x w", "h"), node("Relu", "h", "y"), weights=["w"])
+    assert links(same, same) == {"h": ("kept", "h"), "y": ("kept", "y")}
+    assert folded(same, same) == {}
+
+
+def test_names_of_nodes_do_not_matter() -> None:
+    before = graph(node("Relu", "x", "h", "one"), node("Neg", "h", "y", "two"))
+    after = graph(node("Relu", "x", "h", "two"), node("Neg", "h", "y"))
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
+
+
+def test_a_removed_node_leaves_the_others_alone() -> None:
+    before = graph(node("Relu", "x", "h"), node("Neg", "x", "unused"), node("Abs", "h", "y"))
+    after = graph(node("Relu", "x", "h"), node("Abs", "h", "y"))
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
+
+
+def test_another_operator_for_the_same_value_is_a_rewrite() -> None:
+    before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
+    after = graph(node("Relu", "x", "h"), node("MatMul", "h w", "y"), weights=["w"])
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("rewritten", "y")}
+
+
+def test_other_attributes_are_a_rewrite() -> None:
+    before = graph(node("Transpose", "x", "y", perm=[0, 1]))
+    after = graph(node("Transpose", "x", "y", perm=[1, 0]))
+    assert links(before, after) == {"y": ("rewritten", "y")}
+
+
+NORMALIZED = graph(
+    node("Conv", "x w", "c"),
+    node("BatchNormalization", "c s b m v", "n"),
+    node("Relu", "n", "y"),
+    weights=["w", "s", "b", "m", "v"],
+)
+
+
+def test_a_convolution_that_took_the_name_of_its_normalization_is_both() -> None:
+    after = graph(node("Conv", "x w_bn b_bn", "n"), node("Relu", "n", "y"), weights=["w_bn", "b_bn"])
+    assert links(NORMALIZED, after) == {"n": ("fused", "c n"), "y": ("kept", "y")}
+
+
+def test_a_convolution_that_kept_its_name_and_got_other_weights_is_both() -> None:
+    after = graph(node("Conv", "x w_bn b_bn", "c"), node("Relu", "c", "y"), weights=["w_bn", "b_bn"])
+    assert links(NORMALIZED, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+
+
+def test_so_is_one_that_had_a_bias_already() -> None:
+    before = graph(
+        node("Conv", "x w bias", "c"),
+        node("BatchNormalization", "c s b m v", "n"),
+        node("Relu", "n", "y"),
+        weights=["w", "bias", "s", "b", "m", "v"],
+    )
+    after = graph(node("Conv", "x w_bn b_bn", "c"), node("Relu", "c", "y"), weights=["w_bn", "b_bn"])
+    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+
+
+def test_a_bias_that_moved_into_a_convolution_makes_it_both() -> None:
+    before = graph(node("Conv", "x w", "c"), node("Add", "c b", "n"), node("Relu", "n", "y"), weights=["w", "b"])
+    after = graph(node("Conv", "x w b", "c"), node("Relu", "c", "y"), weights=["w", "b"])
+    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+
+
+def test_only_what_has_weights_is_absorbed_into_weights() -> None:
+    before = graph(
+        node("Conv", "x w", "c"),
+        node("Identity", "c", "dropped"),
+        node("BatchNormalization", "dropped s b m v", "n"),
+        node("Relu", "n", "y"),
+        weights=list("wsbmv"),
+    )
+    after = graph(node("Conv", "x w_bn b_bn", "c"), node("Relu", "c", "y"), weights=["w_bn", "b_bn"])
+    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+
+
+def test_a_normalization_folded_at_the_end_of_the_graph_is_found_by_the_outputs() -> None:
+    before = graph(
+        node("Conv", "x w", "c"), node("BatchNormalization", "c s b m v", "n"), outputs="n", weights=list("wsbmv")
+    )
+    after = graph(node("Conv", "x w_bn b_bn", "c"), outputs="c", weights=["w_bn", "b_bn"])
+    assert links(before, after) == {"c": ("fused", "c n")}
+
+
+def test_equal_weights_under_another_name_absorb_nothing() -> None:
+    before = graph(
+        node("Gemm", "x w", "c"),
+        node("Identity", "c", "i"),
+        node("Mul", "i one", "n"),
+        node("Relu", "n", "y"),
+        weights=[weight("w", 1, 2), weight("one", 1)],
+    )
+    after = graph(node("Gemm", "x copy", "c"), node("Relu", "c", "y"), weights=[weight("copy", 1, 2)])
+    assert links(before, after) == {"c": ("kept", "c"), "y": ("kept", "y")}
+
+
+def test_a_removed_no_op_adds_no_owner() -> None:
+    before = graph(node("Relu", "x", "h"), node("Identity", "h", "dropped"), node("Neg", "dropped", "y"))
+    after = graph(node("Relu", "x", "h"), node("Neg", "h", "y"))
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
+
+
+def test_a_no_op_that_named_the_output_adds_no_owner() -> None:
+    before = graph(node("Relu", "x", "h"), node("Identity", "h", "y"))
+    after = graph(node("Relu", "x", "y"))
+    assert links(before, after) == {"y": ("renamed", "h")}
+
+
+def test_an_identity_that_is_kept_is_kept() -> None:
+    same = graph(node("Identity", "x", "y"))
+    assert links(same, same) == {"y": ("kept", "y")}
+
+
+TWINS = graph(
+    node("Sin", "x", "a1"),
+    node("Sin", "x", "a2"),
+    node("Cos", "a1", "b1"),
+    node("Cos", "a2", "b2"),
+    node("Add", "b1 b2", "y"),
+)
+
+
+def test_the_twin_that_stays_stands_for_both() -> None:
+    after = graph(node("Sin", "x", "a1"), node("Cos", "a1", "b1"), node("Add", "b1 b1", "y"))
+    assert links(TWINS, after) == {"a1": ("shared", "a1 a2"), "b1": ("shared", "b1 b2"), "y": ("kept", "y")}
+
+
+def test_it_does_not_matter_which_twin_stays() -> None:
+    after = graph(node("Sin", "x", "a2"), node("Cos", "a2", "b2"), node("Add", "b2 b2", "y"))
+    assert links(TWINS, after) == {"a2": ("shared", "a1 a2"), "b2": ("shared", "b1 b2"), "y": ("kept", "y")}
+
+
+def test_twins_that_both_stay_share_nothing() -> None:
+    assert {relation for relation, _ in links(TWINS, TWINS).values()} == {"kept"}
+
+
+def test_twins_may_read_equal_constants_of_different_names() -> None:
+    before = graph(
+        node("Add", "x one", "a"),
+        node("Add", "x uno", "b"),
+        node("Mul", "a b", "y"),
+        weights=[weight("one", 1), weight("uno", 1)],
+    )
+    after = graph(node("Add", "x one", "a"), node("Mul", "a a", "y"), weights=[weight("one", 1)])
+    assert links(before, after) == {"a": ("shared", "a b"), "y": ("kept", "y")}
+
+
+def test_a_twin_whose_reader_was_rewritten_is_still_a_twin() -> None:
+    before = graph(
+        node("Sin", "x", "a"), node("Neg", "a", "n"), node("Sin", "x", "b"), node("Abs", "b", "y"), outputs="n y"
+    )
+    after = graph(node("Sin", "x", "a"), node("Neg", "a", "n"), node("Max", "a n", "y"), outputs="n y")
+    assert links(before, after) == {"a": ("shared", "a b"), "n": ("kept", "n"), "y": ("rewritten", "y")}
+
+
+def test_weights_too_large_to_compare_are_equal_where_their_readers_were_merged() -> None:
+    before = graph(
+        node("MatMul", "x w", "a1"),
+        node("Tanh", "a1", "b1"),
+        node("MatMul", "x v", "a2"),
+        node("Tanh", "a2", "b2"),
+        node("Add", "b1 b2", "y"),
+        weights=["w", "v"],
+    )
+    after = graph(node("MatMul", "x w", "a1"), node("Tanh", "a1", "b1"), node("Add", "b1 b1", "y"), weights=["w"])
+    assert links(before, after) == {"a1": ("shared", "a1 a2"), "b1": ("shared", "b1 b2"), "y": ("kept", "y")}
+
+
+def test_nodes_with_bodies_are_never_twins() -> None:
+    def choice(operator: str, output: str) -> onnx.NodeProto:
+        return node("If", "c", output, then_branch=body(node(operator, "x", "t"), outputs="t"))
+
+    before = graph(choice("Neg", "a"), choice("Abs", "b"), inputs="x c", outputs="a")
+    after = graph(choice("Neg", "a"), inputs="x c", outputs="a")
+    assert links(before, after)["a"] == ("kept", "a")
+
+
+def test_random_nodes_are_never_twins() -> None:
+    before = graph(
+        node("RandomNormalLike", "x", "a"), node("RandomNormalLike", "x", "b"), node("Neg", "b", "n"), outputs="a n"
+    )
+    after = graph(node("RandomNormalLike", "x", "a"), outputs="a")
+    assert links(before, after) == {"a": ("kept", "a")}
+
+
+def test_nodes_whose_large_weights_differ_are_no_twins() -> None:
+    before = graph(
+        node("MatMul", "x w", "a"), node("MatMul", "x v", "b"), node("Neg", "b", "n"), outputs="a", weights=["w", "v"]
+    )
+    after = graph(node("MatMul", "x w", "a"), outputs="a", weights=["w"])
+    assert links(before, after) == {"a": ("kept", "a")}
+
+
+def test_a_chain_becomes_one_node() -> None:
+    before = graph(
+        node("Div", "x r", "d"),
+        node("Erf", "d", "e"),
+        node("Add", "e one", "p"),
+        node("Mul", "x p", "y"),
+        weights=["r"],
+    )
+    after = graph(node("Gelu", "x", "y"))
+    assert links(before, after) == {"y": ("fused", "d e p y")}
+
+
+def test_a_fused_node_owns_nothing_that_still_exists() -> None:
+    before = graph(node("Relu", "x", "h"), node("MatMul", "h w", "m"), node("Add", "m b", "y"), weights=["w", "b"])
+    after = graph(node("Relu", "x", "h"), node("Gemm", "h w b", "y"), weights=["w", "b"])
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("fused", "m y")}
+
+
+def test_a_fused_node_does_not_own_the_shape_arithmetic_before_it() -> None:
+    before = graph(
+        node("Shape", "x", "s"), node("Concat", "s t", "k", axis=0), node("Reshape", "x k", "r"), node("Neg", "r", "y")
+    )
+    after = graph(node("NegReshape", "x", "y"))
+    assert links(before, after) == {"y": ("fused", "r y")}
+
+
+def test_several_nodes_become_one_with_several_outputs() -> None:
+    before = graph(
+        node("Slice", "x b0 e0", "left"),
+        node("Slice", "x b1 e1", "right"),
+        node("Mul", "left right", "y"),
+        weights=["b0", "e0", "b1", "e1"],
+    )
+    after = graph(node("Split", "x", "left right", num_outputs=2), node("Mul", "left right", "y"))
+    assert links(before, after) == {"left": ("fused", "left right"), "y": ("kept", "y")}
+
+
+def test_a_helper_was_made_for_what_reads_it() -> None:
+    before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
+    after = graph(
+        node("Relu", "x", "h"),
+        node("Cast", "h", "cast_1", to=10),
+        node("Neg", "cast_1", "neg_1"),
+        node("MatMul", "neg_1 w", "y"),
+        weights=["w"],
+    )
+    assert links(before, after) == {
+        "h": ("kept", "h"),
+        "cast_1": ("introduced", "h"),
+        "neg_1": ("introduced", "y"),
+        "y": ("rewritten", "y"),
+    }
+
+
+def test_a_helper_that_nothing_reads_has_no_source() -> None:
+    before = graph(node("Relu", "x", "y"))
+    after = graph(node("Relu", "x", "y"), node("Neg", "x", "new"))
+    assert links(before, after) == {"y": ("kept", "y"), "new": ("introduced", "")}
+
+
+def test_a_computed_value_that_became_a_constant_was_folded() -> None:
+    before = graph(
+        node("Transpose", "w", "t"), node("Mul", "t two", "f"), node("MatMul", "x f", "y"), weights=["w", "two"]
+    )
+    after = graph(node("MatMul", "x f", "y"), weights=["f"])
+    assert links(before, after) == {"y": ("kept", "y")}
+    assert folded(before, after) == {"f": ("folded", "t f")}
+
+
+def test_so_was_one_that_got_another_name() -> None:
+    before = graph(node("Transpose", "w", "t"), node("MatMul", "x t", "y"), weights=["w"])
+    after = graph(node("MatMul", "x onnx::MatMul_4", "y"), weights=["onnx::MatMul_4"])
+    assert folded(before, after) == {"onnx::MatMul_4": ("folded", "t")}
+
+
+def test_folding_owns_neither_literals_nor_data() -> None:
+    before = graph(
+        node("Constant", "", "two", value_float=2.0),
+        node("Mul", "w two", "f"),
+        node("Relu", "x", "h"),
+        node("MatMul", "h f", "y"),
+        weights=["w"],
+    )
+    after = graph(node("Relu", "x", "h"), node("MatMul", "h f", "y"), weights=["f"])
+    assert folded(before, after) == {"f": ("folded", "f")}
+
+
+def test_folding_a_shape_does_not_own_what_was_measured() -> None:
+    before = graph(
+        node("Relu", "x", "h"),
+        node("Shape", "h", "s"),
+        node("Gather", "s i", "f"),
+        node("Reshape", "h f", "y"),
+        weights=["i"],
+    )
+    after = graph(node("Relu", "x", "h"), node("Reshape", "h f", "y"), weights=["f"])
+    assert folded(before, after) == {"f": ("folded", "s f")}
+
+
+def test_bodies_are_linked_like_the_graph_around_them() -> None:
+    def conditional(*inside: onnx.NodeProto) -> Graph:
+        return graph(node("If", "c", "y", then_branch=body(*inside, outputs="t")), inputs="x c")
+
+    before = conditional(node("Mul", "x x", "m"), node("Add", "m x", "t"))
+    after = conditional(node("Fma", "x x x", "t"))
+    assert links(before, after)["y|then_branch|t"] == ("fused", "y|then_branch|m y|then_branch|t")
+    assert links(before, after)["y"] == ("kept", "y")
+
+
+def test_sources_come_in_the_order_of_their_graph_and_once() -> None:
+    before = graph(node("Sin", "x", "a"), node("Cos", "x", "b"), node("Add", "b a", "s"), node("Mul", "s a", "y"))
+    (link,) = relink(before, graph(node("Fused", "x", "y"))).nodes.values()
+    assert link.sources == ("a", "b", "s", "y")
+    assert link.relation is Relation.FUSED
+
+
+def blocks(count: int, fused: bool) -> Graph:
+    """A deep network of convolutions, normalizations, twins and constants, before or after an optimizer."""
+    nodes = []
+    for place in range(count):
+        here, there = f"v{place}", f"v{place + 1}"
+        if fused:
+            nodes += [node("Conv", f"{here} w{place} b{place}", f"n{place}"), node("Sin", f"n{place}", f"s{place}")]
+            nodes.append(node("Add", f"s{place} s{place}", there))
+        else:
+            nodes += [node("Conv", f"{here} u{place}", f"c{place}")]
+            nodes.append(node("BatchNormalization", f"c{place} p{place} q{place} r{place} t{place}", f"n{place}"))
+            nodes += [node("Sin", f"n{place}", f"s{place}"), node("Sin", f"n{place}", f"z{place}")]
+            nodes.append(node("Add", f"s{place} z{place}", there))
+    names = "wb" if fused else "upqrt"
+    weights = [f"{name}{place}" for name in names for place in range(count)]
+    return graph(*nodes, inputs="v0", outputs=f"v{count}", weights=weights)
+
+
+def calls_made(action: Callable[[], object]) -> int:
+    """How many functions, of Python and of C, an action calls: time that does not depend on the machine."""
+    count = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    previous = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(previous)
+    return count
+
+
+def test_the_work_grows_with_the_graph_not_with_its_square() -> None:
+    small, large = ((blocks(count, fused=False), blocks(count, fused=True)) for count in (50, 400))
+    once = calls_made(lambda: relink(*small))
+    again = calls_made(lambda: relink(*large))
+    assert again < 10 * once
+
+
+def masked(count: int, optimized: bool) -> Graph:
+    """A long computation that all layers read; an optimizer replaces it by a value that was there before."""
+    chain = [node("Neg", f"m{place}", f"m{place + 1}") for place in range(count)]
+    mask = "m0" if optimized else f"m{count}"
+    layers = [node("Add", f"v{place} {mask}", f"v{place + 1}") for place in range(count)]
+    return graph(*([] if optimized else chain), *layers, inputs="v0 m0", outputs=f"v{count}")
+
+
+def test_what_many_nodes_read_is_looked_at_once() -> None:
+    small, large = ((masked(count, optimized=False), masked(count, optimized=True)) for count in (50, 400))
+    once = calls_made(lambda: relink(*small))
+    again = calls_made(lambda: relink(*large))
+    assert again < 10 * once
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_every_node_of_a_deep_network_is_linked(count: int) -> None:
+    found = links(blocks(count, fused=False), blocks(count, fused=True))
+    assert found[f"n{count - 1}"] == ("fused", f"c{count - 1} n{count - 1}")
+    assert found["s0"] == ("shared", "s0 z0")
+    assert found[f"v{count}"] == ("kept", f"v{count}")
