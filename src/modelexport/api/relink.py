@@ -167,7 +167,7 @@ class _Weights:
             mine = _sketch(sketches, name)
             if mine is None:
                 continue
-            origins = [_sketch(ancestor.sketches, origin) for origin in lineage.stands_for.get(name, ())]
+            origins = [_sketch(ancestor.sketches, origin) for origin in lineage.stands_for.get(name, (name,))]
             alike = any(one is not None and (mine.distance(one) < math.inf or mine.likeness(one)) for one in origins)
             telling += mine.is_telling
             same += mine.is_telling and alike

@@ -82,7 +82,7 @@ class Anchors:
                 continue
             if self._group(known) == self._group(other):
                 found += 1
-            elif self._contradict(place, other) and not self._is_next(known, other):
+            elif self._contradict(place, other) and not self.is_next(known, other):
                 return None
         return found
 
@@ -100,7 +100,7 @@ class Anchors:
                 strange.append(place)
         if strictly and any(self._contradict(place, other) for place in strange for other in left):
             rest = [other for other in left if other not in self.before.constants]
-            if len(strange) != 1 or len(rest) != 1 or not self._is_next(self.get(strange[0]), rest[0]):
+            if len(strange) != 1 or len(rest) != 1 or not self.is_next(self.get(strange[0]), rest[0]):
                 return None
         return present - len(left)
 
@@ -108,7 +108,7 @@ class Anchors:
         """Whether two values in the same place cannot be the same: a constant may stand for what was computed."""
         return (place in self.after.constants) == (other in self.before.constants)
 
-    def _is_next(self, known: int, other: int) -> bool:
+    def is_next(self, known: int, other: int) -> bool:
         """Whether one value is made from the other alone: what did that may have been dropped."""
         maker = self.before.makers.get(other)
         return maker is not None and self.before.content(maker) == [known]

@@ -12,8 +12,15 @@ from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Rela
 from modelexport.record.sketch import Sketches
 
 
-def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
-    """Where everything in `after` comes from. `sketches` are those of both graphs, in this order."""
+def _unseen(_: str) -> None:
+    return None
+
+
+def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches] = (_unseen, _unseen)) -> Lineage:
+    """Where everything in `after` comes from.
+
+    sketches  of both graphs, in this order; without them, nobody looks into weights
+    """
     matching = matched(before, after, sketches)
     nodes = Linker(matching).links()
     constants = _Constants(matching)
@@ -38,15 +45,15 @@ class _Constants:
         self._anchors = matching.anchors
 
     def stands_for(self) -> dict[str, tuple[str, ...]]:
-        """By the name of an initializer after: those before that held the same, or that it is a copy of."""
+        """By the name of an initializer after: those before that it is a copy of, under other names."""
         held: dict[int, list[str]] = {}
         for name in self._before.graph.initializers:
             held.setdefault(self._before.of[name], []).append(name)
         found: dict[str, tuple[str, ...]] = {}
         for name in self._after.graph.initializers:
             names = held.get(self._anchors.get(self._after.of[name]), ())
-            if names:
-                found[name] = (name,) if name in names else tuple(names)
+            if names and name not in names:
+                found[name] = tuple(names)
         return found
 
     def folded(self) -> dict[str, Link]:

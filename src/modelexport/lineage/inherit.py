@@ -50,8 +50,8 @@ class _Heir:
     def weight(self, name: str, graph: Graph, nodes: Mapping[str, NodeEntry]) -> Attribution:
         """What it took the place of; else what it was computed by; else it belongs to what reads it."""
         same = [self._record.initializers[one] for one in self._lineage.stands_for.get(name, ())]
-        if len(same) == 1 and name in self._record.initializers:
-            return same[0]
+        if not same and name in self._record.initializers:
+            return self._record.initializers[name]
         if same:
             return self._joined(same, Link((), Relation.RENAMED, Confidence.STRONG))
         if name in self._lineage.initializers:

@@ -55,6 +55,9 @@ class Linker:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
         self._passing = frozenset(matching.after.passing)
+        self._quantized = frozenset(
+            matching.after.inputs(node)[0] for node in matching.after.passing if node.op_type == "QuantizeLinear"
+        )
         self._found: dict[str, Link] = {}
 
     def links(self) -> dict[str, Link]:
@@ -140,7 +143,8 @@ class Linker:
                 waiting += [(self._after.makers.get(mine), self._before.makers.get(theirs)) for mine, theirs in pairs]
 
     def _link_idle(self) -> None:
-        """A value that stands for two values before: what lay between them did nothing, and is its maker's now."""
+        """A value that stands for two values before: what lay between them is in its maker's weights, or in a quantizer
+        that cuts off what is too small or too large."""
         covered = {key for link in self._found.values() for key in link.sources}
         for place, others in self._anchors.also.items():
             maker = self._after.makers.get(place)
@@ -148,6 +152,8 @@ class Linker:
                 continue
             first = self._anchors.get(place)
             changed = self._has_other_constants(maker)
+            if not changed and place not in self._quantized:
+                continue  # it did nothing, and is nobody's
             between = (node for other in others for node in self._between(first, other, changed))
             self._extend(maker, [node for node in between if node.key not in covered])
         for key, origins in self._matching.absorbed.items():

@@ -205,7 +205,8 @@ class Matching:
 
     def _taken_in(self, node: Node, origin: Node) -> Iterator[Node]:
         mine = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
-        more = mine.difference(self.before.inputs(origin))
+        theirs = self.before.constant_inputs(origin)
+        more = {place for place in mine if not self.anchors.is_like(place, theirs)}
         for reader in self.before.readers_of(self.before.result(origin))[:_CROWD] if more else ():
             if not more.isdisjoint(self.before.inputs(reader)):
                 yield reader

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from modelexport.graph.index import Node
 from modelexport.lineage.classes import NOTHING, Classes
+from modelexport.lineage.operators import family
 
 # Names that are looked at to find out what a tool put before all of them.
 _TRIED = 200
 _FEWEST = 3
+# Nodes above a value among which one is looked for that its maker reads now.
+_NEAR = 6
 # No class, and not what stands for an input that is left out.
 _UNKNOWN = -2
 
@@ -51,8 +55,22 @@ class NameLinker:
         maker, origin = self._after.makers.get(place), self._before.makers.get(other)
         if maker is None or origin is None:
             return False
-        theirs = self._before.inputs(origin)
-        return any(self._hints.get(read, _UNKNOWN) in theirs for read in self._after.inputs(maker))
+        hinted = {self._hints[read] for read in self._after.inputs(maker) if read in self._hints}
+        if family(maker.op_type) == family(origin.op_type):
+            return not hinted.isdisjoint(self._before.inputs(origin))
+        # A node that does by itself what several did: all that it reads is somewhere above.
+        return bool(hinted) and hinted <= self._near_above(origin)
+
+    def _near_above(self, origin: Node) -> set[int]:
+        found: set[int] = set()
+        waiting = [origin]
+        for _ in range(_NEAR):
+            if not waiting:
+                break
+            read = self._before.inputs(waiting.pop(0))
+            found.update(read)
+            waiting += filter(None, map(self._before.makers.get, read))
+        return found
 
     def _fits_below(self, place: int, other: int) -> bool:
         for reader in self._after.readers_of(place):

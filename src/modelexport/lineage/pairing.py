@@ -36,6 +36,8 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
             yield Pair(mine[0], theirs[0])
         elif len(mine) == len(theirs) <= _UNORDERED and not any(place in anchors for place in mine):
             yield from _unordered(mine, theirs, anchors, done)
+        else:
+            yield from _next_ones(mine, theirs, anchors)
     elif node.op_type == origin.op_type:
         for place, other in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if other not in anchors.before.constants:
@@ -55,6 +57,14 @@ def _unpaired(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> t
         else:
             spare.append(place)
     return spare, left
+
+
+def _next_ones(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> Iterator[Pair]:
+    """Values that are known, with what was made from them alone: what did that is gone."""
+    for place in mine:
+        following = [other for other in theirs if anchors.is_next(anchors.get(place), other)]
+        if len(following) == 1:
+            yield Pair(place, following[0])
 
 
 def _unordered(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:

@@ -186,9 +186,21 @@ class Court:
         unclear = "between values that several modules made" if node.key in self._unclear else ""
         if silence := heard.silence or self._trouble or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
-        if not heard.idle and not all(self._takes_part(one, around) for one in owners):
+        beside = self._fused_beside(node)
+        if not heard.idle and not all(self._takes_part(one, around | beside) for one in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
+        if owners <= beside and not heard.passers:
+            return Verdict.NOT_PROVABLE, "beside a node that does the work of several modules", beside
         return self._misplaced(owners, heard, under)
+
+    def _fused_beside(self, node: Node) -> Frontier:
+        """The owners of neighbours that do the work of several modules: their values show the last of these only."""
+        found: set[ModuleCall] = set()
+        for other in (*self._graph.successors(node), *self._graph.predecessors(node)):
+            owners = self._provenance.nodes[other.key].attribution.owners
+            if len(owners) > 1 and not self._testimonies[other.key].truth.isdisjoint(owners):
+                found.update(owners)
+        return frozenset(found)
 
     def _misplaced(self, owners: Frontier, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
         """A node that says something, and not that it is its owner's."""
