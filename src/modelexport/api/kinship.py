@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modelexport.record.hierarchy import Hierarchy, Module
+from modelexport.record.wording import some_of
 
 # Of the modules: another version of a model may have some more or fewer.
 _SAME_MODEL = 0.5
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,7 @@ class Kinship:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to say of those that are related."""
-        if not self.unlike:
-            return ()
-        more = f" and {len(self.unlike) - _NAMED} more" if len(self.unlike) > _NAMED else ""
-        return (f"modules that are not the same in both: {', '.join(self.unlike[:_NAMED])}{more}",)
+        return (f"modules that are not the same in both: {some_of(self.unlike)}",) if self.unlike else ()
 
     def __str__(self) -> str:
         named = f" ({self.unlike[0] or 'the model itself'} is not, for one)" if self.unlike else ""

@@ -34,6 +34,7 @@ from modelexport.record.verification import (
     Tolerance,
     Verification,
 )
+from modelexport.record.wording import some_of
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +172,7 @@ def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
 
     concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
     if concerned or model.training:
-        named = f": {_some(concerned)}" if concerned else ""
+        named = f": {some_of(concerned)}" if concerned else ""
         yield f"the model is in training mode; it was run in evaluation mode{named}"
     yield from drawing_notes(opened)
 
@@ -179,11 +180,7 @@ def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
 def drawing_notes(opened: Opened) -> Iterator[str]:
     drawing = random_nodes(opened.file.proto)
     if drawing:
-        yield f"{opened.subject.path} draws random numbers each time that it runs: {_some(list(map(str, drawing)))}"
-
-
-def _some(names: Sequence[str], shown: int = 3) -> str:
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+        yield f"{opened.subject.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
 def _kinship_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
@@ -215,7 +212,7 @@ def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
     except RuntimeFailed as error:
         if not parameters.differing:
             raise
-        names = _some([one.name for one in parameters.differing])
+        names = some_of([one.name for one in parameters.differing])
         said = f"the model's weights are not those of the file ({names})"
         raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 

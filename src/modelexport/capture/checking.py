@@ -17,6 +17,7 @@ from modelexport.capture.arrays import to_array
 from modelexport.capture.failure import reason
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.probing import other_values
+from modelexport.capture.running import open_session, run_session
 from modelexport.capture.session import TracedRun
 from modelexport.capture.state import quiet
 from modelexport.errors import InputError
@@ -81,26 +82,16 @@ class OutputChecker:
 
     def _compare(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> OutputCheck:
         try:
-            actual = self._session_run({name: to_array(tensor) for name, tensor in inputs.items()})
+            actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
         except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
             return _failed(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
             return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
         return _compare(actual, {name: to_array(tensor) for name, tensor in outputs.items()}, self._tolerance)
 
-    def _session_run(self, arrays: _Arrays) -> list[np.ndarray]:
-        wanted = {value.name for value in self._session.get_inputs()}
-        fed = {name: array for name, array in arrays.items() if name in wanted}
-        results: list[np.ndarray] = self._session.run(None, fed)
-        return results
-
     @cached_property
     def _session(self) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        return onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+        return open_session(self._path)
 
 
 def _failed(message: str) -> OutputCheck:

@@ -12,7 +12,7 @@ from modelexport.graph.index import MAIN, bodies, node_key
 from modelexport.graph.weights import has_data
 
 _ONNX_DOMAINS = ("", "ai.onnx")
-_DRAWING = frozenset(
+DRAWING = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 # Before this opset an attribute said that a Dropout does nothing; for a while it never did anything after that.
@@ -53,7 +53,7 @@ def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, ops
     stored = {**outer, **dict(_constants(nodes))}
     for node in nodes:
         key = node_key(node, graph_id)
-        if node.domain in _ONNX_DOMAINS and (node.op_type in _DRAWING or _drops(node, stored, opset)):
+        if node.domain in _ONNX_DOMAINS and (node.op_type in DRAWING or _drops(node, stored, opset)):
             yield RandomNode(key, node.name, node.op_type)
         for body_id, body in bodies(node, key):
             inner = {tensor.name: tensor for tensor in body.initializer}

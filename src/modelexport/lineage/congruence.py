@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modelexport.graph.index import Graph, Node
-
-# Equal inputs do not make these equal.
-_UNREPEATABLE = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
+from modelexport.lineage.operators import is_random
 
 
 def value_classes(graph: Graph) -> Mapping[str, int]:
@@ -40,6 +36,6 @@ def value_classes(graph: Graph) -> Mapping[str, int]:
 def _describe(node: Node, inputs: tuple[int | None, ...]) -> object:
     if node.constant is not None:
         return ("constant", node.constant)
-    if node.op_type in _UNREPEATABLE:
+    if is_random(node):
         return ("value", node.key)
     return (node.op_type, node.domain, node.attributes, inputs)

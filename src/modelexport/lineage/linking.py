@@ -59,6 +59,7 @@ class Linker:
             matching.after.inputs(node)[0] for node in matching.after.passing if node.op_type == "QuantizeLinear"
         )
         self._found: dict[str, Link] = {}
+        self._covered: set[str] = set()
 
     def links(self) -> dict[str, Link]:
         regions = Regions(self._matching)
@@ -88,9 +89,8 @@ class Linker:
 
     def _link_rearranging(self, node: Node, region: Sequence[Node]) -> None:
         """It took the place of others of its kind that are gone; else it serves whoever made or reads the value."""
-        covered = {key for link in self._found.values() for key in link.sources}
         alike = [one for one in region if one.op_type == node.op_type]
-        gone = [one for one in region if one.key not in covered]
+        gone = [one for one in region if one.key not in self._covered]
         found = [one for one in gone if one in alike] or [one for one in gone if is_rearranging(one)] or alike or gone
         if found:
             self._link_region(self._after.twins[node.key], found)
@@ -130,14 +130,13 @@ class Linker:
 
     def _link_merged(self) -> None:
         """A value that stands for two values that the same operator made: so do, pair by pair, the nodes above it."""
-        covered = {key for link in self._found.values() for key in link.sources}
         for place, others in self._anchors.also.items():
             waiting = [(self._after.makers.get(place), self._before.makers.get(other)) for other in others]
             while waiting:
                 node, origin = waiting.pop()
-                if node is None or origin is None or origin.key in covered or node.op_type != origin.op_type:
+                if node is None or origin is None or origin.key in self._covered or node.op_type != origin.op_type:
                     continue
-                covered.add(origin.key)
+                self._covered.add(origin.key)
                 self._extend(node, [origin], Relation.SHARED)
                 pairs = zip(self._after.inputs(node), self._before.inputs(origin), strict=False)
                 waiting += [(self._after.makers.get(mine), self._before.makers.get(theirs)) for mine, theirs in pairs]
@@ -145,7 +144,7 @@ class Linker:
     def _link_idle(self) -> None:
         """A value that stands for two values before: what lay between them is in its maker's weights, or in a quantizer
         that cuts off what is too small or too large."""
-        covered = {key for link in self._found.values() for key in link.sources}
+        covered = frozenset(self._covered)  # what is absorbed here may be in several nodes
         for place, others in self._anchors.also.items():
             maker = self._after.makers.get(place)
             if maker is None or maker.key not in self._found:
@@ -246,7 +245,9 @@ class Linker:
 
     def _add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
         ordered = sorted({source.position: source.key for source in sources}.items())
-        self._found[node.key] = Link(tuple(key for _, key in ordered), relation, confidence)
+        keys = tuple(key for _, key in ordered)
+        self._covered.update(keys)
+        self._found[node.key] = Link(keys, relation, confidence)
 
 
 def _kept(node: Node, origin: Node) -> Relation:

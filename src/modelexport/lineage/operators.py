@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from modelexport.graph.index import Node
+from modelexport.graph.randomness import DRAWING
 
 # What goes in comes out: in another type, with other steps between numbers, or in another layout of memory.
 _PASSING = frozenset(
@@ -28,10 +29,6 @@ _PASSING = frozenset(
 )
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min", "Sum", "Mean", "Equal"})
-# Equal inputs do not make these equal.
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 _PREFIXES = ("DynamicQuantize", "QLinear", "Nhwc", "Fused", "Simplified", "Quick", "Fast", "Bias", "Skip")
 _SUFFIXES = ("IntegerToFloat", "Integer", "NBits")
 _SAME_WORK = {"Gemm": "MatMul", "QGemm": "MatMul", "QAttention": "Attention"}
@@ -57,7 +54,8 @@ def is_commutative(family: str) -> bool:
 
 
 def is_random(node: Node) -> bool:
-    return node.op_type in _RANDOM
+    """Whether equal inputs do not make it equal."""
+    return node.op_type in DRAWING
 
 
 @cache

@@ -20,11 +20,9 @@ def node_times(
     events: Iterable[KernelEvent], record: Provenance, providers: Mapping[str, str], runs: int
 ) -> tuple[NodeTime, ...]:
     """The nodes that ran, in file order."""
-    durations: dict[str, list[float]] = {}
-    counts: Counter[str] = Counter()
-    for event in events:
-        durations.setdefault(event.key, [0.0] * runs)[event.run] += event.duration
-        counts[event.key] += 1
+    events = list(events)
+    durations = _by_run(events, runs)
+    counts = Counter(event.key for event in events)
     return tuple(
         NodeTime(
             key=key,
@@ -38,6 +36,14 @@ def node_times(
         for key, entry in record.nodes.items()
         if key in durations
     )
+
+
+def _by_run(events: Iterable[KernelEvent], runs: int) -> dict[str, list[float]]:
+    """By the key of a node: its time in each run."""
+    found: dict[str, list[float]] = {}
+    for event in events:
+        found.setdefault(event.key, [0.0] * runs)[event.run] += event.duration
+    return found
 
 
 def spread(numbers: Sequence[float]) -> float:
@@ -66,9 +72,7 @@ class _Tree:
         self._hierarchy = record.hierarchy
         self._runs = runs
         self._places = {node.key: _place(record.nodes[node.key].attribution) for node in nodes}
-        self._series: dict[str, list[float]] = {}
-        for event in events:
-            self._series.setdefault(event.key, [0.0] * runs)[event.run] += event.duration
+        self._series = _by_run(events, runs)
         self.inside: dict[str, list[NodeTime]] = {}
         self._strays = [node for node in nodes if self._places[node.key] is None]
         for node in nodes:

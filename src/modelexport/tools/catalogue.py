@@ -9,27 +9,7 @@ from modelexport.tools.tool import Tool
 _ORT = "onnxruntime"
 _TOOLS = (
     Tool("ort", "ONNX Runtime's optimizer", _ORT, optimizers.ort, ("all", "extended", "basic")),
-    Tool(
-        "transformers",
-        "ONNX Runtime's optimizer for transformers",
-        _ORT,
-        optimizers.transformers,
-        (
-            "bert",
-            "gpt2",
-            "bart",
-            "t5",
-            "vit",
-            "clip",
-            "unet",
-            "vae",
-            "phi",
-            "swin",
-            "conformer",
-            "bert_keras",
-            "bert_tf",
-        ),
-    ),
+    Tool("transformers", "ONNX Runtime's optimizer for transformers", _ORT, optimizers.transformers, any_option=True),
     Tool("onnxslim", "removes and folds what can be", "onnxslim", optimizers.onnxslim),
     Tool("onnxsim", "removes and folds what can be", "onnxsim", optimizers.onnxsim),
     Tool("onnxoptimizer", "ONNX's fusions and eliminations", "onnxoptimizer", optimizers.onnxoptimizer),
@@ -68,4 +48,8 @@ def _parse(text: str) -> tuple[Tool, str]:
 
 def _is_known(tool: Tool, option: str) -> bool:
     # An opset is any number.
-    return option in tool.options or (option.isdecimal() and all(one.isdecimal() for one in tool.options or ("",)))
+    return (
+        tool.any_option
+        or option in tool.options
+        or (option.isdecimal() and all(one.isdecimal() for one in tool.options or ("",)))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modelexport.errors import UserError
 from modelexport.tools.models import read_whole, write_whole
 from modelexport.tools.tool import Job
 
@@ -21,9 +22,12 @@ def ort(job: Job) -> None:
 
 
 def transformers(job: Job) -> None:
-    from onnxruntime.transformers.optimizer import optimize_model
+    from onnxruntime.transformers.optimizer import MODEL_TYPES, optimize_model
 
-    optimized = optimize_model(str(job.source), model_type=job.option, num_heads=0, hidden_size=0, opt_level=0)
+    if job.option and job.option not in MODEL_TYPES:
+        raise UserError(f"transformers has no option {job.option!r}", f"It knows: {', '.join(MODEL_TYPES)}.")
+    kind = {"model_type": job.option} if job.option else {}
+    optimized = optimize_model(str(job.source), num_heads=0, hidden_size=0, opt_level=0, **kind)
     optimized.save_model_to_file(str(job.target))
 
 

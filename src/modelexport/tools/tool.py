@@ -30,9 +30,10 @@ class Job:
 @dataclass(frozen=True)
 class Tool:
     """
-    does      in a few words
-    package   the one that it comes from
-    options   what may stand behind the colon; the first one is meant if nothing does. Empty: anything, or nothing
+    does        in a few words
+    package     the one that it comes from
+    options     what may stand behind the colon; the first one is meant if nothing does
+    any_option  whether the tool itself knows what may stand there
     """
 
     name: str
@@ -40,3 +41,4 @@ class Tool:
     package: str
     run: Callable[[Job], None]
     options: tuple[str, ...] = ()
+    any_option: bool = False

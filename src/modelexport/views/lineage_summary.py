@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from modelexport.analysis.facts import Tally
 from modelexport.record.lineage import Consistency, Lineage, Relation
 from modelexport.record.provenance import Provenance
+from modelexport.record.wording import some_of
 from modelexport.views.amounts import bytes_text, counted, share_text
 from modelexport.views.export_summary import confidences_text
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator
     if summary.differing:
         yield plain(
             f"another version of the model: {counted(len(summary.differing), 'weight')} of the same name hold other "
-            f"numbers ({_some(summary.differing)})",
+            f"numbers ({some_of(summary.differing)})",
             "bold red",
         )
     if verbose:
@@ -116,7 +115,7 @@ def _covered(found: Consistency) -> str:
     if found.folded:
         told.append(f"{len(found.folded)} became constants")
     if found.removed:
-        told.append(f"{len(found.removed)} were removed ({_some(found.removed)})")
+        told.append(f"{len(found.removed)} were removed ({some_of(found.removed)})")
     return f"of {counted(found.nodes, 'node')} before that work on the inputs, {', '.join(told)}"
 
 
@@ -124,11 +123,6 @@ def _doubts(found: Consistency) -> Iterator[str]:
     if found.disorder:
         yield f"note: {counted(found.disorder, 'edge')} run against the order of the graph before"
     if found.strayed:
-        yield f"note: {counted(len(found.strayed), 'node')} read weights that none of their sources read: " + _some(
+        yield f"note: {counted(len(found.strayed), 'node')} read weights that none of their sources read: " + some_of(
             found.strayed
         )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
