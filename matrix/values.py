@@ -1,0 +1,99 @@
+"""What relinking says, against the numbers: a node must make what the nodes make that it is said to come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from matrix.truth import is_passing
+from modelexport.capture.pieces import PiecewiseRun
+from modelexport.graph.index import Graph
+from modelexport.graph.opened import ModelFile
+from modelexport.proving.measure import measure
+from modelexport.record.lineage import Lineage, Relation
+from modelexport.record.verification import Tolerance
+
+Values = Mapping[str, np.ndarray]
+
+# Decibels. Above it, nobody would call a tensor another one; below, another tensor has to be nearer.
+_NEAR = 20.0
+_NEARER = 3.0
+_COMPARED = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN, Relation.FUSED, Relation.SHARED)
+
+
+def run_values(file: ModelFile, feed: Values) -> dict[str, np.ndarray]:
+    """All values of the main graph, computed as the file says, with no optimization."""
+    found: dict[str, np.ndarray] = {}
+
+    def see(name: str, array: np.ndarray) -> None:
+        found[name] = array.copy()
+
+    PiecewiseRun(file, often=False).run(feed, see)
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    compared      nodes whose result can be compared with that of a source
+    contradicted  keys of those that make something else
+    """
+
+    compared: int
+    contradicted: tuple[str, ...]
+
+
+class Comparer:
+    def __init__(self, before: tuple[Graph, Values], after: tuple[Graph, Values], *, lossy: bool) -> None:
+        self._before, self._values_before = before
+        self._after, self._values_after = after
+        self._lossy = lossy
+
+    def compare(self, lineage: Lineage) -> Comparison:
+        compared, contradicted = 0, []
+        for node in self._after.nodes:
+            link = lineage.nodes[node.key]
+            mine = self._values_after.get(node.key)
+            if link.relation not in _COMPARED or mine is None or not _tells(mine) or is_passing(node):
+                continue
+            theirs = [one for one in self._made(link.sources) if one.size == mine.size]
+            if theirs:
+                compared += 1
+                if not any(self._agrees(one, mine) for one in theirs) and self._is_another(theirs, mine):
+                    contradicted.append(node.key)
+        return Comparison(compared, tuple(contradicted))
+
+    def _made(self, sources: Iterable[str]) -> Iterator[np.ndarray]:
+        for key in sources:
+            for value in self._before.by_key[key].outputs:
+                array = self._values_before.get(value)
+                if array is not None and _tells(array):
+                    yield array
+
+    def _agrees(self, reference: np.ndarray, mine: np.ndarray) -> bool:
+        one, other = (array.astype(np.float64).ravel() for array in (reference, mine))
+        # Another layout of memory is another order of the same numbers.
+        return any(self._fits(a, b) for a, b in ((one, other), (np.sort(one), np.sort(other))))
+
+    def _fits(self, one: np.ndarray, other: np.ndarray) -> bool:
+        found = measure(one, other, Tolerance())
+        return found.sqnr >= _NEAR if self._lossy else found.agrees
+
+    def _is_another(self, theirs: Iterable[np.ndarray], mine: np.ndarray) -> bool:
+        """Of fewer bits, numbers may drift far: it is another tensor if another one is nearer."""
+        if not self._lossy:
+            return True
+        best = max(_nearness(one, mine) for one in theirs)
+        rivals = (array for array in self._values_before.values() if array.size == mine.size and _tells(array))
+        return any(_nearness(one, mine) > best + _NEARER for one in rivals)
+
+
+def _nearness(one: np.ndarray, other: np.ndarray) -> float:
+    return measure(one.astype(np.float64).ravel(), other.astype(np.float64).ravel(), Tolerance()).sqnr
+
+
+def _tells(array: np.ndarray) -> bool:
+    """Whether a tensor can be told from others: floats that are not all the same."""
+    return array.dtype.kind == "f" and array.size > 1 and bool((array.ravel() != array.ravel()[0]).any())
