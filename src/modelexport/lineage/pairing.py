@@ -42,9 +42,42 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
         for place, other in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if other not in anchors.before.constants:
                 yield Pair(place, other)
-    elif len(mine) >= len(theirs):
+    elif len(mine) == len(theirs):
+        for place, other in zip(mine, theirs, strict=True):
+            yield from _in_like_places(place, other, anchors, certain=True)
+    elif len(mine) > len(theirs):
+        # It has taken in a node that joined values: what is in like places need not be the same.
         for place, other in zip(mine, theirs, strict=False):
-            yield from _in_like_places(place, other, anchors)
+            yield from _in_like_places(place, other, anchors, certain=False)
+        yield from _behind_joints(mine, theirs, anchors, done)
+
+
+def _behind_joints(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:
+    """Values that were joined before they were read, each with the one that comes from the same work."""
+    joined = _before_joints(theirs, len(mine), anchors)
+    for place in mine:
+        maker = anchors.after.makers.get(place)
+        found = None if maker is None or place in anchors else done(maker)
+        if found is None or found[1]:
+            continue  # what a match makes is known
+        fitting = [other for other in joined if _distance(other, found[0], anchors) is not None]
+        if len(fitting) == 1:
+            yield Pair(place, fitting[0])
+
+
+def _before_joints(values: Sequence[int], wanted: int, anchors: Anchors) -> list[int]:
+    """What some values were made from, as far up as it takes for there to be so many; else nothing."""
+    found = list(values)
+    for _ in range(_STEPS):
+        if len(found) >= wanted:
+            break
+        makers = [anchors.before.makers.get(value) for value in found]
+        read = [
+            [value] if maker is None else anchors.before.content(maker)
+            for value, maker in zip(found, makers, strict=True)
+        ]
+        found = [value for values in read for value in values]
+    return found if len(found) == wanted else []
 
 
 def _unpaired(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> tuple[list[int], list[int]]:
@@ -118,8 +151,11 @@ def _distance(other: int, origin: Node, anchors: Anchors) -> int | None:
     return None
 
 
-def _in_like_places(place: int, other: int, anchors: Anchors) -> Iterator[Pair]:
-    """Two values that different operators read: one of these may do what the other's neighbours did."""
+def _in_like_places(place: int, other: int, anchors: Anchors, *, certain: bool) -> Iterator[Pair]:
+    """Two values that different operators read: one of these may do what the other's neighbours did.
+
+    certain  whether they are the same if nothing better is found
+    """
     maker = anchors.after.makers.get(place)
     skipped: list[Node] = []
     here = other
@@ -134,14 +170,15 @@ def _in_like_places(place: int, other: int, anchors: Anchors) -> Iterator[Pair]:
         if is_rearranging(maker) and not is_rearranging(origin):
             yield Pair(place, here)
             for read in anchors.after.data_inputs(maker)[:1]:
-                yield from _in_like_places(read, here, anchors)
+                yield from _in_like_places(read, here, anchors, certain=certain)
             return
         content = anchors.before.content(origin)
         if len(content) != 1:
             break
         skipped.append(origin)
         here = content[0]
-    yield Pair(place, other)
+    if certain:
+        yield Pair(place, other)
 
 
 def _may_be_same(node: Node, origin: Node) -> bool:
