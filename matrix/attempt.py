@@ -27,7 +27,8 @@ import modelexport as mx
 from matrix.plan import PREFIX, is_lossy, run_chain
 from matrix.score import SHARES, Outcome, Result
 from matrix.scoring import Scorer, relink_model
-from matrix.values import Values, run_values
+from matrix.truth import Values
+from matrix.values import run_values
 from modelexport.api.relink import Ancestor, ancestor_in, planted_ancestor
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import ExportFailed, ModelExportError
@@ -58,18 +59,16 @@ def main() -> None:
             return
     subject = Subject(Path(BEFORE))
     for chain in chains:
-        started_path(folder, chain).touch()
-        signal.alarm(_LIMIT)
         _write(subject.attempt(row, exporter, chain))
-        signal.alarm(0)
 
 
 def result_path(folder: Path, chain: str) -> Path:
     return folder / f"{chain.replace(':', '-')}.json"
 
 
-def started_path(folder: Path, chain: str) -> Path:
-    return result_path(folder, chain).with_suffix(".started")
+def running_path(folder: Path, chain: str) -> Path:
+    """It is there while a tool runs: who finds it afterwards knows which tool brought the process down."""
+    return result_path(folder, chain).with_suffix(".running")
 
 
 def _write(result: Result) -> None:
@@ -102,7 +101,7 @@ class Subject:
     def attempt(self, row: str, exporter: str, chain: str) -> Result:
         with tempfile.TemporaryDirectory(dir=".") as folder:
             try:
-                with _silence():
+                with _tool_runs(chain):
                     made = run_chain(chain, self._path, Path(folder), self._feeds)
                 model = read_whole(made)
             except Exception as error:  # noqa: BLE001 - whatever a tool raises is what is to be reported
@@ -118,7 +117,7 @@ class Subject:
             values = (self._values, after) if outcome is Outcome.OK else None
         except ModelExportError as error:
             outcome, message = Outcome.BROKEN, _told(error, str(made.parent))
-        scorer = Scorer(self._ancestor, model, lossy=is_lossy(result.chain))
+        scorer = Scorer(self._ancestor, model, self._values, lossy=is_lossy(result.chain))
         scores = {share: scorer.score(share, values) for share in SHARES}
         planted, alone = self._alone(made, model)
         wrong = tuple(scorer.wrong[:_WRONG])
@@ -161,11 +160,17 @@ def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Tools talk a lot."""
+def _tool_runs(chain: str) -> Iterator[None]:
+    """Tools talk a lot, and may hang."""
+    running_path(Path(), chain).touch()
+    signal.alarm(_LIMIT)
     nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        yield
+    try:
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            yield
+    finally:
+        signal.alarm(0)
+        running_path(Path(), chain).unlink()
 
 
 def _told(error: Exception, folder: str) -> str:

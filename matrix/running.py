@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from matrix.attempt import result_path, started_path
+from matrix.attempt import result_path, running_path
 from matrix.score import Outcome, Result
 
 _ROOT = Path(__file__).parents[1]
@@ -35,21 +35,16 @@ def run_one(row: str, exporter: str, chains: Sequence[str], work: Path) -> list[
     folder = work / f"{row}-{exporter}"
     folder.mkdir(parents=True, exist_ok=True)
     while left := [chain for chain in chains if not result_path(folder, chain).exists()]:
-        for chain in left:
-            started_path(folder, chain).unlink(missing_ok=True)
         code, said = _run([sys.executable, "-m", "matrix.attempt", row, exporter, str(folder), *left], folder)
         if code == 0:
             break
-        culprit = next((chain for chain in left if _is_lost(folder, chain)), None)
+        culprit = next((chain for chain in left if running_path(folder, chain).exists()), None)
         if culprit is None:
             raise RuntimeError(f"{row}, {exporter}: {said}")
+        running_path(folder, culprit).unlink()
         lost = Result(row, exporter, culprit, Outcome.FAILED, said)
         result_path(folder, culprit).write_text(json.dumps(lost.to_json()), encoding="utf-8")
     return [_read(result_path(folder, chain)) for chain in chains]
-
-
-def _is_lost(folder: Path, chain: str) -> bool:
-    return started_path(folder, chain).exists() and not result_path(folder, chain).exists()
 
 
 def _read(path: Path) -> Result:

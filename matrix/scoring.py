@@ -9,8 +9,8 @@ import onnx
 
 from matrix.hiding import hide
 from matrix.score import Score
-from matrix.truth import Truth
-from matrix.values import Comparer, Values
+from matrix.truth import Truth, Values
+from matrix.values import Comparer
 from modelexport.api.relink import Ancestor
 from modelexport.graph.index import Graph, Node, index_model
 from modelexport.graph.model_file import parse_model
@@ -41,10 +41,11 @@ class Scorer:
     wrong  a line about each node that was not found, is credited wrongly or makes something else
     """
 
-    def __init__(self, ancestor: Ancestor, made: onnx.ModelProto, *, lossy: bool) -> None:
+    def __init__(self, ancestor: Ancestor, made: onnx.ModelProto, values: Values, *, lossy: bool) -> None:
+        """values  of the graph before"""
         self._ancestor, self._made, self._lossy = ancestor, made, lossy
         self._after = index_model(made)
-        self._truth = Truth(ancestor.graph, self._after, ancestor.record)
+        self._truth = Truth(ancestor.graph, self._after, ancestor.record, values)
         self.wrong: list[str] = []
 
     def score(self, share: float, values: tuple[Values, Values] | None) -> Score:
@@ -76,7 +77,7 @@ class Scorer:
         if origin is None:
             return Score()
         link = found.lineage.nodes[other.key]
-        contains = origin.key in link.sources
+        contains = not self._truth.origins(node).isdisjoint(link.sources)
         wanted = self._truth.modules(node)
         module = found.record.nodes[other.key].attribution.ancestor in wanted
         if not contains:

@@ -6,8 +6,10 @@ a node does is everything between the named values that it reads and the one tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+
+import numpy as np
 
 from matrix.plan import PREFIX
 from modelexport.graph.index import Graph, Node
@@ -29,15 +31,29 @@ _PASSING = frozenset(
 )
 _LARGEST = 500
 
+Values = Mapping[str, np.ndarray]
+
 
 def is_passing(node: Node) -> bool:
     return node.op_type in _PASSING
 
 
+def _varying(graph: Graph) -> frozenset[str]:
+    """Values that depend on what the model is given, if only on its shape."""
+    found = set(graph.inputs) - set(graph.initializers)
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(filter(None, node.outputs))
+    return frozenset(found)
+
+
 class Truth:
-    def __init__(self, before: Graph, after: Graph, record: Provenance) -> None:
-        """after  with all the names that the tool left"""
-        self._before, self._after, self._record = before, after, record
+    def __init__(self, before: Graph, after: Graph, record: Provenance, values: Values) -> None:
+        """
+        after   with all the names that the tool left
+        values  of the graph before
+        """
+        self._before, self._after, self._record, self._values_before = before, after, record, values
 
     def origin(self, node: Node) -> Node | None:
         """The node before that made the value of the same name. A cast or quantizer is not what it is put behind."""
@@ -46,18 +62,25 @@ class Truth:
             return None
         return found
 
+    def origins(self, node: Node) -> set[str]:
+        """The keys of all that made it: a tool may put the name of what did nothing on the node before it."""
+        origin = self.origin(node)
+        if origin is None:
+            return set()
+        same = [key for key in self.work(node) if self._numbers(key) == self._numbers(origin.key) is not None]
+        return {origin.key, *same}
+
     def modules(self, node: Node) -> set[ModuleCall]:
         """The modules that may be named for a node; none if names do not tell.
 
         Of the same operator, that of the node before, or the one around all that it took over; of another, the latter.
+        Where equal nodes are gone, also the one around all of these: they may have been merged.
         """
-        origin = self.origin(node)
-        if origin is None:
-            return set()
         whole = self.work(node)
-        told = [self._module([origin.key])] if origin.op_type == node.op_type else []
-        told += [self._module(key for key in whole)] if whole else []
-        return {call for call in told if call is not None}
+        told = [[key] for key in self.origins(node) if self._before.by_key[key].op_type == node.op_type]
+        told += [whole] if whole else []
+        told += [[*keys, *self._merged(keys)] for keys in told]
+        return {call for call in map(self._module, told) if call is not None}
 
     def owners(self, node: Node) -> frozenset[ModuleCall]:
         """Every module that a node works for; none if names do not tell."""
@@ -66,7 +89,11 @@ class Truth:
     def work(self, node: Node) -> list[str]:
         """The nodes before, by key, between what a node reads and what it makes. Nothing where a name is missing."""
         origin = self.origin(node)
-        read = {self._known(value) for value in node.inputs if value in self._after.computed}
+        # Of a node that works on shapes, all that goes on is of interest; of others, what happens to the data.
+        on_data = node.key in self._after.computed
+        before, after = (self._before.computed, self._after.computed) if on_data else self._varying
+
+        read = {self._known(value) for value in node.inputs if value in after}
         if origin is None or None in read:
             return []
         found: dict[str, None] = {}
@@ -76,11 +103,39 @@ class Truth:
             if one.key in found:
                 continue
             found[one.key] = None
-            above = [value for value in one.inputs if value in self._before.computed and value not in read]
+            above = [value for value in one.inputs if value in before and value not in read]
             if len(found) > _LARGEST or any(value not in self._before.producers for value in above):
                 return []  # the tool computes it from something else
             waiting += (self._before.producers[value] for value in above)
         return list(found)
+
+    def _merged(self, keys: Sequence[str]) -> Iterator[str]:
+        """Nodes that made the same as one of some nodes in the same way, and whose names are gone."""
+        for key in keys:
+            for other in self._equal.get((self._before.by_key[key].op_type, self._numbers(key)), ()):
+                if other != key and other not in self._names_after:
+                    yield other
+
+    @cached_property
+    def _equal(self) -> dict[tuple[str, bytes | None], list[str]]:
+        found: dict[tuple[str, bytes | None], list[str]] = {}
+        for node in self._before.nodes:
+            if node.key in self._values_before:
+                found.setdefault((node.op_type, self._numbers(node.key)), []).append(node.key)
+        return found
+
+    @cached_property
+    def _varying(self) -> tuple[frozenset[str], frozenset[str]]:
+        return _varying(self._before), _varying(self._after)
+
+    @cached_property
+    def _names_after(self) -> frozenset[str]:
+        return frozenset(map(self._name, self._after.producers))
+
+    def _numbers(self, key: str) -> bytes | None:
+        """What a node made, whatever its shape; None if that is not known."""
+        array = self._values_before.get(key)
+        return None if array is None else array.dtype.str.encode() + array.tobytes()
 
     def _known(self, value: str) -> str | None:
         """The value before of the same name, looked for behind casts and quantizers."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from matrix.truth import is_passing
+from matrix.truth import Values, is_passing
 from modelexport.capture.pieces import PiecewiseRun
 from modelexport.graph.index import Graph
 from modelexport.graph.opened import ModelFile
 from modelexport.proving.measure import measure
 from modelexport.record.lineage import Lineage, Relation
 from modelexport.record.verification import Tolerance
-
-Values = Mapping[str, np.ndarray]
 
 # Decibels. Above it, nobody would call a tensor another one; below, another tensor has to be nearer.
 _NEAR = 20.0

@@ -31,7 +31,8 @@ class Matching:
     """
     matches     keys of nodes after, mapped to the node before that they do the same as
     works       the same where more is done than by that node alone, or perhaps more
-    absorbed    keys of nodes after, mapped to keys of nodes before that they have taken in
+    absorbed    keys of nodes after, mapped to keys of nodes before that they have taken in: they read their constants
+    skipped     the same of nodes before that lay in between, and may be anybody's
     confidence  of matches, by the key of the node after
     """
 
@@ -41,6 +42,7 @@ class Matching:
         self.matches: dict[str, Node] = {}
         self.works: dict[str, Node] = {}
         self.absorbed: dict[str, dict[str, None]] = {}
+        self.skipped: dict[str, dict[str, None]] = {}
         self.confidence: dict[str, Confidence] = {}
         self._taken: set[str] = set()
         self._certain: set[int] = set()
@@ -224,7 +226,7 @@ class Matching:
                 if self._is_idle(skipped):
                     self.anchors.also.setdefault(pair.place, {})[self.before.result(skipped)] = None
                 else:
-                    self.absorbed.setdefault(node.key, {})[skipped.key] = None
+                    self.skipped.setdefault(node.key, {})[skipped.key] = None
 
     def _done(self, node: Node) -> tuple[Node, bool] | None:
         if node.key in self.matches:

@@ -42,14 +42,12 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
         for place, other in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if other not in anchors.before.constants:
                 yield Pair(place, other)
-    elif len(mine) == len(theirs):
-        for place, other in zip(mine, theirs, strict=True):
-            yield from _in_like_places(place, other, anchors, certain=True)
-    elif len(mine) > len(theirs):
-        # It has taken in a node that joined values: what is in like places need not be the same.
+    elif len(mine) >= len(theirs):
+        # What reads more has taken in a node that joined values: then what is in like places need not be the same.
+        certain = len(mine) == len(theirs)
         for place, other in zip(mine, theirs, strict=False):
-            yield from _in_like_places(place, other, anchors, certain=False)
-        yield from _behind_joints(mine, theirs, anchors, done)
+            yield from _in_like_places(place, other, anchors, certain=certain)
+        yield from () if certain else _behind_joints(mine, theirs, anchors, done)
 
 
 def _behind_joints(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:
