@@ -83,9 +83,13 @@ class Matching:
 
     def guess(self) -> None:
         """Where nothing else helps: what a node makes that does some work, and perhaps what came next as well."""
-        for node in self.after.nodes:
+        doing = [node for node in self.after.nodes if node.key in self.works]
+        for node in doing:
+            self._anchor_inputs(node, self.works[node.key])  # more is known by now of what it reads
+        self.settle()
+        for node in doing:
             place = self.after.result(node)
-            if node.key in self.works and place not in self.anchors:
+            if place not in self.anchors:
                 self.anchor(place, self._end_of_work(node, self.works[node.key]))
                 self.settle()
 
@@ -164,6 +168,8 @@ class Matching:
         known = self.anchors.get(self.after.result(node))
         if known in (NOTHING, self.before.result(origin)) or node.op_type != origin.op_type:
             return False
+        if is_view(node):
+            return True  # one may be put anywhere
         maker = self.before.makers.get(known)
         return maker is None or family(maker.op_type) == family(node.op_type)
 
@@ -242,7 +248,7 @@ class Matching:
         direct = self.after.readers_of(self.after.result(node))
         wanted = [direct, list(_behind_views(direct, self.after))]
         constants = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
-        place = self.before.result(origin)
+        place, sure = self.before.result(origin), True
         for _ in range(_STEPS):
             readers = self.before.readers_of(place)[:_CROWD]
             absorbed = [reader for reader in readers if not constants.isdisjoint(self.before.inputs(reader))]
@@ -251,8 +257,15 @@ class Matching:
             following = absorbed or readers
             if len(following) != 1:
                 break
+            rest = set(self.before.data_inputs(following[0])) - {place}
+            if not self._reads(node, rest):  # it cannot have joined values that it does not read
+                return place if sure and any(self._reads(reader, rest) for reader in direct) else NOTHING
+            sure &= bool(absorbed)
             place = self.before.result(following[0])
         return NOTHING
+
+    def _reads(self, node: Node, values: set[int]) -> bool:
+        return values <= {self.anchors.get(place) for place in self.after.data_inputs(node)}
 
     def _fit(self, readers: Iterable[Node], origins: Iterable[Node]) -> bool:
         """Whether each of some readers can be one of others, and what else it reads says so."""
@@ -260,7 +273,7 @@ class Matching:
 
     def _fits(self, reader: Node, origin: Node) -> bool:
         agreeing = self.anchors.agreement(reader, origin)
-        return bool(agreeing) or (agreeing == 0 and len(self.after.inputs(reader)) == 1)
+        return bool(agreeing) or (agreeing == 0 and len(self.after.data_inputs(reader)) == 1)
 
 
 def _is_alone(kind: str, crowd: list[Node]) -> bool:

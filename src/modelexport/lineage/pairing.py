@@ -154,29 +154,33 @@ def _in_like_places(place: int, other: int, anchors: Anchors, *, certain: bool) 
 
     certain  whether they are the same if nothing better is found
     """
-    maker = anchors.after.makers.get(place)
+    maker, origin = anchors.after.makers.get(place), anchors.before.makers.get(other)
+    same = None if maker is None else _same_above(maker, other, anchors)
+    if same is not None:
+        yield Pair(place, *same)
+    elif maker is not None and origin is not None and is_rearranging(maker) and not is_rearranging(origin):
+        yield Pair(place, other)
+        for read in anchors.after.data_inputs(maker)[:1]:
+            yield from _in_like_places(read, other, anchors, certain=certain)
+    elif certain:
+        yield Pair(place, other)
+
+
+def _same_above(maker: Node, other: int, anchors: Anchors) -> tuple[int, tuple[Node, ...]] | None:
+    """The nearest value from another one upwards that a node may have made, and the nodes that lie between."""
     skipped: list[Node] = []
-    here = other
-    for _ in range(_STEPS if maker is not None else 0):
-        assert maker is not None
-        origin = anchors.before.makers.get(here)
+    for _ in range(_STEPS):
+        origin = anchors.before.makers.get(other)
         if origin is None:
-            break
+            return None
         if _may_be_same(maker, origin):
-            yield Pair(place, here, tuple(skipped))
-            return
-        if is_rearranging(maker) and not is_rearranging(origin):
-            yield Pair(place, here)
-            for read in anchors.after.data_inputs(maker)[:1]:
-                yield from _in_like_places(read, here, anchors, certain=certain)
-            return
+            return other, tuple(skipped)
         content = anchors.before.content(origin)
         if len(content) != 1:
-            break
+            return None
         skipped.append(origin)
-        here = content[0]
-    if certain:
-        yield Pair(place, other)
+        other = content[0]
+    return None
 
 
 def _may_be_same(node: Node, origin: Node) -> bool:
