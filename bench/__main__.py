@@ -6,7 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import coverage, export_overhead, quantized, record_size, seeded_faults, startup, trace_memory, verify_cost
+from bench import (
+    coverage,
+    export_overhead,
+    profiled,
+    quantized,
+    record_size,
+    relink_time,
+    seeded_faults,
+    startup,
+    trace_memory,
+    verify_cost,
+)
 from bench.report import page, with_sections
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
@@ -19,6 +30,8 @@ MEASUREMENTS = {
     "verify_cost": verify_cost.measure,
     "seeded_faults": seeded_faults.measure,
     "quantized": quantized.measure,
+    "relink_time": relink_time.measure,
+    "profiled": profiled.measure,
 }
 
 

@@ -1,0 +1,51 @@
+"""How much of the time that ONNX Runtime spends in kernels is charged to modules, all optimizations on.
+
+`attributed` is the share of kernel time of nodes that belong to some module; `in parts` is the sum of what the modules
+spend by themselves, against the whole. Both must be all of it. `shared` is what kernels do for several modules at once,
+which is charged to none of them alone.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from corpus.building import build, inputs_of
+from corpus.manifest import read_rows
+
+import modelexport as mx
+from bench.report import Table
+from modelexport.record.profile import Profile
+
+ROWS = ("bert", "llama", "t5", "vit", "resnet", "whisper", "branching", "long-short-term")
+EXPORTERS = ("dynamo", "torchscript")
+TOOLS = ("float", "int8")
+_RUNS = 5
+
+
+def measure() -> Table:
+    rows, holds = [], True
+    for name, exporter, kind, profile in _profiles():
+        parts = sum(module.own for module in profile.modules) / profile.time
+        shared = sum(node.time for node in profile.nodes if len(node.owners) > 1) / profile.time
+        holds &= profile.attributed == 1.0 and math.isclose(parts, 1.0, abs_tol=1e-9)
+        figures = (f"{profile.attributed:.1%}", f"{parts:.6f}", f"{shared:.1%}")
+        rows.append((name, exporter, kind, str(len(profile.nodes)), *figures))
+    columns = ("model", "exporter", "weights", "nodes", "attributed", "in parts", "shared")
+    return Table("Time by module", (__doc__ or "").strip(), columns, tuple(rows), holds)
+
+
+def _profiles() -> Iterator[tuple[str, str, str, Profile]]:
+    rows = {row.name: row for row in read_rows()}
+    for name in ROWS:
+        model = build(rows[name])
+        inputs = inputs_of(rows[name], model)
+        for exporter in EXPORTERS:
+            with tempfile.TemporaryDirectory() as folder:
+                plain, small = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+                mx.export(model, plain, inputs=inputs, exporter=exporter, no_check=True)
+                mx.run_tool(plain, "int8", small)
+                for kind, path in zip(TOOLS, (plain, small), strict=True):
+                    yield name, exporter, kind, mx.profile(path, runs=_RUNS, warmup=1)
