@@ -83,8 +83,8 @@ class Truth:
         return {call for call in map(self._module, told) if call is not None}
 
     def owners(self, node: Node) -> frozenset[ModuleCall]:
-        """Every module that a node works for; none if names do not tell."""
-        return frozenset(self._owners(self.work(node)))
+        """Every module that a node works for; none if names do not tell. What did nothing is nobody's work."""
+        return frozenset(self._owners(key for key in self.work(node) if not self._is_idle(key)))
 
     def work(self, node: Node) -> list[str]:
         """The nodes before, by key, between what a node reads and what it makes. Nothing where a name is missing."""
@@ -132,8 +132,13 @@ class Truth:
     def _names_after(self) -> frozenset[str]:
         return frozenset(map(self._name, self._after.producers))
 
+    def _is_idle(self, key: str) -> bool:
+        """Whether a node made the numbers that it read."""
+        made = self._numbers(key)
+        return made is not None and any(self._numbers(value) == made for value in self._before.by_key[key].inputs)
+
     def _numbers(self, key: str) -> bytes | None:
-        """What a node made, whatever its shape; None if that is not known."""
+        """What a node made, or any other value, whatever its shape; None if that is not known."""
         array = self._values_before.get(key)
         return None if array is None else array.dtype.str.encode() + array.tobytes()
 

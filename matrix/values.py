@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from matrix.truth import Values, is_passing
 from modelexport.capture.pieces import PiecewiseRun
-from modelexport.graph.index import Graph
+from modelexport.graph.index import Graph, Node
 from modelexport.graph.opened import ModelFile
 from modelexport.proving.measure import measure
 from modelexport.record.lineage import Lineage, Relation
@@ -51,7 +51,7 @@ class Comparer:
 
     def compare(self, lineage: Lineage) -> Comparison:
         compared, contradicted = 0, []
-        for node in self._after.nodes:
+        for node in self._last_ones(lineage):
             link = lineage.nodes[node.key]
             mine = self._values_after.get(node.key)
             if link.relation not in _COMPARED or mine is None or not _tells(mine) or is_passing(node):
@@ -62,6 +62,20 @@ class Comparer:
                 if not any(self._agrees(one, mine) for one in theirs) and self._is_another(theirs, mine):
                     contradicted.append(node.key)
         return Comparison(compared, tuple(contradicted))
+
+    def _last_ones(self, lineage: Lineage) -> Iterator[Node]:
+        """Nodes that are the last to do the work of some node: of several that share it, the others make less."""
+        last: dict[str, Node] = {}
+        for node in self._after.nodes:
+            for source in self._ends(lineage.nodes[node.key].sources):
+                last[source] = node
+        yield from {node.key: node for node in last.values()}.values()
+
+    def _ends(self, sources: Sequence[str]) -> Iterator[str]:
+        """Those of some nodes that none of the others reads."""
+        nodes = [self._before.by_key[key] for key in sources]
+        read = {value for node in nodes for value in node.inputs}
+        yield from (node.key for node in nodes if read.isdisjoint(node.outputs))
 
     def _made(self, sources: Iterable[str]) -> Iterator[np.ndarray]:
         for key in sources:

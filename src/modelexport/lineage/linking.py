@@ -156,9 +156,9 @@ class Linker:
             between = (node for other in others for node in self._between(first, other, changed))
             self._extend(maker, [node for node in between if node.key not in covered])
         still_there = frozenset(origin.key for origin in self._matching.matches.values())
-        for taken, others in ((self._matching.absorbed, still_there), (self._matching.skipped, covered)):
+        for taken, kept in ((self._matching.absorbed, still_there), (self._matching.skipped, covered)):
             for key, origins in taken.items():
-                gone = [self._before.graph.by_key[origin] for origin in origins if origin not in others]
+                gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._extend(self._after.graph.by_key[key], gone)
 
     def _extend(self, node: Node, gone: Sequence[Node], relation: Relation = Relation.FUSED) -> None:

@@ -15,7 +15,7 @@ from modelexport.graph.index import Node
 from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.constants import ConstantLinker
-from modelexport.lineage.operators import family, is_view
+from modelexport.lineage.operators import family, is_passing, is_view
 from modelexport.lineage.pairing import paired_inputs
 from modelexport.record.evidence import Confidence
 
@@ -265,7 +265,14 @@ class Matching:
         return NOTHING
 
     def _reads(self, node: Node, values: set[int]) -> bool:
-        return values <= {self.anchors.get(place) for place in self.after.data_inputs(node)}
+        """Whether a node reads some values before, as far as is known; scales that a quantizer found are no such."""
+        read = self.after.data_inputs(node)
+        unknown = [place for place in read if place not in self.anchors and not self._is_scale(place)]
+        return len(values - {self.anchors.get(place) for place in read}) <= len(unknown)
+
+    def _is_scale(self, place: int) -> bool:
+        maker = self.after.makers.get(place)
+        return maker is not None and is_passing(maker)
 
     def _fit(self, readers: Iterable[Node], origins: Iterable[Node]) -> bool:
         """Whether each of some readers can be one of others, and what else it reads says so."""
@@ -273,7 +280,21 @@ class Matching:
 
     def _fits(self, reader: Node, origin: Node) -> bool:
         agreeing = self.anchors.agreement(reader, origin)
-        return bool(agreeing) or (agreeing == 0 and len(self.after.data_inputs(reader)) == 1)
+        if agreeing or (agreeing == 0 and len(self.after.data_inputs(reader)) == 1):
+            return True
+        work = self.works.get(reader.key)
+        return work is not None and self._comes_next(origin, work)
+
+    def _comes_next(self, origin: Node, work: Node) -> bool:
+        """Whether a node reads what another makes, with nothing beside it on the way."""
+        for _ in range(_STEPS):
+            readers = self.before.readers_of(self.before.result(work))
+            if origin in readers[:_CROWD]:
+                return True
+            if len(readers) != 1:
+                return False
+            work = readers[0]
+        return False
 
 
 def _is_alone(kind: str, crowd: list[Node]) -> bool:

@@ -46,7 +46,7 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
         # What reads more has taken in a node that joined values: then what is in like places need not be the same.
         certain = len(mine) == len(theirs)
         for place, other in zip(mine, theirs, strict=False):
-            yield from _in_like_places(place, other, anchors, certain=certain)
+            yield from _in_like_places(node, place, other, anchors, certain=certain)
         yield from () if certain else _behind_joints(mine, theirs, anchors, done)
 
 
@@ -149,32 +149,44 @@ def _distance(other: int, origin: Node, anchors: Anchors) -> int | None:
     return None
 
 
-def _in_like_places(place: int, other: int, anchors: Anchors, *, certain: bool) -> Iterator[Pair]:
+def _in_like_places(reader: Node, place: int, other: int, anchors: Anchors, *, certain: bool) -> Iterator[Pair]:
     """Two values that different operators read: one of these may do what the other's neighbours did.
 
     certain  whether they are the same if nothing better is found
     """
     maker, origin = anchors.after.makers.get(place), anchors.before.makers.get(other)
-    same = None if maker is None else _same_above(maker, other, anchors)
-    if same is not None:
-        yield Pair(place, *same)
-    elif maker is not None and origin is not None and is_rearranging(maker) and not is_rearranging(origin):
+    same = None if maker is None else _same_above(place, maker, other, anchors)
+    if maker is None or origin is None:
+        yield from [Pair(place, other)] if certain else []
+    elif same is not None:
+        yield same if _has_taken_in(reader, maker, same, anchors) else Pair(place, other)
+    elif is_rearranging(maker) and not is_rearranging(origin):
         yield Pair(place, other)
         for read in anchors.after.data_inputs(maker)[:1]:
-            yield from _in_like_places(read, other, anchors, certain=certain)
+            yield from _in_like_places(reader, read, other, anchors, certain=certain)
     elif certain:
         yield Pair(place, other)
 
 
-def _same_above(maker: Node, other: int, anchors: Anchors) -> tuple[int, tuple[Node, ...]] | None:
-    """The nearest value from another one upwards that a node may have made, and the nodes that lie between."""
+def _has_taken_in(reader: Node, maker: Node, pair: Pair, anchors: Anchors) -> bool:
+    """Whether what lay between two nodes is in the reader now: an operator of another kind may have taken it in itself,
+    unless it is the reader that has its constants or is of its kind."""
+    kinds = {family(node.op_type) for node in pair.skipped}
+    if maker.op_type == anchors.before.makers[pair.other].op_type or family(reader.op_type) in kinds:
+        return True
+    constants = {place for node in pair.skipped for place in anchors.before.constant_inputs(node)}
+    return any(anchors.get(place) in constants for place in anchors.after.constant_inputs(reader))
+
+
+def _same_above(place: int, maker: Node, other: int, anchors: Anchors) -> Pair | None:
+    """What a node made, with the nearest value from another one upwards that may be it."""
     skipped: list[Node] = []
     for _ in range(_STEPS):
         origin = anchors.before.makers.get(other)
         if origin is None:
             return None
         if _may_be_same(maker, origin):
-            return other, tuple(skipped)
+            return Pair(place, other, tuple(skipped))
         content = anchors.before.content(origin)
         if len(content) != 1:
             return None
