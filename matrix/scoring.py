@@ -79,13 +79,13 @@ class Scorer:
         link = found.lineage.nodes[other.key]
         contains = not self._truth.origins(node).isdisjoint(link.sources)
         wanted = self._truth.modules(node)
-        module = found.record.nodes[other.key].attribution.ancestor in wanted
+        credited = found.record.nodes[other.key].attribution.ancestor
+        module = bool(wanted) and (credited in wanted or self._truth.are_merged(node, link.sources))
         if not contains:
             self._say(share, node, f"is {origin.op_type} {origin.key}, not {link.relation} from {link.sources[:3]}")
         elif wanted and not module:
-            got = found.record.nodes[other.key].attribution.ancestor
             self._say(
-                share, node, f"is in {'/'.join(map(str, wanted))}, not {got} ({link.relation} {link.sources[:4]})"
+                share, node, f"is in {'/'.join(map(str, wanted))}, not {credited} ({link.relation} {link.sources[:4]})"
             )
         return Score(scored=1, contains=int(contains), told=int(bool(wanted)), module=int(module))
 

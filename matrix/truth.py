@@ -58,9 +58,8 @@ class Truth:
     def origin(self, node: Node) -> Node | None:
         """The node before that made the value of the same name. A cast or quantizer is not what it is put behind."""
         found = self._before.producers.get(self._name(node.key))
-        if found is None or is_passing(found) != is_passing(node):
-            return None
-        return found
+        other = found is not None and found.op_type != node.op_type
+        return None if found is None or (other and (is_passing(found) or is_passing(node))) else found
 
     def origins(self, node: Node) -> set[str]:
         """The keys of all that made it: a tool may put the name of what did nothing on the node before it."""
@@ -74,13 +73,16 @@ class Truth:
         """The modules that may be named for a node; none if names do not tell.
 
         Of the same operator, that of the node before, or the one around all that it took over; of another, the latter.
-        Where equal nodes are gone, also the one around all of these: they may have been merged.
         """
         whole = self.work(node)
         told = [[key] for key in self.origins(node) if self._before.by_key[key].op_type == node.op_type]
         told += [whole] if whole else []
-        told += [[*keys, *self._merged(keys)] for keys in told]
         return {call for call in map(self._module, told) if call is not None}
+
+    def are_merged(self, node: Node, sources: Sequence[str]) -> bool:
+        """Whether all that a node is said to stand for made the same as the true one, and is gone otherwise."""
+        origin = self.origin(node)
+        return origin is not None and {origin.key, *self._merged(origin.key)}.issuperset(sources)
 
     def owners(self, node: Node) -> frozenset[ModuleCall]:
         """Every module that a node works for; none if names do not tell. What did nothing is nobody's work."""
@@ -109,12 +111,11 @@ class Truth:
             waiting += (self._before.producers[value] for value in above)
         return list(found)
 
-    def _merged(self, keys: Sequence[str]) -> Iterator[str]:
-        """Nodes that made the same as one of some nodes in the same way, and whose names are gone."""
-        for key in keys:
-            for other in self._equal.get((self._before.by_key[key].op_type, self._numbers(key)), ()):
-                if other != key and other not in self._names_after:
-                    yield other
+    def _merged(self, key: str) -> Iterator[str]:
+        """Nodes that made the same as another in the same way, and whose names are gone."""
+        for other in self._equal.get((self._before.by_key[key].op_type, self._numbers(key)), ()):
+            if other != key and other not in self._names_after:
+                yield other
 
     @cached_property
     def _equal(self) -> dict[tuple[str, bytes | None], list[str]]:

@@ -65,11 +65,10 @@ class Comparer:
 
     def _last_ones(self, lineage: Lineage) -> Iterator[Node]:
         """Nodes that are the last to do the work of some node: of several that share it, the others make less."""
-        last: dict[str, Node] = {}
+        last = {source: node for node in self._after.nodes for source in lineage.nodes[node.key].sources}
         for node in self._after.nodes:
-            for source in self._ends(lineage.nodes[node.key].sources):
-                last[source] = node
-        yield from {node.key: node for node in last.values()}.values()
+            if any(last[source] is node for source in self._ends(lineage.nodes[node.key].sources)):
+                yield node
 
     def _ends(self, sources: Sequence[str]) -> Iterator[str]:
         """Those of some nodes that none of the others reads."""

@@ -83,9 +83,11 @@ class Matching:
 
     def guess(self) -> None:
         """Where nothing else helps: what a node makes that does some work, and perhaps what came next as well."""
-        doing = [node for node in self.after.nodes if node.key in self.works]
+        # What is made of constants alone has a part in the work, and does not end it.
+        doing = [node for node in self.after.nodes if node.key in self.works and self.after.data_inputs(node)]
         for node in doing:
-            self._anchor_inputs(node, self.works[node.key])  # more is known by now of what it reads
+            if family(node.op_type) == family(self.works[node.key].op_type):
+                self._anchor_inputs(node, self.works[node.key])  # more is known by now of what it reads
         self.settle()
         for node in doing:
             place = self.after.result(node)
@@ -258,17 +260,21 @@ class Matching:
             if len(following) != 1:
                 break
             rest = set(self.before.data_inputs(following[0])) - {place}
-            if not self._reads(node, rest):  # it cannot have joined values that it does not read
-                return place if sure and any(self._reads(reader, rest) for reader in direct) else NOTHING
+            if not self._may_read(node, rest):  # it cannot have joined values that it does not read
+                return place if sure and any(rest <= self._known(reader) for reader in direct) else NOTHING
             sure &= bool(absorbed)
             place = self.before.result(following[0])
         return NOTHING
 
-    def _reads(self, node: Node, values: set[int]) -> bool:
-        """Whether a node reads some values before, as far as is known; scales that a quantizer found are no such."""
+    def _known(self, node: Node) -> set[int]:
+        """What is known of the data that a node reads."""
+        return {self.anchors.get(place) for place in self.after.data_inputs(node)}
+
+    def _may_read(self, node: Node, values: set[int]) -> bool:
+        """Whether a node may read some values before; scales that a quantizer found are no such."""
         read = self.after.data_inputs(node)
         unknown = [place for place in read if place not in self.anchors and not self._is_scale(place)]
-        return len(values - {self.anchors.get(place) for place in read}) <= len(unknown)
+        return len(values - self._known(node)) <= len(unknown)
 
     def _is_scale(self, place: int) -> bool:
         maker = self.after.makers.get(place)

@@ -160,12 +160,11 @@ def _in_like_places(reader: Node, place: int, other: int, anchors: Anchors, *, c
         yield from [Pair(place, other)] if certain else []
     elif same is not None:
         yield same if _has_taken_in(reader, maker, same, anchors) else Pair(place, other)
-    elif is_rearranging(maker) and not is_rearranging(origin):
-        yield Pair(place, other)
-        for read in anchors.after.data_inputs(maker)[:1]:
-            yield from _in_like_places(reader, read, other, anchors, certain=certain)
     elif certain:
         yield Pair(place, other)
+        if is_rearranging(maker) and not is_rearranging(origin):
+            for read in anchors.after.data_inputs(maker)[:1]:
+                yield from _in_like_places(reader, read, other, anchors, certain=True)
 
 
 def _has_taken_in(reader: Node, maker: Node, pair: Pair, anchors: Anchors) -> bool:
@@ -185,7 +184,7 @@ def _same_above(place: int, maker: Node, other: int, anchors: Anchors) -> Pair |
         origin = anchors.before.makers.get(other)
         if origin is None:
             return None
-        if _may_be_same(maker, origin):
+        if _may_be_same(maker, origin) and anchors.agreement(maker, origin) is not None:
             return Pair(place, other, tuple(skipped))
         content = anchors.before.content(origin)
         if len(content) != 1:
