@@ -247,7 +247,9 @@ class Matching:
 
     def _end_of_work(self, node: Node, origin: Node) -> int:
         """The first value from a node's result on that is read by the same operators as what another makes now."""
-        direct = self.after.readers_of(self.after.result(node))
+        if self.does_part(node, origin):
+            return NOTHING
+        direct = [one for one in self.after.readers_of(self.after.result(node)) if not is_passing(one)]
         wanted = [direct, list(_behind_views(direct, self.after))]
         constants = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
         place, sure = self.before.result(origin), True
@@ -265,6 +267,23 @@ class Matching:
             sure &= bool(absorbed)
             place = self.before.result(following[0])
         return NOTHING
+
+    def does_part(self, node: Node, origin: Node) -> bool:
+        """Whether a node leaves some of another's work to those behind it: they read constants that the other read."""
+        theirs = [place for place in self.before.constant_inputs(origin) if self.before.size(place) > 1]
+        place = self.after.result(node)
+        for _ in range(_STEPS if len(theirs) > 1 else 0):
+            readers = [one for one in self.after.readers_of(place)[:_CROWD] if not is_passing(one)]
+            if any(self.anchors.is_like(known, theirs) for reader in readers for known in self._weights(reader)):
+                return True
+            if len(readers) != 1:
+                break
+            place = self.after.result(readers[0])
+        return False
+
+    def _weights(self, node: Node) -> Iterator[int]:
+        """What is known of the constants that a node reads."""
+        return (self.anchors.get(place) for place in self.after.constant_inputs(node) if place in self.anchors)
 
     def _known(self, node: Node) -> set[int]:
         """What is known of the data that a node reads."""

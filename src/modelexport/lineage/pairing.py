@@ -47,17 +47,21 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
         certain = len(mine) == len(theirs)
         for place, other in zip(mine, theirs, strict=False):
             yield from _in_like_places(node, place, other, anchors, certain=certain)
-        yield from () if certain else _behind_joints(mine, theirs, anchors, done)
+        yield from () if certain else _behind_joints(node, theirs, anchors, done)
 
 
-def _behind_joints(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:
+def _behind_joints(node: Node, theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:
     """Values that were joined before they were read, each with the one that comes from the same work."""
+    mine = anchors.after.data_inputs(node)
     joined = _before_joints(theirs, len(mine), anchors)
+    weights = [anchors.get(place) for place in anchors.after.constant_inputs(node) if place in anchors]
     for place in mine:
         maker = anchors.after.makers.get(place)
         found = None if maker is None or place in anchors else done(maker)
         if found is None or found[1]:
             continue  # what a match makes is known
+        if any(anchors.is_like(weight, anchors.before.constant_inputs(found[0])) for weight in weights):
+            continue  # some of that work is done here
         fitting = [other for other in joined if _distance(other, found[0], anchors) is not None]
         if len(fitting) == 1:
             yield Pair(place, fitting[0])

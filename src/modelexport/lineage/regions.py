@@ -30,6 +30,7 @@ class Regions:
         self._anchors = matching.anchors
         self._alive = frozenset(matching.anchors.known.values())
         self._matched = frozenset(origin.key for origin in matching.matches.values())
+        self._done = self._matched.union(origin.key for origin in matching.works.values())
         self._heads: dict[str, frozenset[int]] = {}
         self._slices: dict[tuple[frozenset[int], frozenset[str]], tuple[Node, ...]] = {}
         for node in reversed(self._after.nodes):
@@ -68,7 +69,17 @@ class Regions:
             return region
         if self._after.result(node) in self._anchors:
             return region if work in region else (*region, work)
-        return self._behind(work, region)
+        if self._matching.does_part(node, work):
+            return (work,)
+        return (*self._ahead(node, work), *self._behind(work, region))
+
+    def _ahead(self, node: Node, work: Node) -> tuple[Node, ...]:
+        """What lay between a node's work and what it reads now, if all of that is known."""
+        if not all(place in self._anchors for place in self._after.data_inputs(node)):
+            return ()
+        heads = frozenset(place for place in self._before.data_inputs(work) if place not in self._alive)
+        found = tuple(one for one in self._region(heads, frozenset()) if one.key not in self._done)
+        return found if len(found) <= _STEPS else ()
 
     def _behind(self, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """What of a region depends on a node, and the node itself."""
