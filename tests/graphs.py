@@ -44,5 +44,6 @@ def _node(draw: st.DrawFn, values: list[str], made: str, *, bodies: bool) -> onn
     read = [draw(st.sampled_from(values)) for _ in range(draw(st.integers(least, most)))]
     if kind == "Clip" and len(read) > 2:
         read[1] = "_"
-    attributes = {"axis": draw(st.integers(0, 1))} if kind == "Concat" else {}
-    return node(kind, " ".join(read), made, **attributes)
+    if kind == "Concat":
+        return node(kind, " ".join(read), made, axis=draw(st.integers(0, 1)))
+    return node(kind, " ".join(read), made)

@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         "the Neg that makes 't' in 'y|then_branch' reads 'none'",
     ),
     "a result from nowhere": (lambda: model(node("Relu", "x", "h")), "it returns 'y', which nobody makes"),
-    "no nodes": (lambda: model(), "it returns 'y', which nobody makes"),
+    "no nodes": (model, "it returns 'y', which nobody makes"),
     "a circle": (
         lambda: model(node("Add", "x c", "b"), node("Neg", "b", "c"), outputs="c"),
         "nodes read each other in a circle: 'b', 'c'",

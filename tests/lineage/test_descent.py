@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -103,6 +104,37 @@ class TestWhatToolsDo:
         )
         assert links(graph(*BLOCK, weights=WEIGHTS), after)["new"] == ("fused", {"a", "b", "c"})
 
+    def test_a_sum_that_a_norm_took_in_without_any_names(self) -> None:
+        before = graph(
+            node("MatMul", "x w", "a"),
+            node("Add", "a x", "b"),
+            node("LayerNormalization", "b g", "y"),
+            weights=["w", "g"],
+        )
+        after = graph(
+            node("MatMul", "x w", "p"),
+            node("SkipLayerNormalization", "p x g", "y", domain="com.microsoft"),
+            weights=["w", "g"],
+        )
+        assert links(before, after) == {"p": ("renamed", {"a"}), "y": ("fused", {"b", "y"})}
+
+    def test_a_quantizer_with_a_scale_of_its_own_that_went_into_another_node(self) -> None:
+        before = graph(
+            node("Relu", "x", "h"),
+            node("DynamicQuantizeLinear", "h", "q s z"),
+            node("MatMulInteger", "q w z", "m"),
+            node("Cast", "m", "c", to=1),
+            node("Mul", "c s", "y"),
+            weights=["w"],
+        )
+        after = graph(
+            node("Relu", "x", "h"), node("DynamicQuantizeMatMul", "h w", "y", domain="com.microsoft"), weights=["w"]
+        )
+        relation, sources = links(before, after)["y"]
+        assert relation == "fused"
+        assert {"m", "y", "q"} <= sources
+        assert "h" not in sources
+
     def test_what_computed_a_constant_is_folded_into_it(self) -> None:
         before = graph(
             node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "h"), node("Relu", "h", "y"), weights=["w"]
@@ -199,7 +231,7 @@ class TestWeights:
     def test_a_changed_weight_is_known_again(self, form: str) -> None:
         random = np.random.default_rng(1)
         one, two = (random.normal(size=(64, 64)).astype(np.float32) for _ in range(2))
-        changes = {
+        changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {
             "cast": lambda array: array.astype(np.float16),
             "turned": np.transpose,
             "quantized": lambda array: np.rint(array / np.abs(array).max() * 127).astype(np.int8),

@@ -97,7 +97,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(file.proto, index_model(file.proto), str(after))
         ancestor = planted_ancestor(file, Path(after)) if before is None else ancestor_in(Path(before))
     if target is not None:
-        ensure_apart(target, *map(Path, filter(None, (after, before))))
+        ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
     with clock.step("link"):
         found = relinked(ancestor, file, tool or "relink")
     written: tuple[Path, ...] = ()

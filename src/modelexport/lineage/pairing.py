@@ -44,7 +44,7 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
                 yield Pair(place, other)
     elif len(mine) >= len(theirs):
         for place, other in zip(mine, theirs, strict=False):
-            yield from _in_like_places(place, other, anchors)
+            yield from _in_like_places(place, other, anchors, more=len(mine) > len(theirs))
 
 
 def _unpaired(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> tuple[list[int], list[int]]:
@@ -118,8 +118,12 @@ def _distance(other: int, origin: Node, anchors: Anchors) -> int | None:
     return None
 
 
-def _in_like_places(place: int, other: int, anchors: Anchors) -> Iterator[Pair]:
-    """Two values that different operators read: one of these may do what the other's neighbours did."""
+def _in_like_places(place: int, other: int, anchors: Anchors, *, more: bool) -> Iterator[Pair]:
+    """Two values that different operators read: one of these may do what the other's neighbours did.
+
+    more  whether the operator after reads more values: then it has taken in what put them together, and none of them
+          is what that made
+    """
     maker = anchors.after.makers.get(place)
     skipped: list[Node] = []
     here = other
@@ -134,14 +138,21 @@ def _in_like_places(place: int, other: int, anchors: Anchors) -> Iterator[Pair]:
         if is_rearranging(maker) and not is_rearranging(origin):
             yield Pair(place, here)
             for read in anchors.after.data_inputs(maker)[:1]:
-                yield from _in_like_places(read, here, anchors)
+                yield from _in_like_places(read, here, anchors, more=more)
             return
         content = anchors.before.content(origin)
         if len(content) != 1:
             break
         skipped.append(origin)
         here = content[0]
-    yield Pair(place, other)
+    if not (more and _is_joined(here, anchors)):
+        yield Pair(place, other)
+
+
+def _is_joined(place: int, anchors: Anchors) -> bool:
+    """Whether a value before is put together of several."""
+    maker = anchors.before.makers.get(place)
+    return maker is not None and len(anchors.before.content(maker)) > 1
 
 
 def _may_be_same(node: Node, origin: Node) -> bool:

@@ -228,4 +228,7 @@ def _unfold_sketches(folded: Sequence[Any], names: Sequence[str]) -> Iterator[tu
         steps, sides, _SKETCH.iter_unpack(base64.b85decode(data)), strict=True
     ):
         place += step
-        yield _at(names, place), Sketch(tuple(map(int, table[side])), lengthened(middle), lengthened(spread), tuple(numbers))
+        yield (
+            _at(names, place),
+            Sketch(tuple(map(int, table[side])), lengthened(middle), lengthened(spread), tuple(numbers)),
+        )
