@@ -1,4 +1,7 @@
-"""What a relinked file comes from, for people and for programs."""
+"""What a relinked file comes from, for people and for programs.
+
+The keys of `lineage_json` are a promise: they keep to `record/schema/lineage.schema.json`.
+"""
 
 from __future__ import annotations
 
