@@ -49,6 +49,24 @@ def test_a_node_of_a_loop_runs_several_times() -> None:
     assert [one.key for one in found] == ["y", *["y|body|t"] * 3]
 
 
+def test_what_runs_inside_of_a_node_is_not_counted_twice() -> None:
+    inner = body(node("Neg", "x", "t", "neg"), node("Exp", "t", "u", "exp"), outputs="u")
+    outer = body(node("If", "x", "v", "inner", then_branch=inner), outputs="v")
+    made = graph(node("If", "x", "y", "outer", then_branch=outer), node("Relu", "y", "z", "relu"))
+    raw = [("outer", "If", 110, 30), ("inner", "If", 112, 20), ("neg", "Neg", 114, 5), ("exp", "Exp", 120, 6)]
+    raw += [("relu", "Relu", 141, 4), ("outer", "If", 210, 9)]
+    events = [RawEvent(name, op_type, "CPU", start, duration) for name, op_type, start, duration in raw]
+    found, _ = join_events(events, SPANS, made)
+    assert [(one.key.rpartition("|")[2], one.run, one.duration, one.own) for one in found] == [
+        ("y", 0, 30, 10),
+        ("v", 0, 20, 9),
+        ("t", 0, 5, 5),
+        ("u", 0, 6, 6),
+        ("z", 0, 4, 4),
+        ("y", 1, 9, 9),
+    ]
+
+
 class TestNamelessNodes:
     """Their events are called by their operator and a number."""
 

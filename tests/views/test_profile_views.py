@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.building import tree
 from tests.profiles import RUNS, credited, profiled, profiles
 from tests.verifying import EVIL
 
-from modelexport.record.profile import Profile
+from modelexport.record.profile import KernelEvent, Profile
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 from modelexport.views.console import as_text
 from modelexport.views.profile_data import MODULE_COLUMNS, profile_csv
@@ -106,6 +107,23 @@ def test_levels_of_modules_are_lanes() -> None:
         (2, "act", "enc.act", 0.0),
         (2, "fc", "enc.fc", 10.0),  # b is of several: it is in the module around them
     ]
+
+
+def test_bars_make_room_for_what_runs_inside_of_a_node() -> None:
+    """An If of one module, and in its branch a node of another and one of the same module."""
+    found = replace(
+        small(),
+        events=(
+            KernelEvent("c", 0, 0.0, 30.0, 12.0),  # of head: it lasts as long as a and e inside of it, and longer
+            KernelEvent("a", 0, 5.0, 10.0),
+            KernelEvent("e", 0, 16.0, 2.0),
+            KernelEvent("d", 0, 40.0, 2.0),
+        ),
+    )
+    shown = [(one["name"], one["ts"], one["ts"] + one["dur"]) for one in bars(found)[0] if one["tid"] == 1]
+    assert sorted(shown, key=lambda one: one[1]) == [("head", 0.0, 5.0), ("enc", 5.0, 18.0)]
+    whole = [(one["ts"], one["dur"]) for one in bars(found)[0] if one["tid"] == 0]
+    assert whole == [(0.0, 30.0)]
 
 
 @given(profiles())

@@ -8,6 +8,7 @@ number in place of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from modelexport.errors import UserError
 from modelexport.graph.index import Graph, Node
@@ -38,7 +39,19 @@ def join_events(
         node = group[turn % len(group)]
         found.append(KernelEvent(node.key, run, event.start - begin, event.duration))
         providers[node.key] = event.provider
-    return found, providers
+    return _without_bodies(found, graph), providers
+
+
+def _without_bodies(events: Sequence[KernelEvent], graph: Graph) -> list[KernelEvent]:
+    """Events of nodes that hold bodies, with what ran inside of them: it has events of its own."""
+    latest: dict[str, int] = {}
+    inside = [0.0] * len(events)
+    for place, event in enumerate(events):
+        latest[event.key] = place
+        holder = latest.get(graph.owners.get(graph.by_key[event.key].graph, ""))
+        if holder is not None:
+            inside[holder] += event.duration
+    return [replace(event, inside=time) if time else event for event, time in zip(events, inside, strict=True)]
 
 
 def _without_names(
