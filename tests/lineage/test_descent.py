@@ -394,13 +394,93 @@ class TestBodies:
             node("Softmax", "h", "y"),
             weights=["w"],
         )
-        found = links(before, after)
-        for key in ("h_m", "h"):
-            # What calls the function did this; its own nodes did too, for every call of it.
-            assert found[key][1]
-            assert found[key][1] <= {"h", "local::Block|m", "local::Block|b"}
-        assert found["n"] == ("kept", {"n"})
-        assert found["y"] == ("kept", {"y"})
+        assert links(before, after) == {
+            "n": ("kept", {"n"}),
+            "h_m": ("renamed", {"local::Block|m"}),
+            "h": ("renamed", {"local::Block|b"}),
+            "y": ("kept", {"y"}),
+        }
+
+    def test_a_function_that_was_called_twice_and_inlined(self) -> None:
+        """Which call it was says more than which node of the function."""
+        one = function("Block", node("MatMul", "a w", "m"), node("Relu", "m", "b"), inputs="a w")
+        before = index_model(
+            model(
+                node("Block", "x w", "g", domain="local"),
+                node("Block", "g v", "h", domain="local"),
+                node("Softmax", "h", "y"),
+                weights=["w", "v"],
+                functions=[one],
+            )
+        )
+        after = graph(
+            node("MatMul", "x w", "p"),
+            node("Relu", "p", "q"),
+            node("MatMul", "q v", "r"),
+            node("Relu", "r", "s"),
+            node("Softmax", "s", "y"),
+            weights=["w", "v"],
+        )
+        assert links(before, after) == {
+            **{key: ("split", {"g"}) for key in "pq"},
+            **{key: ("split", {"h"}) for key in "rs"},
+            "y": ("kept", {"y"}),
+        }
+
+    def test_a_function_that_a_tool_made(self) -> None:
+        one = function("Block", node("MatMul", "a w", "m"), node("Relu", "m", "b"), inputs="a w")
+        before = graph(
+            node("MatMul", "x w", "p"),
+            node("Relu", "p", "q"),
+            node("MatMul", "q v", "r"),
+            node("Relu", "r", "y"),
+            weights=["w", "v"],
+        )
+        after = index_model(
+            model(
+                node("Block", "x w", "h", domain="local"),
+                node("Block", "h v", "y", domain="local"),
+                weights=["w", "v"],
+                functions=[one],
+            )
+        )
+        assert links(before, after) == {
+            "h": ("fused", {"p", "q"}),
+            "y": ("fused", {"r", "y"}),
+            "local::Block|m": ("fused", {"p", "r"}),
+            "local::Block|b": ("fused", {"q", "y"}),
+        }
+
+    def test_a_function_in_a_function_with_a_body(self) -> None:
+        inner = function("Inner", node("Neg", "p", "n"), node("Exp", "n", "q"), inputs="p", outputs="q")
+        choice = node(
+            "If", "a", "c", then_branch=body(node("Relu", "a", "t"), outputs="t"), else_branch=body(outputs="a")
+        )
+        outer = function("Outer", choice, node("Inner", "c", "b", domain="local"))
+        before = index_model(
+            model(node("Outer", "x", "h", domain="local"), node("Abs", "h", "y"), functions=[outer, inner])
+        )
+        after = graph(
+            node(
+                *("If", "x", "i"), then_branch=body(node("Relu", "x", "t"), outputs="t"), else_branch=body(outputs="x")
+            ),
+            node("Neg", "i", "n"),
+            node("Exp", "n", "e"),
+            node("Abs", "e", "y"),
+        )
+        found = {key: sources for key, (_, sources) in links(before, after).items()}
+        assert found == {
+            "i": {"local::Outer|c"},
+            "i|then_branch|t": {"local::Outer|c|then_branch|t"},
+            "n": {"local::Inner|n"},
+            "e": {"local::Inner|q"},
+            "y": {"y"},
+        }
+
+    def test_a_function_that_calls_itself_does_no_harm(self) -> None:
+        endless = function("Endless", node("Endless", "a", "m", domain="local"), node("Relu", "m", "b"))
+        before = index_model(model(node("Endless", "x", "y", domain="local"), functions=[endless]))
+        assert set(links(before, graph(node("Relu", "x", "y")))) == {"y"}
 
 
 @given(models())
