@@ -40,7 +40,7 @@ def test_nothing_becomes_surer_and_nothing_fused_belongs_to_one_of_several(
         sources = [before.nodes[source].attribution for source in link.sources]
         known = [source for source in sources if source.owners]
         assert mine.confidence <= min((source.confidence for source in known), default=mx.Confidence.NONE)
-        assert mine.confidence <= max(link.confidence, mine.confidence if link.relation is Relation.KEPT else 0)
+        assert mine.confidence <= link.confidence
         assert set(mine.owners) == {owner for source in known for owner in source.owners}
 
 
