@@ -28,6 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+# Known names in a message.
+_SHOWN = 16
+
 
 class ModelExportError(Exception):
     """What failed, with the value seen, and what to do next."""
@@ -111,7 +114,11 @@ class UnknownName(UserError):
 
         names = [str(item) or "(model)" for item in known]
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names[:12])}."
+        hint = (
+            f"Did you mean {near[0]!r}?"
+            if near
+            else f"Known: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else '.'}"
+        )
         super().__init__(f"unknown {kind} {name!r}", hint)
 
 

@@ -46,6 +46,38 @@ def network() -> nn.Module:
     return net.eval()
 
 
+class Branch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.act = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.fc(x)) + x
+
+
+class Deciding(nn.Module):
+    """Two branches that an optimizer has something to do in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.yes = Branch()
+        self.no = Branch()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return torch.cond(h.sum() > 0, self.yes, self.no, (h,))
+
+
+@pytest.fixture(scope="module")
+def deciding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("deciding") / "deciding.onnx"
+    torch.manual_seed(0)
+    mx.export(Deciding().eval(), path, inputs=torch.randn(2, 8), exporter="dynamo", no_check=True)
+    return path
+
+
 @pytest.fixture(scope="module", params=EXPORTERS)
 def bert(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp(request.param) / "bert.onnx"
@@ -154,6 +186,43 @@ class TestOptimized:
         steps = mx.relink(full).provenance
         same = [direct.nodes[key].attribution.owners == entry.attribution.owners for key, entry in steps.nodes.items()]
         assert sum(same) > 0.97 * len(same)
+
+
+class TestBodies:
+    @pytest.mark.parametrize("tool", ["ort:all", "onnxslim", "int8", "fp16", "onnxscript"])
+    def test_no_branch_is_credited_with_the_other(self, deciding: Path, tmp_path: Path, tool: str) -> None:
+        found = mx.run_tool(deciding, tool, tmp_path / "out.onnx")
+        assert found.ok
+        inside = {key: entry for key, entry in found.provenance.nodes.items() if "_branch|" in key}
+        assert inside
+        for key, entry in inside.items():
+            sources = found.lineage.nodes[key].sources
+            assert sources
+            assert {branch_of(source) for source in sources if "_branch|" in source} == {branch_of(key)}
+            assert {path.partition(".")[0] for path in entry.attribution.modules} <= {"", branch_of(key)}
+
+    def test_what_is_fused_in_a_branch_belongs_to_its_modules(self, deciding: Path, tmp_path: Path) -> None:
+        found = mx.run_tool(deciding, "ort:all", tmp_path / "out.onnx")
+        fused = {key: entry for key, entry in found.provenance.nodes.items() if entry.op_type == "FusedGemm"}
+        assert len(fused) == 2
+        for key, entry in fused.items():
+            assert found.lineage.nodes[key].relation is Relation.FUSED
+            assert f"{branch_of(key)}.fc" in entry.attribution.modules
+            assert len(entry.attribution.modules) > 1
+
+    def test_time_inside_of_a_branch_counts_once(self, deciding: Path) -> None:
+        found = mx.profile(deciding, runs=5, warmup=2)
+        assert found.time == pytest.approx(sum(module.own for module in found.modules))
+        holders = [event for event in found.events if event.inside]
+        assert len(holders) == 5
+        for event in holders:
+            within = [other.duration for other in found.events if other.run == event.run and "_branch|" in other.key]
+            assert event.inside == pytest.approx(sum(within))
+            assert event.own <= event.duration
+
+
+def branch_of(key: str) -> str:
+    return "yes" if "then_branch" in key else "no"
 
 
 class TestQuantized:

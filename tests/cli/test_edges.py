@@ -81,7 +81,21 @@ def _command(*arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "export", "attach", "strategies", "verify", "analyze", "validate", "compare", "query"]
+    "verb",
+    [
+        "",
+        "export",
+        "attach",
+        "strategies",
+        "verify",
+        "analyze",
+        "validate",
+        "compare",
+        "query",
+        "relink",
+        "run-tool",
+        "profile",
+    ],
 )
 def test_help_imports_nothing_but_click(verb: str) -> None:
     command = _command("-X", "importtime", "-m", "modelexport", *verb.split(), "--help")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.profiles import lineages, profiles
 from tests.small_file import NODES, SmallFile, small_hierarchy
 from tests.verifying import VERIFICATIONS
 
@@ -18,8 +19,11 @@ from modelexport.api.reading import analyze
 from modelexport.record.document import to_document
 from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.profile import Profile
 from modelexport.record.verification import Verification
 from modelexport.views.as_json import analysis_json
+from modelexport.views.lineage_summary import LineageSummary, lineage_json
+from modelexport.views.profile_data import profile_json
 from modelexport.views.verification_json import verification_json
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -60,7 +64,7 @@ def schema(name: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", ["analysis", "hierarchy", "verification"])
+@pytest.mark.parametrize("name", ["analysis", "hierarchy", "lineage", "profile", "verification"])
 def test_schemas_are_valid(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
 
@@ -92,3 +96,17 @@ def test_verifications_conform(found: Verification) -> None:
     text = verification_json(found)
     assert text.isascii()
     jsonschema.validate(json.loads(text), schema("verification"))
+
+
+@given(lineages())
+def test_lineages_conform(found: LineageSummary) -> None:
+    text = lineage_json(found)
+    assert text.isascii()
+    jsonschema.validate(json.loads(text), schema("lineage"))
+
+
+@given(profiles())
+def test_profiles_conform(found: Profile) -> None:
+    text = profile_json(found)
+    assert text.isascii()
+    jsonschema.validate(json.loads(text), schema("profile"))

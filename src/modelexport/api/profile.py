@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modelexport.api.relink import ancestor_in, ancestor_of, relinked
 from modelexport.api.surroundings import Clock, Progress
-from modelexport.errors import UserError
+from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
 from modelexport.profiling.joining import join_events
@@ -60,6 +60,11 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             optimized = open_model(ran.optimized)
             graph = index_model(optimized.proto)
             found = relinked(ancestor, optimized, f"ort:{optimization}")
+            if not found.related:
+                raise RecordMismatch(
+                    f"{path} was not made from {ancestor.name}: {found.lineage.kinship}",
+                    "Give the tagged file that it was made from: --before FILE.",
+                )
             events, runners = join_events(ran.events, ran.spans, graph)
     nodes = node_times(events, found.provenance, runners, runs)
     return Profile(

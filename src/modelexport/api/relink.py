@@ -11,15 +11,17 @@ from modelexport.analysis.recorded import read_best
 from modelexport.api.choices import embed_options
 from modelexport.api.reading import read_subject
 from modelexport.api.surroundings import Clock, Progress
-from modelexport.api.writing import write_tagged
+from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import FileUnreadable, RecordMissing
 from modelexport.graph.embed import read_outline
 from modelexport.graph.index import Graph, index_model
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.order import ordered
 from modelexport.graph.outline import digested, graph_of
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.sketch import sketches_of
+from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
 from modelexport.record.lineage import Lineage
@@ -92,7 +94,10 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     clock = Clock(progress)
     with clock.step("read"):
         file = open_model(Path(after))
+        ensure_sound(file.proto, index_model(file.proto), str(after))
         ancestor = planted_ancestor(file, Path(after)) if before is None else ancestor_in(Path(before))
+    if target is not None:
+        ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
     with clock.step("link"):
         found = relinked(ancestor, file, tool or "relink")
     written: tuple[Path, ...] = ()
@@ -106,8 +111,8 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
 def relinked(ancestor: Ancestor, file: ModelFile, tool: str) -> RelinkResult:
     """The same in memory."""
     graph = index_model(file.proto)
-    sketches = sketches_of(file)
-    lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
+    sketches = _where_readable(sketches_of(file))
+    lineage = trace_lineage(ordered(ancestor.graph), ordered(digested(graph)), (ancestor.sketches, sketches))
     record = inherited(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
     weights = _Weights(ancestor, graph, sketches, lineage)
@@ -116,8 +121,8 @@ def relinked(ancestor: Ancestor, file: ModelFile, tool: str) -> RelinkResult:
 
 
 def ancestor_in(path: Path) -> Ancestor:
-    """A tagged file that is at hand."""
-    return _tagged(open_model(path), path)
+    """A tagged file that is at hand, or what it was made from itself."""
+    return ancestor_of(open_model(path), path)
 
 
 def ancestor_of(file: ModelFile, path: Path) -> Ancestor:
@@ -129,18 +134,19 @@ def ancestor_of(file: ModelFile, path: Path) -> Ancestor:
 
 def _tagged(file: ModelFile, path: Path) -> Ancestor:
     subject = read_subject(file, path)
-    return Ancestor(str(path), subject.provenance, digested(subject.graph), sketches_of(file))
+    ensure_sound(file.proto, subject.graph, str(path))
+    return Ancestor(str(path), subject.provenance, digested(subject.graph), _where_readable(sketches_of(file)))
 
 
 def planted_ancestor(file: ModelFile, path: Path) -> Ancestor:
     """The graph that the record inside a file was made for."""
-    record = read_best(file, path)
     packed = read_outline(file.proto)
     if packed is None:
         raise RecordMissing(
             f"{path} does not say what it was made from: it carries no outline of the graph before",
             "Give the tagged file as well: modelexport relink BEFORE AFTER -o FILE.",
         )
+    record = read_best(file, path)
     outline = unpack_outline(packed, record)
     return Ancestor(f"the record in {path}", record, graph_of(outline), outline.sketches.get)
 
@@ -164,24 +170,29 @@ class _Weights:
     def __init__(self, ancestor: Ancestor, graph: Graph, sketches: Sketches, lineage: Lineage) -> None:
         telling, same, differing = 0, 0, []
         for name, tensor in graph.initializers.items():
-            mine = _sketch(sketches, name)
+            mine = sketches(name)
             if mine is None:
                 continue
-            origins = [_sketch(ancestor.sketches, origin) for origin in lineage.stands_for.get(name, (name,))]
+            origins = [ancestor.sketches(origin) for origin in lineage.stands_for.get(name, (name,))]
             alike = any(one is not None and (mine.distance(one) < math.inf or mine.likeness(one)) for one in origins)
             telling += mine.is_telling
             same += mine.is_telling and alike
             was = ancestor.graph.initializers.get(name)
             if was is not None and (was.dtype, was.shape) == (tensor.dtype, tensor.shape):
-                other = _sketch(ancestor.sketches, name)
+                other = ancestor.sketches(name)
                 if other is not None and not mine.quantized and mine.distance(other) == math.inf:
                     differing.append(name)
         self.share = same / telling if telling else 0.0
         self.differing = tuple(differing)
 
 
-def _sketch(sketches: Sketches, name: str) -> Sketch | None:
-    try:
-        return sketches(name)
-    except FileUnreadable:
-        return None  # weights that are elsewhere: nothing else needs their numbers
+def _where_readable(sketches: Sketches) -> Sketches:
+    """Weights may be elsewhere; names and structure say enough without their numbers."""
+
+    def find(name: str) -> Sketch | None:
+        try:
+            return sketches(name)
+        except FileUnreadable:
+            return None
+
+    return find

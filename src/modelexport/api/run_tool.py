@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from modelexport.api.choices import embed_options
 from modelexport.api.relink import RelinkResult, ancestor_of, relinked
 from modelexport.api.surroundings import Clock, Progress
-from modelexport.api.writing import write_tagged
-from modelexport.errors import ExtraMissing, ModelExportError, ToolFailed
+from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.errors import ExtraMissing, ModelExportError, ToolFailed, UserError
 from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target
+from modelexport.graph.soundness import ensure_sound
 
 if TYPE_CHECKING:
     from modelexport.tools.tool import Feed, Tool
@@ -53,11 +54,14 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     chain = parse_chain(tool)
     embedding = embed_options(embed, "torch", False)
     target = Path(output)
-    ensure_model_target(target)
-    clock = Clock(progress)
     path = Path(file)
+    ensure_model_target(target)
+    if samples < 1:
+        raise UserError(f"samples is {samples}", "Give 1 or more.")
+    clock = Clock(progress)
     with clock.step("read"):
         opened = open_model(path)
+        ensure_apart(target, path)
         ancestor = ancestor_of(opened, path)
         feeds = tuple(_feeds(opened, inputs, input, samples, seed))
     with tempfile.TemporaryDirectory() as folder:
@@ -70,6 +74,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
                 _check(here, feeds[0], tool)
         with clock.step("link"):
             made = open_model(here)
+            ensure_sound(made.proto, index_model(made.proto), f"what {tool} made")
             found = relinked(ancestor, made, tool)
         if not found.related:
             return replace(found, seconds=clock.seconds)
@@ -93,14 +98,14 @@ def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed,
     from modelexport.tools.tool import Job
 
     if importlib.util.find_spec(tool.package) is None:
-        raise ExtraMissing(
-            f"{tool.name} needs the package {tool.package}", "Install it: pip install 'modelexport[tools]'."
-        )
+        raise _missing(tool, tool.package)
     try:
         with _silence():
             tool.run(Job(source, target, option, feeds))
     except ModelExportError:
         raise
+    except ModuleNotFoundError as error:
+        raise _missing(tool, error.name or str(error)) from error
     except Exception as error:
         raise ToolFailed(
             f"{tool.name} failed: {_told(error)}", "Nothing was written. The message is the tool's own."
@@ -108,6 +113,13 @@ def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed,
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
     return target
+
+
+def _missing(tool: Tool, package: str) -> ExtraMissing:
+    return ExtraMissing(
+        f"{tool.name} needs the package {package}, which is not installed",
+        f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
+    )
 
 
 @contextlib.contextmanager
@@ -137,6 +149,11 @@ def _check(path: Path, feed: Feed, tool: str) -> None:
 
     try:
         run_file(path, feed)
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            f"the check of what {tool} made needs {error.name}, which is not installed",
+            "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
+        ) from error
     except Exception as error:
         raise ToolFailed(
             f"ONNX Runtime cannot run what {tool} made: {_told(error)}",

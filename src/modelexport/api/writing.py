@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modelexport.errors import FileUnwritable
 from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
 from modelexport.graph.index import index_model
@@ -46,6 +47,17 @@ def write_tagged(
         for target, text in (texts or {}).items():
             stage.write(target, text)
     return Written((*files, sidecar, *(texts or {})), provenance)
+
+
+def ensure_apart(target: Path, *inputs: Path) -> None:
+    """A model that is written never takes the place of a file that was read for it, or of that one's record."""
+    read = {path.resolve(): path for given in inputs for path in (given, sidecar_path(given))}
+    for path in (target, sidecar_path(target)):
+        if path.resolve() in read:
+            raise FileUnwritable(
+                f"cannot write {target}: {read[path.resolve()]} is read here, and would be lost",
+                "Write to a file of another name.",
+            )
 
 
 def _renamed(model: ModelFile, provenance: Provenance) -> Provenance:

@@ -47,6 +47,8 @@ def graph_samples(proto: onnx.ModelProto, graph: Graph, request: SampleRequest) 
     for path in request.files:
         yield feed_for(proto, _read_arrays(path))
     if not request.files:
+        if request.seed < 0:
+            raise InputError(f"the seed is {request.seed}", "Give 0 or more.")
         shapes = _parsed(proto, request.shapes)
         for number in range(request.count):
             yield graph_feed(proto, graph, seed=request.seed + number, shapes=shapes)
@@ -165,7 +167,9 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
-        raise InputError(f"cannot read the arrays {str(path)!r}: {error.strerror or error}") from error
+        raise InputError(
+            f"cannot read the arrays {str(path)!r}: {error.strerror or error}", "Check the path."
+        ) from error
     except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{str(path)!r} is not an npz file of plain arrays: {error}",

@@ -72,6 +72,7 @@ def spare_inputs(output: Path | None, *inputs: Path) -> None:
 
     if output is None:
         return
-    taken = {path.resolve() for given in inputs for path in (given, given.with_suffix(".hierarchy.json"))}
+    files = [given for given in inputs if given.name]  # `.` and `/` are folders, which reading them will say
+    taken = {path.resolve() for given in files for path in (given, given.with_suffix(".hierarchy.json"))}
     if output.resolve() in taken:
         raise UserError(f"{output} is what the report is about, or its record", "Give the report another name.")

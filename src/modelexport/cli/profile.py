@@ -56,8 +56,10 @@ def profile(*, file: Path, providers: str, trace: Path | None, speech: Speech, *
     from modelexport.api.profile import profile as profile_file
 
     shown = {name: options.pop(name) for name in ("form", "output", "depth", "everything")}
-    spare_inputs(shown["output"], file)
-    spare_inputs(trace, file)
+    given = [path for path in (file, options["before"], options["inputs"]) if path is not None]
+    spare_inputs(shown["output"], *given)
+    spare_inputs(trace, *given)
+    _ensure_targets(shown["output"], trace)
     names = [name.strip() for name in providers.split(",") if name.strip()]
     with quiet_run(speech) as progress:
         found = profile_file(file, providers=names, progress=progress, **options)
@@ -68,6 +70,13 @@ def profile(*, file: Path, providers: str, trace: Path | None, speech: Speech, *
         emit(profile_trace(found), trace)
     _show(found, speech, **shown)
     return 0
+
+
+def _ensure_targets(*paths: Path | None) -> None:
+    """Fail before anything runs, and before one file is written without the other."""
+    from modelexport.views.output import ensure_targets
+
+    ensure_targets([path for path in paths if path is not None])
 
 
 def _show(

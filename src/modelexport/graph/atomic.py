@@ -113,11 +113,12 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         stage.write(path, data)
 
 
-def ensure_writable(path: Path) -> None:
-    """Fail now rather than after a long computation if `path` could not be written."""
+def ensure_writable(*paths: Path) -> None:
+    """Fail now rather than after a long computation if one of `paths` could not be written."""
     stage = Stage()
     try:
-        stage.open(path)
+        for path in paths:
+            stage.open(path)
     finally:
         stage._discard()
 

@@ -11,15 +11,17 @@ from modelexport.graph.index import walk_nodes
 from modelexport.graph.opened import ModelFile
 from modelexport.record.sketch import PLACES, STEPS, Sketch, Sketches, lengthened, shortened
 
-_FLOATS = frozenset("fV")  # V: those that numpy does not have by itself
+_FLOATS = frozenset("fV")  # V: those that numpy does not have by itself, and integers of four bits
+_INTEGERS = ("int", "uint")
 # Shorter tensors of integers are indices and shapes.
 _QUANTIZED_FROM = 16
 
 
 def sketch(array: np.ndarray) -> Sketch | None:
     """None for what is empty, no numbers, or too short to be a quantized weight."""
-    is_float = array.dtype.kind in _FLOATS
-    if not array.size or not (is_float or (array.dtype.kind in "iu" and array.size >= _QUANTIZED_FROM)):
+    is_integer = array.dtype.name.startswith(_INTEGERS)
+    is_float = array.dtype.kind in _FLOATS and not is_integer
+    if not array.size or not (is_float or (is_integer and array.size >= _QUANTIZED_FROM)):
         return None
     places = [((np.arange(PLACES) * 2 + 1) * side) // (2 * PLACES) for side in array.shape]
     found = array[tuple(places)] if array.ndim else np.broadcast_to(array, PLACES)

@@ -50,6 +50,10 @@ class Classes:
         for node in graph.nodes:
             self._add(node)
 
+    def twins_of(self, node: Node) -> list[Node]:
+        """All nodes that do the same; a quantizer that finds its scale hands on, and has no others."""
+        return self.twins.get(node.key, [node])
+
     def inputs(self, node: Node) -> tuple[int, ...]:
         """The classes of what a node reads, in their places."""
         return self._inputs[node.key]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from modelexport.graph.index import Graph
+from modelexport.graph.inlining import inlined
+from modelexport.lineage.functions import called
 from modelexport.lineage.linking import Linker, matched
 from modelexport.lineage.matching import Matching
 from modelexport.record.evidence import Confidence
@@ -21,6 +23,12 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
+    old, new = inlined(before, after.yields), inlined(after, before.yields)
+    lineage = _traced(old.graph, new.graph, sketches)
+    return called(lineage, (before, old), (after, new)) if old.origins or new.origins else lineage
+
+
+def _traced(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
     matching = matched(before, after, sketches)
     nodes = Linker(matching).links()
     constants = _Constants(matching)

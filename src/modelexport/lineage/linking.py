@@ -68,7 +68,7 @@ class Linker:
             origin = self._matching.matches.get(node.key)
             twins = self._after.twins[node.key]
             if origin is not None:
-                self._link_twins(twins, self._before.twins[origin.key], self._matching.confidence[node.key])
+                self._link_twins(twins, self._before.twins_of(origin), self._matching.confidence[node.key])
             elif node.key in regions.sources and is_rearranging(node):
                 late.append(node)
             elif node.key in regions.sources:
@@ -83,7 +83,7 @@ class Linker:
         return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
 
     def _link_region(self, twins: Sequence[Node], region: Sequence[Node]) -> None:
-        sources = [twin for one in region for twin in self._before.twins[one.key]]
+        sources = [twin for one in region for twin in self._before.twins_of(one)]
         for twin in twins:
             self._add(twin, sources, _relation(sources), Confidence.STRONG)
 

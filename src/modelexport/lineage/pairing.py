@@ -43,11 +43,18 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
             if other not in anchors.before.constants:
                 yield Pair(place, other)
     elif len(mine) >= len(theirs):
-        # What reads more has taken in a node that joined values: then what is in like places need not be the same.
-        certain = len(mine) == len(theirs)
+        more = len(mine) > len(theirs)
         for place, other in zip(mine, theirs, strict=False):
+            # What reads more has taken in what put values together, and none of these is what that made.
+            certain = not (more and _is_joined(other, anchors))
             yield from _in_like_places(node, place, other, anchors, certain=certain)
-        yield from () if certain else _behind_joints(node, theirs, anchors, done)
+        yield from _behind_joints(node, theirs, anchors, done) if more else ()
+
+
+def _is_joined(place: int, anchors: Anchors) -> bool:
+    """Whether a value before is put together of several."""
+    maker = anchors.before.makers.get(place)
+    return maker is not None and len(anchors.before.content(maker)) > 1
 
 
 def _behind_joints(node: Node, theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:

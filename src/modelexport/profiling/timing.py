@@ -42,7 +42,7 @@ def _by_run(events: Iterable[KernelEvent], runs: int) -> dict[str, list[float]]:
     """By the key of a node: its time in each run."""
     found: dict[str, list[float]] = {}
     for event in events:
-        found.setdefault(event.key, [0.0] * runs)[event.run] += event.duration
+        found.setdefault(event.key, [0.0] * runs)[event.run] += event.own
     return found
 
 

@@ -46,8 +46,8 @@ class Link:
 class Kinship:
     """How much of two graphs was recognized, node by node; regions and neighbours do not count.
 
-    after   the share of nodes after that do the work of a certain node before
-    before  the share of nodes before whose work is done by such a node
+    after   the share of nodes after that do the work of a certain node before; 1 if there are none
+    before  the share of nodes before whose work is done by such a node; 1 if there are none
     """
 
     after: float = 1.0
@@ -56,6 +56,12 @@ class Kinship:
     @property
     def degree(self) -> float:
         return math.sqrt(self.after * self.before)
+
+    def __str__(self) -> str:
+        return (
+            f"{100 * self.after:.1f} % of its nodes do the work of a node there, and {100 * self.before:.1f} % of the "
+            "nodes there are found in it"
+        )
 
 
 @dataclass(frozen=True)

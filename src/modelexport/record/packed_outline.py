@@ -38,9 +38,22 @@ def unpack_outline(packed: str, record: Provenance) -> Outline:
             "Update modelexport, or give the file from before the tool ran as well.",
         )
     try:
-        return _unfold(unsqueeze(payload), record)
+        found = _unfold(unsqueeze(payload), record)
+        _check_coherent(found)
     except (*DAMAGE, OSError, EOFError, RecursionError, struct.error) as error:
         raise RecordUnreadable(f"the outline in the file is damaged: {error}", "Export the model again.") from error
+    return found
+
+
+def _check_coherent(outline: Outline) -> None:
+    """Raise ValueError where bodies do not lie inside of each other as their names say."""
+    keys = {node.key for node in outline.nodes}
+    for name, body in outline.bodies.items():
+        if body.owner and not (body.owner in keys and name.startswith(f"{body.owner}|")):
+            raise ValueError(f"nobody holds the body {name!r}")
+    for node in outline.nodes:
+        if node.graph and not (node.graph in outline.bodies and node.key.startswith(f"{node.graph}|")):
+            raise ValueError(f"{node.key!r} is in no body")
 
 
 def _fold(outline: Outline, record: Provenance) -> dict[str, Any]:
@@ -74,9 +87,12 @@ def _fold(outline: Outline, record: Provenance) -> dict[str, Any]:
 
 
 def _unfold(folded: Mapping[str, Any], record: Provenance) -> Outline:
-    names = list(map(text_in, folded["initializers"] or record.initializers))
+    stored = folded["initializers"]
+    names = list(map(text_in, record.initializers if stored is None else stored))
     entries = list(record.nodes.values())
     made = {int(place): tuple(map(text_in, values)) for place, values in folded["made"].items()}
+    if not made.keys() <= set(range(len(entries))):
+        raise IndexError(f"there are {len(entries)} nodes, and results of others")
     outputs = [made.get(place, (entry.key,)) for place, entry in enumerate(entries)]
     inputs = tuple(map(text_in, folded["inputs"]))
     reads = _Decoder(inputs, names, folded["others"], outputs).inputs(folded["arities"], folded["reads"])
@@ -163,6 +179,8 @@ class _Decoder:
         self._here = [places[values[0]] if values else 0 for values in outputs]
 
     def inputs(self, arities: Sequence[int], codes: Sequence[int]) -> list[tuple[str, ...]]:
+        if sum(arities) != len(codes) or min(arities, default=0) < 0:
+            raise ValueError(f"nodes read {sum(arities)} values, and {len(codes)} are there")
         left = iter(codes)
         last = 0
         found = []
@@ -210,4 +228,7 @@ def _unfold_sketches(folded: Sequence[Any], names: Sequence[str]) -> Iterator[tu
         steps, sides, _SKETCH.iter_unpack(base64.b85decode(data)), strict=True
     ):
         place += step
-        yield names[place], Sketch(tuple(map(int, table[side])), lengthened(middle), lengthened(spread), tuple(numbers))
+        yield (
+            _at(names, place),
+            Sketch(tuple(map(int, table[side])), lengthened(middle), lengthened(spread), tuple(numbers)),
+        )

@@ -35,14 +35,20 @@ class Span:
 class KernelEvent:
     """One run of one node.
 
-    run    how many times the model had run before
-    start  microseconds since the first run began
+    run     how many times the model had run before
+    start   microseconds since the first run began
+    inside  of the duration, what nodes inside of this one took: those of the branch of an If, for instance
     """
 
     key: str
     run: int
     start: float
     duration: float
+    inside: float = 0.0
+
+    @property
+    def own(self) -> float:
+        return max(0.0, self.duration - self.inside)
 
 
 @dataclass(frozen=True, slots=True)

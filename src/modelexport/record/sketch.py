@@ -13,8 +13,8 @@ _LARGEST, _SIGN = 0x7F7F, 0x8000
 PLACES = 8
 # Between the middle of a sketch's numbers and the outermost.
 STEPS = 127
-# What half precision leaves of a number, and what rounding to steps and to three digits adds.
-_HALF, _DIGITS = 1e-3, 5e-3
+# What half precision takes from a number, and how far apart two neighbours are among the numbers that are kept.
+_HALF, _DIGITS = 1e-3, 2**-7
 # Of numbers that were rounded to a few bits with their original; others hardly ever come near.
 _QUANTIZED = 0.97
 
@@ -52,11 +52,12 @@ class Sketch:
             return math.inf
         size = max(abs(self.middle) + self.spread, abs(other.middle) + other.spread)
         slack = _DIGITS * size
-        if abs(self.middle - other.middle) > slack or abs(self.spread - other.spread) > slack:
+        off = abs(self.middle - other.middle), abs(self.spread - other.spread)
+        if max(off) > slack:
             return math.inf
         allowed = 1 + STEPS * _HALF * size / self.spread if self.spread else STEPS
         apart = [abs(a - b) for a, b in zip(self.steps, other.steps, strict=True)]
-        return sum(apart) if max(apart) <= allowed else math.inf
+        return sum(apart) + (sum(off) / size if size else 0.0) if max(apart) <= allowed else math.inf
 
     def likeness(self, other: Sketch) -> float:
         """Up to 1 for numbers that go up and down together, 0 for others."""

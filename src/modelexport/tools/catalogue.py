@@ -41,15 +41,20 @@ def _parse(text: str) -> tuple[Tool, str]:
     if tool is None:
         raise UnknownName("tool", text, TOOLS)
     if option and not _is_known(tool, option):
-        known = f"It knows: {', '.join(tool.options)}." if tool.options else "It has none."
-        raise UserError(f"{name} has no option {option!r}", known)
+        raise UserError(f"{name} has no option {option!r}", _known(tool))
     return tool, option or next(iter(tool.options), "")
 
 
 def _is_known(tool: Tool, option: str) -> bool:
-    # An opset is any number.
-    return (
-        tool.any_option
-        or option in tool.options
-        or (option.isdecimal() and all(one.isdecimal() for one in tool.options or ("",)))
-    )
+    return tool.any_option or option in tool.options or (option.isdecimal() and _takes_number(tool))
+
+
+def _takes_number(tool: Tool) -> bool:
+    """Whether any number may stand for the one that is listed, as for an opset."""
+    return bool(tool.options) and all(one.isdecimal() for one in tool.options)
+
+
+def _known(tool: Tool) -> str:
+    if _takes_number(tool):
+        return f"It takes a number, as in {tool.name}{_OPTION}{tool.options[0]}."
+    return f"It knows: {', '.join(tool.options)}." if tool.options else "It has none."

@@ -10,6 +10,8 @@ import numpy as np
 
 Feed = Mapping[str, np.ndarray]
 
+_EXTRAS = {"onnxruntime": "runtime", "onnxscript": "export"}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -42,3 +44,8 @@ class Tool:
     run: Callable[[Job], None]
     options: tuple[str, ...] = ()
     any_option: bool = False
+
+    @property
+    def extra(self) -> str:
+        """The part of modelexport's own dependencies that brings the package."""
+        return _EXTRAS.get(self.package, "tools")

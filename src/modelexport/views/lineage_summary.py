@@ -1,4 +1,7 @@
-"""What a relinked file comes from, for people and for programs."""
+"""What a relinked file comes from, for people and for programs.
+
+The keys of `lineage_json` are a promise: they keep to `record/schema/lineage.schema.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from modelexport.analysis.facts import Tally
 from modelexport.record.lineage import Consistency, Lineage, Relation
 from modelexport.record.provenance import Provenance
 from modelexport.record.wording import some_of
-from modelexport.views.amounts import bytes_text, counted, share_text
+from modelexport.views.amounts import bytes_text, counted
 from modelexport.views.export_summary import confidences_text
 
 if TYPE_CHECKING:
@@ -47,12 +50,9 @@ def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator
     from modelexport.views.console import plain
 
     if not summary.related:
-        shares = summary.lineage.kinship
-        yield plain(
-            f"{summary.after} was not made from {summary.before}: {share_text(shares.after)} of its nodes do the work "
-            f"of a node there, and {share_text(shares.before)} of the nodes there are found in it",
-            "bold red",
-        )
+        why = summary.lineage.kinship if summary.lineage.nodes else "it has no nodes"
+        yield plain(f"{summary.after} was not made from {summary.before}: {why}", "bold red")
+        yield plain("Nothing was written. Give the tagged file that it was made from.")
         return
     for path in summary.files:
         yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
@@ -63,8 +63,8 @@ def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator
     yield from (plain(line, "yellow") for line in _doubts(summary.lineage.consistency))
     if summary.differing:
         yield plain(
-            f"another version of the model: {counted(len(summary.differing), 'weight')} of the same name hold other "
-            f"numbers ({some_of(summary.differing)})",
+            f"another version of the model: {counted(len(summary.differing), 'weight')} with other numbers under the "
+            f"same name ({some_of(summary.differing)})",
             "bold red",
         )
     if verbose:
@@ -121,8 +121,8 @@ def _covered(found: Consistency) -> str:
 
 def _doubts(found: Consistency) -> Iterator[str]:
     if found.disorder:
-        yield f"note: {counted(found.disorder, 'edge')} run against the order of the graph before"
+        yield f"note: {counted(found.disorder, 'edge')} against the order of the graph before"
     if found.strayed:
-        yield f"note: {counted(len(found.strayed), 'node')} read weights that none of their sources read: " + some_of(
+        yield f"note: {counted(len(found.strayed), 'node')} with weights that none of their sources read: " + some_of(
             found.strayed
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from modelexport.graph.atomic import write_atomically
+from modelexport.graph.atomic import ensure_writable, write_atomically
 
 
 def emit(text: str, path: Path | None = None) -> None:
@@ -13,3 +14,8 @@ def emit(text: str, path: Path | None = None) -> None:
         sys.stdout.write(text)
     else:
         write_atomically(path, text)
+
+
+def ensure_targets(paths: Iterable[Path]) -> None:
+    """Fail now if text cannot be written to all of these, each of them a file of its own."""
+    ensure_writable(*paths)

@@ -1,4 +1,4 @@
-"""A profile for programs."""
+"""A profile for programs. The keys are a promise: they keep to `record/schema/profile.schema.json`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from modelexport.record.profile import ModuleTime, Profile, SharedTime
 from modelexport.record.provenance import is_within
-from modelexport.views.amounts import share_text
+from modelexport.views.amounts import counted, share_text
 from modelexport.views.console import plain, table
 
 # Modules that take less than this share of the time are left out, unless all are asked for.
@@ -34,7 +34,7 @@ def _head(profile: Profile) -> Text:
     providers = ", ".join(name.removesuffix("ExecutionProvider") for name in profile.providers)
     parts = (
         profile.file,
-        f"{profile.runs} runs after {profile.warmup} to warm up",
+        f"{counted(profile.runs, 'run')} after {profile.warmup} to warm up",
         f"optimization {profile.optimization}",
         providers,
         f"{time_text(profile.wall)} a run (± {profile.spread / 2:.0%}), {time_text(profile.time)} in kernels",

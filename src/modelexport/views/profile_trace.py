@@ -43,9 +43,10 @@ def _bars(events: list[KernelEvent], nodes: Mapping[str, NodeTime], classes: Map
         kept = 0
         while kept < min(len(open_bars), len(stack)) and open_bars[kept][0] == stack[kept]:
             kept += 1
-        yield from _closed(open_bars, kept, classes)
+        # A node with bodies ends after what runs inside of it; the bar of its module makes room for other modules.
+        yield from _closed([(name, start, min(end, event.start)) for name, start, end in open_bars], kept, classes)
         end = event.start + event.duration
-        open_bars = [(name, start, end) for name, start, _ in open_bars[:kept]]
+        open_bars = [(name, start, max(before, end)) for name, start, before in open_bars[:kept]]
         open_bars += [(name, event.start, end) for name in stack[kept:]]
     yield from _closed(open_bars, 0, classes)
 

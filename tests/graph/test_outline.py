@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import onnx
+from hypothesis import given
+from onnx import helper
+from tests.building import body, graph, model, node, weight
+from tests.graphs import models
+
+from modelexport.graph.index import Graph, index_model
+from modelexport.graph.outline import digested, graph_of, outlined
+from modelexport.record.sketch import PLACES, Sketch
+
+SKETCH = Sketch((64, 64), 0.0, 1.0, tuple(range(PLACES)))
+
+
+def again(made: Graph) -> Graph:
+    return graph_of(outlined(made, lambda _: None))
+
+
+def rows(made: Graph) -> list[tuple[object, ...]]:
+    """Everything of nodes but what an outline leaves out: names and metadata."""
+    return [(one.key, one.op_type, one.domain, one.graph, one.position, one.inputs, one.outputs) for one in made.nodes]
+
+
+@given(models())
+def test_a_graph_is_the_same_after_it_was_an_outline(proto: onnx.ModelProto) -> None:
+    made = index_model(proto)
+    found = again(made)
+    assert rows(found) == rows(made)
+    assert (found.inputs, found.outputs) == (made.inputs, made.outputs)
+    assert (found.owners, found.yields, found.takes) == (made.owners, made.yields, made.takes)
+    assert found.initializers.keys() == made.initializers.keys()
+    for name, tensor in made.initializers.items():
+        assert (found.initializers[name].dtype, found.initializers[name].shape) == (tensor.dtype, tensor.shape)
+        assert (found.initializers[name].content is None) == (tensor.content is None)
+    assert found.computed == made.computed
+
+
+@given(models())
+def test_it_compares_with_the_digested_graph(proto: onnx.ModelProto) -> None:
+    made = digested(index_model(proto))
+    found = again(index_model(proto))
+    assert found.fingerprint == made.fingerprint
+    assert [(one.attributes, one.constant) for one in found.nodes] == [
+        (one.attributes, one.constant) for one in made.nodes
+    ]
+    assert found.initializers == made.initializers
+
+
+def test_attributes_and_constants_are_told_apart_by_their_digests() -> None:
+    made = graph(
+        node("Concat", "x x", "a", axis=0),
+        node("Concat", "x x", "b", axis=1),
+        node("Concat", "x x", "c", axis=0),
+        node("Constant", "", "d", value=weight("", 1)),
+        node("Constant", "", "e", value=weight("", 2)),
+        node("Constant", "", "f", value_float=1.0),
+        outputs="a",
+        weights=[weight("g", 1), weight("h", 2), weight("i", 1)],
+    )
+    found = again(made)
+    a, b, c, d, e, f = found.nodes
+    assert a.attributes == c.attributes != b.attributes
+    assert None not in (d.constant, e.constant)
+    assert d.constant != e.constant
+    assert f.constant is None
+    contents = [found.initializers[name].content for name in "ghi"]
+    assert contents[0] == contents[2] != contents[1]
+    assert contents[0] == d.constant
+
+
+def test_functions_and_bodies_keep_what_goes_in_and_out() -> None:
+    function = helper.make_function(
+        "local", "Twice", ["a"], ["b"], [node("Add", "a a", "b")], [helper.make_opsetid("", 20)]
+    )
+    loop = body(node("Neg", "s", "t"), inputs="i k s", outputs="k t")
+    made = index_model(
+        model(node("Loop", "_ _ x", "h", body=loop), node("Twice", "h", "y", domain="local"), functions=[function])
+    )
+    found = again(made)
+    assert found.owners == {"h|body": "h"}
+    assert found.takes["h|body"] == ("h|body|i", "h|body|k", "h|body|s")
+    assert found.yields["local::Twice"] == ("local::Twice|b",)
+    assert found.runners == made.runners
+
+
+def test_sketches_of_floats_travel_and_those_of_integers_do_not() -> None:
+    made = graph(node("Constant", "", "held", value=weight("", 1)), node("Add", "x held", "y"), weights=["w", "q"])
+    found = outlined(made, lambda name: Sketch((64, 64), 0.0, 1.0, SKETCH.steps, quantized=name == "q"))
+    assert found.sketches == {"w": SKETCH, "held": SKETCH}

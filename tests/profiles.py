@@ -1,0 +1,96 @@
+"""What `profile` and `relink` could answer with, made by hand and at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import strategies as st
+from tests.building import hierarchies, provenances
+from tests.verifying import EVIL, TEXT
+
+from modelexport.profiling.timing import module_times, node_times
+from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind, unattributed
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
+from modelexport.record.profile import KernelEvent, Profile
+from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.views.lineage_summary import LineageSummary
+
+RUNS = 3
+
+
+def credited(hierarchy: Hierarchy, *paths: str) -> Attribution:
+    if not paths:
+        return unattributed("nobody knows")
+    owners = tuple(map(ModuleCall, paths))
+    evidence = (Evidence(EvidenceKind.SCOPE, "hand"),)
+    return Attribution(owners, hierarchy.common_ancestor(owners), Confidence.EXACT, evidence)
+
+
+def profiled(record: Provenance, durations: dict[str, list[float]], providers: dict[str, str]) -> Profile:
+    """Nodes one after the other in every run, each as long as it says for that run."""
+    events = []
+    clock = 0.0
+    for run in range(RUNS):
+        for key, series in durations.items():
+            events.append(KernelEvent(key, run, clock, series[run]))
+            clock += series[run] + 1
+    nodes = node_times(events, record, providers, RUNS)
+    return Profile(
+        file=f"a{EVIL}.onnx",
+        runs=RUNS,
+        warmup=1,
+        optimization="all",
+        providers=("CPUExecutionProvider",),
+        time=sum(node.time for node in nodes),
+        wall=clock / RUNS,
+        spread=0.1,
+        nodes=nodes,
+        modules=module_times(nodes, events, record, RUNS),
+        events=tuple(events),
+        notes=(EVIL,),
+        seconds={"run": 0.1},
+    )
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    hierarchy = draw(hierarchies())
+    paths = st.sampled_from(sorted(hierarchy.modules))
+    keys = draw(st.lists(TEXT, max_size=6, unique=True))
+    entries = {
+        key: NodeEntry(
+            key,
+            draw(TEXT),
+            draw(st.sampled_from(["MatMul", "Add", EVIL])),
+            credited(hierarchy, *draw(st.lists(paths, max_size=3, unique=True))),
+        )
+        for key in keys
+    }
+    record = Provenance(hierarchy, entries, {}, Origin("test", "test"))
+    times = st.lists(st.floats(0, 1e6), min_size=RUNS, max_size=RUNS)
+    providers = {key: draw(st.sampled_from(["CPUExecutionProvider", "CUDAExecutionProvider"])) for key in keys}
+    return profiled(record, {key: draw(times) for key in keys}, providers)
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> LineageSummary:
+    record = draw(provenances())
+    keys = st.lists(TEXT, max_size=3).map(tuple)
+    links = st.builds(Link, keys, st.sampled_from(Relation), st.sampled_from(Confidence))
+    shares = st.floats(0, 1)
+    return LineageSummary(
+        after=draw(TEXT),
+        before=draw(TEXT),
+        files=tuple(map(Path, draw(st.lists(st.sampled_from(["a.onnx", EVIL]), max_size=2)))),
+        lineage=Lineage(
+            {key: draw(links) for key in record.nodes},
+            {},
+            consistency=Consistency(9, draw(keys), draw(keys), draw(st.integers(0, 9)), draw(keys)),
+            kinship=Kinship(draw(shares), draw(shares)),
+        ),
+        provenance=record,
+        related=draw(st.booleans()),
+        differing=draw(keys),
+        seconds=draw(st.dictionaries(TEXT, st.floats(0, 100), max_size=2)),
+    )
