@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.lineage import is_introduced
 from modelexport.record.provenance import Provenance
 
 _Calls = tuple[ModuleCall, ...]
@@ -46,13 +47,14 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
         goes_out = value in outputs
         leaves[value] = tuple(call for call in made_in if goes_out or any(call not in one.works for one in readers))
         enters[value] = tuple(dict.fromkeys(call for one in readers for call in one.begins if call not in inside))
-    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in recorded)
+    owned = {key for key, entry in provenance.nodes.items() if entry.attribution.owners}
+    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in owned)
     return Crossings(made, leaves, enters, guessed)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """A node that is credited to somebody.
+    """A node that does some module's work.
 
     begins  the calls that were open when it read: a fused one reads for its first
     works   all calls whose work it does, and those around them. What it reads of one of them is not yet that one's
@@ -71,8 +73,8 @@ def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> 
         first = min(owners, key=lambda call: order.get(call, -1))
         return _Reader(stack(first), frozenset(call for owner in owners for call in stack(owner)))
 
-    credited = {key: entry.attribution.owners for key, entry in provenance.nodes.items()}
-    return {key: reader(owners) for key, owners in credited.items() if owners}
+    working = {key: entry.attribution for key, entry in provenance.nodes.items() if not is_introduced(entry.attribution)}
+    return {key: reader(found.owners) for key, found in working.items() if found.owners}
 
 
 def _works(maker: Node | None, credited: Mapping[str, _Reader]) -> frozenset[ModuleCall]:
@@ -114,7 +116,7 @@ def _shared(stacks: Sequence[_Calls]) -> _Calls:
 
 
 def _readers(value: str, graph: Graph, credited: Mapping[str, _Reader]) -> Iterator[_Reader]:
-    """Whoever reads a value; a node of nobody's (a quantizer's, say) reads for those behind it."""
+    """Whoever reads a value; what does nobody's work (a quantizer, say) reads for those behind it."""
     waiting, seen = list(graph.consumers.get(value, ())), set[str]()
     while waiting:
         node = waiting.pop()
@@ -138,6 +140,11 @@ def last_of(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[M
     if len(known) > 1 and _others_between(known, hierarchy, order):
         return hierarchy.common_ancestor(known) or last
     return next((call for call in hierarchy.stack(last) if call in known), last)
+
+
+def is_fused(owners: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:
+    """Whether a node does the work of several modules one after the other, and nothing that they merely share."""
+    return len(owners) > 1 and not _others_between(owners, hierarchy, order)
 
 
 def _others_between(known: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph.index import Graph
-from modelexport.proving.crossings import Crossings
+from modelexport.proving.crossings import Crossings, is_fused
 from modelexport.proving.numbers import Numbers, Pairing
 from modelexport.record.eager import CallTensors
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -72,12 +72,14 @@ class _Fusions:
 
 def _partners(provenance: Provenance) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
     """By call: those outside of it whose work is in one node with its own, or with that of a module inside of it."""
-    stack = provenance.hierarchy.stack
-    found: dict[ModuleCall, dict[ModuleCall, None]] = {}
-    for entry in provenance.nodes.values():
-        owners = entry.attribution.owners
-        for call in {call for owner in owners for call in stack(owner)} if len(owners) > 1 else ():
-            found.setdefault(call, {}).update(dict.fromkeys(one for one in owners if call not in stack(one)))
+    hierarchy = provenance.hierarchy
+    stack, order = hierarchy.stack, {site.call: place for place, site in enumerate(hierarchy.calls)}
+    groups = {frozenset(entry.attribution.owners) for entry in provenance.nodes.values()}
+    found: dict[ModuleCall, set[ModuleCall]] = {}
+    for owners in groups:
+        if is_fused(owners, hierarchy, order):
+            for call in {call for owner in owners for call in stack(owner)}:
+                found.setdefault(call, set()).update(one for one in owners if call not in stack(one))
     return {call: tuple(sorted(partners)) for call, partners in found.items() if partners}
 
 
