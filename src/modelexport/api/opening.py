@@ -9,7 +9,7 @@ from pathlib import Path
 from modelexport.analysis.analyze import Subject
 from modelexport.analysis.recorded import fit, read_best
 from modelexport.graph.embed import read_record
-from modelexport.graph.index import Graph, index_model
+from modelexport.graph.index import Graph
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.record.provenance import Provenance
@@ -17,14 +17,14 @@ from modelexport.record.provenance import Provenance
 
 @dataclass(frozen=True, eq=False)
 class OpenedFile:
-    """A file; its graph is indexed and its record unpacked when they are first needed, and never again."""
+    """A file whose graph is indexed and whose record is unpacked when they are first needed, and never again."""
 
     path: Path
     file: ModelFile
 
-    @cached_property
+    @property
     def graph(self) -> Graph:
-        return index_model(self.file.proto)
+        return self.file.graph
 
     @cached_property
     def record(self) -> Provenance:

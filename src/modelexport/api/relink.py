@@ -95,7 +95,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     written: tuple[Path, ...] = ()
     if target is not None and found.related:
         with clock.step("write"):
-            result = write_tagged(made.file, found.provenance, target, embedding, graph=made.graph)
+            result = write_tagged(made.file, found.provenance, target, embedding)
             written, found = result.files, replace(found, provenance=result.provenance)
     return replace(found, path=target if written else None, files=written, seconds=clock.seconds)
 

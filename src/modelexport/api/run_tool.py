@@ -72,7 +72,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         if not found.related:
             return replace(found, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made.file, found.provenance, target, embedding, graph=made.graph)
+            written = write_tagged(made.file, found.provenance, target, embedding)
     return replace(found, path=target, files=written.files, provenance=written.provenance, seconds=clock.seconds)
 
 

@@ -23,7 +23,7 @@ from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, Run
 from modelexport.graph.contents import contents
 from modelexport.graph.randomness import random_nodes
 from modelexport.proving.attribution import Court
-from modelexport.proving.divergence import merged
+from modelexport.proving.divergence import is_rounding, merged
 from modelexport.proving.issuing import Issuing, first_unlike
 from modelexport.proving.measure import measure
 from modelexport.proving.numbers import Reference
@@ -101,7 +101,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
                     finding = _finding(judged, pieces, run.arguments, watched, spool, plan.tolerance)
             if plan.proof and proof is None:
                 with clock.step("proof"):
-                    proof = _proof(judged, watched, finding)
+                    proof = _proof(judged, watched, finding, plan.tolerance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     found = summed(opened, runs.prepared.source, findings, plan, clock)
     return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
@@ -283,12 +283,22 @@ def _finding(
     return observer.finding(watched.run.calls)
 
 
-def _proof(opened: Opened, watched: Watched, finding: Finding) -> AttributionProof:
+def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     subject = opened.subject
-    trouble = "" if finding.divergence is None else _TROUBLE
+    trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     issuing = Issuing(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(subject.proto)}
     return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+
+
+def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
+    """Whether values are where they should be: somebody who chose a tolerance may allow them to be elsewhere.
+
+    Of coarse types it is known how far apart they may be.
+    """
+    if not tolerance.is_chosen or any(one.is_coarse for one in finding.seen.values()):
+        return True
+    return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 
 
 def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:

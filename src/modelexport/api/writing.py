@@ -8,7 +8,6 @@ from pathlib import Path
 
 from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
-from modelexport.graph.index import Graph, index_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.outline import outlined
 from modelexport.graph.saving import stage_model
@@ -31,19 +30,13 @@ def write_tagged(
     path: Path,
     options: EmbedOptions,
     *,
-    graph: Graph | None = None,
     external_data: bool | None = None,
     texts: Mapping[Path, str] | None = None,
 ) -> Written:
-    """Write the model with its record inside, the record beside it, and further texts.
-
-    graph  the model's index, from whoever has it already
-    """
+    """Write the model with its record inside, the record beside it, and further texts."""
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
-    outline = None
-    if options.level is not Level.NONE:
-        outline = outlined(index_model(model.proto) if graph is None else graph, sketches_of(model))
+    outline = None if options.level is Level.NONE else outlined(model.graph, sketches_of(model))
     embed(model.proto, provenance, options, outline)
     sidecar = sidecar_path(path)
     with staging() as stage:

@@ -25,8 +25,8 @@ from modelexport.capture.blocked import blocked_values, in_usual_order
 from modelexport.capture.cutting import Cutting
 from modelexport.errors import ExtraMissing, RuntimeFailed
 from modelexport.graph.contents import content_of, contents, is_apart, is_plain, whole
-from modelexport.graph.index import bodies
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.order import in_order, names_read
 from modelexport.graph.value_sizes import value_sizes
 
 See = Callable[[str, np.ndarray], None]
@@ -82,8 +82,8 @@ class PiecewiseRun:
         self._file = file
         self._most_sessions = _MOST_SESSIONS if often else 0
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._nodes = list(file.proto.graph.node)
-        self._reads = [_names_read(node) for node in self._nodes]
+        self._nodes = list(in_order(file.proto.graph.node))
+        self._reads = [names_read(node) for node in self._nodes]
         self._blocked = blocked_values(self._nodes)
         self._last_use = {name: place for place, names in enumerate(self._reads) for name in names}
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
@@ -268,18 +268,6 @@ def _array(value: Any) -> np.ndarray | None:
     except RuntimeError:
         return None  # a type that numpy does not have
     return array
-
-
-def _names_read(node: onnx.NodeProto) -> set[str]:
-    """Names that a node, or a body inside of it, reads from outside."""
-    return {name for name in node.input if name} | {name for _, body in bodies(node, "") for name in _free_names(body)}
-
-
-def _free_names(body: onnx.GraphProto) -> Iterator[str]:
-    own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    own |= {name for node in body.node for name in node.output}
-    read = {name for node in body.node for name in _names_read(node)} | {value.name for value in body.output}
-    yield from read - own
 
 
 def _typed(name: str, value: Any) -> onnx.ValueInfoProto:

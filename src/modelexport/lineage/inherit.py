@@ -63,8 +63,9 @@ class _Heir:
 
     def _joined(self, sources: Sequence[Attribution], link: Link) -> Attribution:
         known = [source for source in sources if source.owners]
-        # A quantizer that is one with the operator behind it is that one's part.
-        known = [source for source in known if not is_introduced(source)] or known
+        # A quantizer that is one with the operator behind it is that one's part. By itself it stays what it is.
+        working = [source for source in known if not is_introduced(source)]
+        known, link = (working, link) if working else (known, replace(link, relation=Relation.INTRODUCED))
         if not known:
             return unattributed(next((source.reason for source in sources), "") or _NO_SOURCE)
         owners = tuple(dict.fromkeys(owner for source in known for owner in source.owners))

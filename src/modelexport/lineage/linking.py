@@ -55,9 +55,10 @@ class Linker:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
         self._passing = frozenset(matching.after.passing)
-        self._quantized = frozenset(
-            matching.after.inputs(node)[0] for node in matching.after.passing if node.op_type == "QuantizeLinear"
-        )
+        self._quantizers: dict[int, list[Node]] = {}
+        for node in matching.after.passing:
+            if node.op_type == "QuantizeLinear":
+                self._quantizers.setdefault(matching.after.inputs(node)[0], []).append(node)
         self._found: dict[str, Link] = {}
         self._covered: set[str] = set()
 
@@ -142,8 +143,8 @@ class Linker:
                 waiting += [(self._after.makers.get(mine), self._before.makers.get(theirs)) for mine, theirs in pairs]
 
     def _link_idle(self) -> None:
-        """A value that stands for two values before: what lay between them is in its maker's weights, or in a quantizer
-        that cuts off what is too small or too large."""
+        """A value that stands for two values before: what lay between them is in its maker's weights, or else in
+        quantizers that cut off what is too small or too large; or it did nothing, and is nobody's."""
         covered = frozenset(self._covered)  # what is absorbed here may be in several nodes
         for place, others in self._anchors.also.items():
             maker = self._after.makers.get(place)
@@ -151,10 +152,13 @@ class Linker:
                 continue
             first = self._anchors.get(place)
             changed = self._has_other_constants(maker)
-            if not changed and place not in self._quantized:
-                continue  # it did nothing, and is nobody's
             between = (node for other in others for node in self._between(first, other, changed))
-            self._extend(maker, [node for node in between if node.key not in covered])
+            gone = [node for node in between if node.key not in covered]
+            if changed:
+                self._extend(maker, gone)
+            elif gone:
+                for quantizer in self._quantizers.get(place, ()):
+                    self._add(quantizer, gone, _relation(gone), Confidence.STRONG)
         for key, origins in self._matching.absorbed.items():
             if key in self._found:
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in covered]
@@ -206,7 +210,10 @@ class Linker:
             if same:
                 told = self._told(node, same)
                 found = [origin for origin in same if origin.key == told] or same
-                self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
+                if node.key in self._found:
+                    self._extend(node, found)  # it has taken in what lay before it
+                else:
+                    self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
 
     def _link_rest(self) -> None:
         """What a tool brought along belongs to its neighbours."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from modelexport.graph.index import Graph, Node
+from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.lineage import is_introduced
 from modelexport.record.provenance import Provenance
@@ -47,34 +48,37 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
         goes_out = value in outputs
         leaves[value] = tuple(call for call in made_in if goes_out or any(call not in one.works for one in readers))
         enters[value] = tuple(dict.fromkeys(call for one in readers for call in one.begins if call not in inside))
-    owned = {key for key, entry in provenance.nodes.items() if entry.attribution.owners}
-    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in owned)
+    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in recorded)
     return Crossings(made, leaves, enters, guessed)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """A node that does some module's work.
+    """A node that is credited to somebody.
 
     begins  the calls that were open when it read: a fused one reads for its first
     works   all calls whose work it does, and those around them. What it reads of one of them is not yet that one's
             result: a bias, say, may be added together with what comes next
+    passes  a tool put it in, and it reads for those behind it: a cast or quantizer ends no module
     """
 
     begins: _Calls
     works: frozenset[ModuleCall]
+    passes: bool
 
 
 def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Reader]:
     """By key of the node."""
     stack = provenance.hierarchy.stack
 
-    def reader(owners: _Calls) -> _Reader:
+    def reader(attribution: Attribution) -> _Reader:
+        owners = attribution.owners
         first = min(owners, key=lambda call: order.get(call, -1))
-        return _Reader(stack(first), frozenset(call for owner in owners for call in stack(owner)))
+        works = frozenset(call for owner in owners for call in stack(owner))
+        return _Reader(stack(first), works, is_introduced(attribution))
 
-    working = {key: entry.attribution for key, entry in provenance.nodes.items() if not is_introduced(entry.attribution)}
-    return {key: reader(found.owners) for key, found in working.items() if found.owners}
+    attributions = {key: entry.attribution for key, entry in provenance.nodes.items()}
+    return {key: reader(attribution) for key, attribution in attributions.items() if attribution.owners}
 
 
 def _works(maker: Node | None, credited: Mapping[str, _Reader]) -> frozenset[ModuleCall]:
@@ -123,7 +127,7 @@ def _readers(value: str, graph: Graph, credited: Mapping[str, _Reader]) -> Itera
         if node.key in seen:
             continue
         seen.add(node.key)
-        if node.key in credited:
+        if node.key in credited and not credited[node.key].passes:
             yield credited[node.key]
         else:
             waiting += graph.successors(node)

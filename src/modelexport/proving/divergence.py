@@ -19,6 +19,11 @@ from modelexport.record.verification import CallNumbers, Difference, Divergence,
 _SUSPICIOUS, _SUDDEN = 95.0, 20.0
 
 
+def is_rounding(difference: Difference | None) -> bool:
+    """Whether it is no more than single precision loses."""
+    return difference is None or difference.sqnr >= _SUSPICIOUS
+
+
 @dataclass(frozen=True)
 class Compared:
     """A call with what was found of its inputs and outputs."""

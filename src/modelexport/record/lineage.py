@@ -41,7 +41,6 @@ class Link:
     relation: Relation
     confidence: Confidence = Confidence.EXACT
 
-
     def __str__(self) -> str:
         """As evidence tells it."""
         return f"{self.relation} from {len(self.sources)}" if len(self.sources) > 1 else str(self.relation)
