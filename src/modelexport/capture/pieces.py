@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ import onnx
 from modelexport.capture.blocked import blocked_values, in_usual_order
 from modelexport.capture.cutting import Cutting
 from modelexport.errors import ExtraMissing, RuntimeFailed
-from modelexport.graph.contents import content_of, contents, is_apart, is_plain, whole
+from modelexport.graph.contents import content_of, is_apart, is_plain, whole
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.order import in_order, names_read
 from modelexport.graph.value_sizes import value_sizes
@@ -91,10 +91,6 @@ class PiecewiseRun:
         self._fed: dict[str, np.dtype[Any]] = {}
         self._cutting = Cutting([], {}, room=0, first=0, longest=0)
         self.building = 0.0
-
-    def constants(self) -> Iterator[tuple[str, np.ndarray]]:
-        """What the initializers hold, one at a time, from where it lies."""
-        return contents(self._file)
 
     def run(self, feed: Mapping[str, np.ndarray], see: See) -> None:
         """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.

@@ -85,7 +85,8 @@ def _partners(provenance: Provenance) -> dict[ModuleCall, tuple[ModuleCall, ...]
         if is_fused(owners, hierarchy, order):
             for call in {call for owner in owners for call in stack(owner)}:
                 found.setdefault(call, set()).update(one for one in owners if call not in stack(one))
-    return {call: tuple(sorted(partners)) for call, partners in found.items() if partners}
+    by_start = {call: sorted(partners, key=lambda one: order.get(one, -1)) for call, partners in found.items()}
+    return {call: tuple(partners) for call, partners in by_start.items() if partners}
 
 
 def first_divergence(

@@ -1,0 +1,53 @@
+"""Nodes come after what they read."""
+
+from __future__ import annotations
+
+import onnx
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.building import body, model, node
+from tests.proving.stories import dags
+
+from modelexport.graph.index import index_model, walk_nodes
+from modelexport.graph.order import in_order, names_read
+
+
+def made(nodes: object) -> list[str]:
+    return [one.output[0] for one in nodes]  # type: ignore[attr-defined]
+
+
+def test_an_order_that_is_right_is_left_alone() -> None:
+    nodes = [node("Sin", "x", "b"), node("Cos", "x", "a"), node("Add", "a b", "y")]
+    assert in_order(nodes) is nodes
+
+
+@given(dags(), st.randoms(use_true_random=False))
+def test_any_order_becomes_one_that_can_run(proto: onnx.ModelProto, random: object) -> None:
+    nodes = list(proto.graph.node)
+    random.shuffle(nodes)  # type: ignore[attr-defined]
+    found = in_order(nodes)
+    assert sorted(made(found)) == sorted(made(nodes))
+    known = {"x"}
+    for one in found:
+        assert set(one.input) <= known
+        known |= set(one.output)
+
+
+def test_what_a_body_reads_comes_before_its_node() -> None:
+    inner = body(node("Sin", "a", "s"), outputs="s")
+    branch = node("If", "c", "y", then_branch=inner, else_branch=inner)
+    assert names_read(branch) == {"c", "a"}
+    late = [branch, node("Cos", "x", "a"), node("Cast", "a", "c", to=onnx.TensorProto.BOOL)]
+    assert made(in_order(late)) == ["a", "c", "y"]
+
+
+def test_a_circle_is_left_for_others_to_complain_of() -> None:
+    nodes = [node("Sin", "b", "a"), node("Cos", "a", "b"), node("Neg", "x", "y")]
+    assert sorted(made(in_order(nodes))) == ["a", "b", "y"]
+
+
+def test_the_index_is_in_that_order_and_so_are_walks() -> None:
+    proto = model(node("Neg", "h", "y"), node("Sin", "x", "h"))
+    found = index_model(proto)
+    assert [one.key for one in found.nodes] == ["h", "y"] == [key for key, _ in walk_nodes(proto)]
+    assert found.computed >= {"h", "y"}
