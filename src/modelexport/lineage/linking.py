@@ -73,7 +73,7 @@ class Linker:
             elif node.key in regions.sources and is_rearranging(node):
                 late.append(node)
             elif node.key in regions.sources:
-                self._link_region(twins, regions.sources[node.key])
+                self._link_region(twins, self._left_to_quantizers(node, regions.sources[node.key]))
         self._link_merged()
         self._link_idle()
         for node in late:
@@ -82,6 +82,18 @@ class Linker:
         self._link_rest()
         nothing = Link((), Relation.INTRODUCED, Confidence.NONE)
         return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
+
+    def _left_to_quantizers(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
+        """The region without what a quantizer does that reads the result of a node which is as it was before."""
+        work = self._matching.works.get(node.key)
+        quantizers = self._quantizers.get(self._after.result(node), ())
+        rest = [one for one in region if one is not work]
+        same = work is not None and (work.op_type, work.attributes) == (node.op_type, node.attributes)
+        if work is None or not same or not quantizers or not all(map(self._is_plain, rest)):
+            return region
+        for quantizer in quantizers if rest else ():
+            self._add(quantizer, rest, _relation(rest), Confidence.STRONG)
+        return [work]
 
     def _link_region(self, twins: Sequence[Node], region: Sequence[Node]) -> None:
         sources = [twin for one in region for twin in self._before.twins[one.key]]

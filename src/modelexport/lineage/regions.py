@@ -95,15 +95,17 @@ class Regions:
         return tuple(one for one in region if (one.key in computed) == does) or region
 
     def _claimed_above(self, node: Node) -> frozenset[str]:
-        """What the nodes right above certainly do is not this one's work: the node before that each of them is known to
-        stand for, and all of what those do that end where both graphs have a value."""
+        """What the nodes right above do is not this one's work: all of it if they end where both graphs have a value,
+        else what they are known to do, if this one is known to do something else."""
         found: set[str] = set()
+        work = self._matching.works.get(node.key)
         for place in self._after.data_inputs(node):
             maker = self._after.makers.get(place)
             if maker is None or place in self._anchors or maker.key not in self.sources:
                 continue
-            if maker.key in self._matching.works:
-                found.add(self._matching.works[maker.key].key)
+            other = self._matching.works.get(maker.key)
+            if work is not None and other is not None and other is not work:
+                found.add(other.key)
             if any(made in self._anchors for made in self._after.outputs(maker)):
                 found.update(one.key for one in self.sources[maker.key])
         return frozenset(found)
