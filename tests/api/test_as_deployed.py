@@ -151,8 +151,7 @@ class TestWhatIsRight:
         mx.run_tool(files[name], tool, file)
         for other in ({"model": MODELS[name]()}, {"against": files[name]}):
             plain, found = (
-                mx.verify(file, **other, min_sqnr=least, as_deployed=deployed)  # type: ignore[arg-type]
-                for deployed in (False, True)
+                mx.verify(file, **other, min_sqnr=least, as_deployed=deployed) for deployed in (False, True)
             )
             assert plain.ok
             assert found.ok
