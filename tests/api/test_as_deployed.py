@@ -157,6 +157,14 @@ class TestWhatIsRight:
             assert found.ok
             assert len(compared(found)) > 0.5 * len(compared(plain))
 
+    def test_half_precision_contradicts_nothing(self, files: dict[str, Path], tmp_path: Path) -> None:
+        """ONNX Runtime computes it in single precision with weights of half: values are near what they were, not there."""
+        mx.run_tool(files["net"], "fp16", tmp_path / "half.onnx")
+        found = mx.verify(tmp_path / "half.onnx", network(), min_sqnr=30, as_deployed=True)
+        assert found.ok
+        assert found.proof is not None
+        assert not found.proof.contradicted
+
     def test_a_file_that_was_quantized_without_a_word(self, files: dict[str, Path], tmp_path: Path) -> None:
         """Its record is of the graph before: what is planted beside it says how to go on."""
         quantize_dynamic(files["bert"], tmp_path / "int8.onnx")

@@ -289,6 +289,16 @@ class TestTools:
         assert again.nodes == found.provenance.nodes
         assert {link.relation for link in found.lineage.nodes.values()} >= {Relation.KEPT, Relation.FUSED}
 
+    def test_what_a_tool_appends_is_put_in_order(self, net: Path, tmp_path: Path) -> None:
+        """The cast of the input comes last in what the converter gives, and everything depends on it."""
+        half = tmp_path / "half.onnx"
+        assert mx.run_tool(net, "fp16", half).ok
+        onnx.checker.check_model(half)
+        found = mx.verify(half, network(), min_sqnr=30)
+        assert found.ok
+        assert found.proof is not None
+        assert "does not depend on the inputs" not in found.proof.reasons
+
     def test_tools_and_options_that_nobody_knows(self, bert: Path, tmp_path: Path) -> None:
         with pytest.raises(UnknownName, match="onnxslimm"):
             mx.run_tool(bert, "onnxslimm", tmp_path / "out.onnx")
