@@ -158,7 +158,7 @@ class TestWhatIsRight:
             assert len(compared(found)) > 0.5 * len(compared(plain))
 
     def test_half_precision_contradicts_nothing(self, files: dict[str, Path], tmp_path: Path) -> None:
-        """ONNX Runtime computes it in single precision with weights of half: values are near what they were, not there."""
+        """ONNX Runtime computes in single precision with weights of half: values are near, and not where they were."""
         mx.run_tool(files["net"], "fp16", tmp_path / "half.onnx")
         found = mx.verify(tmp_path / "half.onnx", network(), min_sqnr=30, as_deployed=True)
         assert found.ok
