@@ -43,7 +43,9 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
     for value in (*graph.inputs, *graph.producers):
         maker = graph.producers.get(value)
         made_in = made[value] = () if maker is None else around[maker.key]
-        inside = {*made_in, *_works(maker, recorded)}
+        # Of a module and one that it calls, the value may be what the one hands to the other.
+        stack = provenance.hierarchy.stack
+        inside = {*made_in, *(one for one in _works(maker, recorded) if made_in[-1] not in stack(one))}
         readers = list(_readers(value, graph, recorded))
         goes_out = value in outputs
         leaves[value] = tuple(call for call in made_in if goes_out or any(call not in one.works for one in readers))
