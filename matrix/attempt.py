@@ -29,10 +29,10 @@ from matrix.score import SHARES, Outcome, Result
 from matrix.scoring import Scorer, relink_model
 from matrix.truth import Values
 from matrix.values import run_values
+from modelexport.api.opening import open_file
 from modelexport.api.relink import Ancestor, ancestor_in, planted_ancestor
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import ExportFailed, ModelExportError
-from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
 from modelexport.proving.measure import measure
 from modelexport.record.verification import Tolerance
@@ -93,7 +93,7 @@ class Subject:
         self._path = path
         self._ancestor = ancestor_in(path)
         file = open_model(path)
-        graph = index_model(file.proto)
+        graph = file.graph
         self._feeds = tuple(graph_samples(file.proto, graph, SampleRequest(_SAMPLES)))
         self._values = run_values(file, self._feeds[0])
         self._outputs = graph.outputs
@@ -140,7 +140,7 @@ class Subject:
     def _alone(self, made: Path, model: onnx.ModelProto) -> tuple[bool, tuple[int, int]]:
         """From the record inside the file: whether it is there, and how many nodes get the same modules from it."""
         try:
-            planted = planted_ancestor(open_model(made), made)
+            planted = planted_ancestor(open_file(made))
         except ModelExportError:
             return False, (0, 0)
         mine, theirs = (self._owners(ancestor, model) for ancestor in (planted, self._ancestor))

@@ -31,7 +31,7 @@ class Relinked:
 
 def relink_model(ancestor: Ancestor, model: onnx.ModelProto) -> Relinked:
     file = parse_model(model.SerializeToString())
-    graph = index_model(file.proto)
+    graph = file.graph
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches_of(file)))
     return Relinked(graph, lineage, inherited(ancestor.record, lineage, graph, "matrix"))
 

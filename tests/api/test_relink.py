@@ -36,6 +36,19 @@ class Block(nn.Module):
         return self.act(self.norm(self.conv(x)) + x)
 
 
+class Around(nn.Module):
+    """Two convolutions side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(32, 32, 3, padding=1)
+        self.around = nn.Conv2d(32, 32, 1)
+        self.act = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.conv(x) + self.around(x))
+
+
 def network() -> nn.Module:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), Block(), Block(), nn.Flatten(), nn.Linear(8 * 36, 4))
@@ -178,6 +191,19 @@ class TestOptimized:
         assert any({"2.conv", "2.norm"} <= one for one in owners)
         assert not any({"1.conv", "2.conv"} <= one for one in owners)
 
+    def test_what_a_convolution_adds_to_its_result_is_not_its_work(self, tmp_path: Path) -> None:
+        """ONNX Runtime adds the result of the one to that of the other inside of the latter."""
+        for exporter in EXPORTERS:
+            path = tmp_path / f"{exporter}.onnx"
+            mx.export(Around().eval(), path, inputs=torch.randn(1, 32, 8, 8), exporter=exporter, no_check=True)
+            found = mx.relink(optimized(path, tmp_path / "opt.onnx"), before=path)
+            nodes = found.provenance.nodes.values()
+            one, other = (entry.attribution.modules for entry in nodes if entry.op_type in ("Conv", "FusedConv"))
+            assert one == ("around",) or other == ("around",)
+            assert {*one, *other} - {"around"} == (
+                {"conv"} if "Relu" in {entry.op_type for entry in nodes} else {"conv", "", "act"}
+            )
+
     def test_relinking_twice_is_relinking_once(self, bert: Path, tmp_path: Path) -> None:
         basic = optimized(bert, tmp_path / "basic.onnx", "ORT_ENABLE_BASIC")
         mx.relink(basic, tmp_path / "tagged.onnx", before=bert)
@@ -240,6 +266,45 @@ class TestQuantized:
         products = [entry for entry in found.provenance.nodes.values() if entry.op_type == "MatMulInteger"]
         assert len({entry.attribution.module for entry in products}) == len(products)
 
+    @pytest.mark.parametrize("exporter", EXPORTERS)
+    def test_what_is_optimized_after_it_was_quantized(self, exporter: str, tmp_path: Path) -> None:
+        """In one go or one after the other: a quantizer that is fused with the product behind it is part of that."""
+        source, int8 = tmp_path / "bert.onnx", tmp_path / "int8.onnx"
+        mx.export(build("bert"), source, exporter=exporter, no_check=True)
+        mx.run_tool(source, "int8", int8)
+        found = mx.run_tool(int8, "ort:all", tmp_path / "deployed.onnx")
+        at_once = mx.run_tool(source, "int8+ort:all", tmp_path / "at_once.onnx")
+        for result in (found, at_once):
+            products = [one for one in result.provenance.nodes.values() if one.op_type == "DynamicQuantizeMatMul"]
+            assert len(products) == 7
+            assert all(len(one.attribution.owners) == 1 for one in products)
+            assert {one.attribution.module for one in products} >= {"encoder.layer.0.output.dense", "pooler.dense"}
+
+    @pytest.mark.parametrize("exporter", EXPORTERS)
+    def test_a_convolution_in_several_nodes(self, exporter: str, tmp_path: Path) -> None:
+        source = tmp_path / "net.onnx"
+        mx.export(Around().eval(), source, inputs=torch.randn(1, 32, 8, 8), exporter=exporter, no_check=True)
+        found = mx.run_tool(source, "int8", tmp_path / "int8.onnx")
+        for name in ("conv", "around"):
+            mine = [one.op_type for one in found.provenance.nodes.values() if one.attribution.modules == (name,)]
+            assert {"ConvInteger", "Cast", "Mul", "Add"} <= set(mine)
+
+    @pytest.mark.parametrize("exporter", EXPORTERS)
+    def test_a_quantizer_in_the_place_of_an_activation(self, exporter: str, tmp_path: Path) -> None:
+        """What is cut off below zero by the range of integers needs no ReLU."""
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Sigmoid()).eval()
+        source, qdq = tmp_path / "net.onnx", tmp_path / "qdq.onnx"
+        mx.export(net, source, inputs=torch.randn(1, 3, 8, 8), exporter=exporter, no_check=True)
+        found = mx.run_tool(source, "qdq", qdq)
+        entries = list(found.provenance.nodes.values())
+        assert "Relu" not in {one.op_type for one in entries}
+        assert {one.attribution.modules for one in entries if one.op_type == "Conv"} == {("0",), ("2",)}
+        assert [one.attribution.modules for one in entries if one.op_type == "QuantizeLinear"].count(("1",)) == 1
+        seen = mx.verify(qdq, net, min_sqnr=20)
+        assert seen.ok
+        assert all(row.outputs is not None for row in seen.calls if row.call.path in ("0", "1", "2", "3"))
+
 
 class TestWhatIsWrong:
     def test_files_that_have_nothing_to_do_with_each_other(self, bert: Path, net: Path, tmp_path: Path) -> None:
@@ -292,6 +357,16 @@ class TestTools:
         again = mx.load(tmp_path / "out.onnx")
         assert again.nodes == found.provenance.nodes
         assert {link.relation for link in found.lineage.nodes.values()} >= {Relation.KEPT, Relation.FUSED}
+
+    def test_what_a_tool_appends_is_put_in_order(self, net: Path, tmp_path: Path) -> None:
+        """The cast of the input comes last in what the converter gives, and everything depends on it."""
+        half = tmp_path / "half.onnx"
+        assert mx.run_tool(net, "fp16", half).ok
+        onnx.checker.check_model(half)
+        found = mx.verify(half, network(), min_sqnr=30)
+        assert found.ok
+        assert found.proof is not None
+        assert "does not depend on the inputs" not in found.proof.reasons
 
     def test_tools_and_options_that_nobody_knows(self, bert: Path, tmp_path: Path) -> None:
         with pytest.raises(UnknownName, match="onnxslimm"):

@@ -177,12 +177,6 @@ def test_several_inputs(file: Path, tmp_path: Path) -> None:
     assert mx.verify(file, chain(), inputs=files, samples=3).samples == 3
 
 
-def test_as_it_is_deployed(file: Path) -> None:
-    found = mx.verify(file, chain(), inputs=X, as_deployed=True)
-    assert found.ok
-    assert found.proof is None
-
-
 def test_nan_is_found_where_it_begins(file: Path, tmp_path: Path) -> None:
     def root(model: onnx.ModelProto) -> None:
         next(node for node in model.graph.node if node.op_type == "Tanh").op_type = "Sqrt"

@@ -6,12 +6,12 @@ import onnx
 import pytest
 from hypothesis import given
 from onnx import helper
-from tests.building import body, model, node, weight
+from tests.building import body, graph, model, node, weight
 from tests.graphs import models
 
 from modelexport.errors import FileUnreadable
 from modelexport.graph.index import index_model
-from modelexport.graph.soundness import ensure_sound
+from modelexport.graph.soundness import cycle_in, ensure_sound
 
 
 def check(proto: onnx.ModelProto) -> None:
@@ -87,3 +87,18 @@ def test_what_is_wrong_is_said(make: Callable[[], onnx.ModelProto], message: str
     assert caught.value.message.startswith("a.onnx is not a valid ONNX graph: ")
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_a_circle_is_named() -> None:
+    made = graph(node("Relu", "x", "a"), node("Add", "a d", "b"), node("Neg", "b", "c"), node("Abs", "c", "d"))
+    assert set(cycle_in(made)) == {"b", "c", "d"}
+
+
+def test_a_node_that_reads_itself() -> None:
+    assert cycle_in(graph(node("Add", "x y", "y"))) == ("y",)
+
+
+def test_a_circle_through_a_body() -> None:
+    inner = body(node("Neg", "z", "t"), outputs="t")
+    proto = model(node("If", "x", "y", then_branch=inner), node("Relu", "y", "z"), outputs="z")
+    assert set(cycle_in(index_model(proto))) == {"y", "z"}

@@ -181,6 +181,25 @@ def test_a_fused_node_reads_for_its_first_module() -> None:
     assert written(found.enters)["n"] == ["enc", "enc.fc"]
 
 
+def test_what_a_fused_node_goes_on_with_is_no_result_yet() -> None:
+    """A linear layer whose bias is added together with what comes next."""
+    proto = model(node("MatMul", "x w", "m"), node("BiasGelu", "m b", "y"), weights=["w", "b"])
+    found = crossings(proto, {"m": "enc.fc", "y": "enc.fc enc.act"})
+    assert "m" not in written(found.leaves)
+    assert "m" not in written(found.enters)
+    # Beside a node that has nothing of the layer, it is.
+    other = model(node("MatMul", "x w", "m"), node("Gelu", "m", "y"), weights=["w"])
+    assert written(crossings(other, {"m": "enc.fc", "y": "enc.act"}).leaves)["m"] == ["enc.fc"]
+
+
+def test_a_fused_node_that_became_several_hands_nothing_to_its_own_modules() -> None:
+    """A quantizer writes one node as a chain of them: all of them do the work of both modules."""
+    proto = model(node("ConvInteger", "x w", "i"), node("Mul", "i s", "m"), node("Add", "m b", "y"), weights="wsb")
+    found = crossings(proto, dict.fromkeys(["i", "m", "y"], "enc.act enc.fc"))
+    assert written(found.leaves) == {"y": [".", "enc", "enc.act"]}
+    assert written(found.enters) == {"x": [".", "enc", "enc.fc"]}
+
+
 @pytest.mark.parametrize(
     ("owners", "last"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -49,7 +50,7 @@ def first(compared: Comparison) -> str:
 
 
 def statuses(compared: Comparison) -> dict[str, str]:
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record.hierarchy)
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
     return {str(row.call) or ".": str(row.status) for row in rows}
 
 
@@ -206,13 +207,14 @@ def test_who_was_given_nothing_that_is_known_diverges() -> None:
 
 def test_a_module_that_the_record_does_not_have_is_of_no_class() -> None:
     compared = chain(g=off(G))
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), Hierarchy.of([]))
+    nobody = replace(compared.record, hierarchy=Hierarchy.of([]))
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), nobody)
     assert {row.class_name for row in rows} == {""}
 
 
 def test_rows_are_in_the_order_in_which_calls_end_and_have_figures() -> None:
     compared = chain(g=off(G))
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record.hierarchy)
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
     assert [str(row.call) for row in rows] == ["a", "b", "c", ""]
     assert [row.class_name for row in rows] == ["Block"] * 4
     assert rows[1].inputs is not None
@@ -226,12 +228,26 @@ def test_what_was_not_compared_says_why() -> None:
     compared = Comparison(CHAIN, TAGS, calls, BELIEVED).see(x=X, h=H, y=Y)
     rows = {
         str(row.call): row
-        for row in call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record.hierarchy)
+        for row in call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
     }
     assert (rows["b"].status, rows["b"].outputs) == (Status.NOT_COMPARED, None)
     assert rows["b"].reason == "what it returned is not in the graph"
     assert rows["silent"].reason == "it returned no tensor that can be looked at"
     assert rows["a"].reason == ""
+
+
+def test_what_was_fused_says_with_whom() -> None:
+    """`a` and `b` are one node; `idle` hands on what `a` returned; `c` shares a constant with the others, no work."""
+    proto = model(node("Fused", "x", "g"), node("Const", "", "k"), node("Cos", "g k", "y"))
+    tags = {"g": "b a", "k": "a c", "y": "c"}
+    calls = {"a": "x > h", "idle": "h > h", "b": "h > g", "c": "g > y", "": "x > y"}
+    compared = Comparison(proto, tags, calls, BELIEVED).see(x=X, g=G, y=Y)
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+    fused = {str(row.call) or ".": [str(call) for call in row.fused_with] for row in rows}
+    assert fused == {"a": ["b"], "idle": ["b"], "b": [], "c": [], ".": []}
+    assert {str(row.call): row.reason for row in rows if row.reason} == dict.fromkeys(
+        ["a", "idle"], "fused with other modules"
+    )
 
 
 def test_the_worst_of_several_results_counts() -> None:

@@ -39,10 +39,11 @@ def rows(found: Verification) -> list[dict[str, str]]:
 def everything() -> Verification:
     """A file with a wrong second call, other weights, a NaN and a contradicted node."""
     second = replace(numbers("fc#1", math.inf, 21), outputs=TINY)
+    idle = numbers("drop", None, None, class_name="Dropout", reason="nothing to do")
     divergence = wrong_in("fc").divergence
     assert divergence is not None
     return replace(
-        verification(second, numbers("drop", None, None, class_name="Dropout", reason="nothing to do")),
+        verification(second, replace(idle, fused_with=(ModuleCall("fc", 1), ModuleCall("")))),
         tolerance=Tolerance(rtol=0.5),
         outputs={"y": TINY},
         missing=("v",),
@@ -69,6 +70,7 @@ def test_json(everything: Verification) -> None:
         "ok": False,
         "numbers_agree": False,
         "samples": 1,
+        "as_deployed": False,
         "tolerance": {"atol": None, "rtol": 0.5, "min_sqnr": None},
         "parameters": {
             "compared": 2,
@@ -82,6 +84,7 @@ def test_json(everything: Verification) -> None:
                 "class": "Linear",
                 "status": "diverges",
                 "reason": "",
+                "fused_with": [],
                 "inputs": FINE,
                 "outputs": POOR,
                 "lost": 119.0,
@@ -92,6 +95,7 @@ def test_json(everything: Verification) -> None:
                 "class": "Dropout",
                 "status": "not compared",
                 "reason": "nothing to do",
+                "fused_with": ["fc#1", ""],
                 "inputs": None,
                 "outputs": None,
                 "lost": 0.0,
@@ -164,6 +168,7 @@ def test_csv_has_a_row_for_each_call(everything: Verification) -> None:
     ]
     assert (first["in_sqnr"], first["in_agrees"]) == ("inf", "true")
     assert (second["status"], second["reason"]) == ("not compared", "nothing to do")
+    assert (first["fused_with"], second["fused_with"]) == ("", "fc#1;")
     assert {second[name] for name in CALL_COLUMNS if name.startswith(("in_", "out_"))} == {""}
 
 

@@ -121,6 +121,25 @@ class TestModules:
         ]
         assert not any(line.startswith("not compared") for line in shown)
 
+    def test_what_was_fused_says_with_whom(self) -> None:
+        partners = (ModuleCall("fc"), ModuleCall("act", 1))
+        lost = [
+            replace(numbers(f"m{place}", None, None, reason="fused with others"), fused_with=partners)
+            for place in range(7)
+        ]
+        found = replace(verification(numbers("fc"), *lost), deployed=True)
+        shown = lines(found)
+        assert "as ONNX Runtime runs it" in shown[0]
+        assert [line for line in shown if "fused with" in line] == [
+            "not compared: 7 modules (fused with others)",
+            *(f"  m{place}: fused with fc + act#1" for place in range(5)),
+        ]
+        assert "  … and 2 more (--all)" in shown
+        assert sum("fused with fc + act#1" in line for line in lines(found, Shown(everything=True))) == 7
+        plain = lines(replace(found, deployed=False))
+        assert "as ONNX Runtime runs it" not in plain[0]
+        assert not [line for line in plain if line.startswith("  m0")]
+
     def test_a_long_table_is_cut(self) -> None:
         calls = [numbers(f"m{place}") for place in range(100)]
         assert "… 60 ok" in lines(verification(*calls))

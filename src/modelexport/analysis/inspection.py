@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from modelexport.analysis.recorded import StoredRecords, belongs, fit, read_records
-from modelexport.graph.index import Graph, index_model
+from modelexport.graph.index import Graph
 from modelexport.graph.model_file import ModelFile
 from modelexport.record.provenance import Provenance
 
@@ -39,4 +39,4 @@ class Inspection:
 
 def inspect(model: ModelFile, path: Path) -> Inspection:
     stored = read_records(model, path)
-    return Inspection(path, model, index_model(model.proto), stored, stored.best(path))
+    return Inspection(path, model, model.graph, stored, stored.best(path))

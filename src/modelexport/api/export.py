@@ -17,7 +17,7 @@ from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.surroundings import Clock, Progress, need_torch, tool_versions
 from modelexport.api.writing import Written, write_tagged
 from modelexport.errors import UserError
-from modelexport.graph.index import dynamic_axes_of, index_model
+from modelexport.graph.index import dynamic_axes_of
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target
 from modelexport.record.check import OutputCheck
@@ -159,7 +159,7 @@ class _Export:
     def _attribute(self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals) -> Verdict:
         from modelexport.capture.session import unfolded
 
-        graph = index_model(exported.model.proto)
+        graph = exported.model.graph
         look_behind = None if exported.before is not None else lambda: unfolded(run, request)
         scene = Scene(graph, run.hierarchy, signals, exported.before, look_behind)
         tools = tool_versions()
@@ -178,7 +178,7 @@ class _Export:
             recorded = record_signals([judge], run, exported.model, exported.scopes, SignalOptions())
         except UserError:
             return verdict  # values cannot be had; a guess stays a guess
-        graph = index_model(exported.model.proto)
+        graph = exported.model.graph
         origin = replace(verdict.provenance.origin, strategy=judge.name)
         shown = decide(Scene(graph, run.hierarchy, recorded.signals), origin).provenance
         return replace(verdict, provenance=settled(verdict.provenance, shown))

@@ -21,7 +21,7 @@ from modelexport.api.observing import (
     see_stored_outputs,
 )
 from modelexport.api.surroundings import Clock
-from modelexport.api.verification import Plan, drawing_notes, summed
+from modelexport.api.verification import Plan, as_it_runs, drawing_notes, summed
 from modelexport.errors import InputError, ModelMismatch
 from modelexport.graph.sample import Sample
 from modelexport.proving.crossings import calls_by_end
@@ -43,19 +43,20 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
 
     opened, believed = open_tagged(path), open_tagged(other)
     notes = _kinship_notes(opened, believed)
-    pieces = PiecewiseRun(opened.file, opened.wanted, optimize=plan.as_deployed, often=plan.several)
     reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
     findings: list[Finding] = []
-    for feed in _feeds(believed, source, plan, clock):
-        with Spool() as spool:
-            recorder = _Recorder(believed, spool)
-            with clock.step("reference"):
-                reference.run(_taken(feed, believed), recorder.see)
-            with clock.step("file"):
-                observer = Observer(opened, recorder.reference(), recorder.outputs, plan.tolerance)
-                pieces.run(_taken(feed, opened), observer.see)
-                see_stored_outputs(opened, observer, pieces.constants)
-            findings.append(replace(observer.finding(recorder.calls), seen={}))
+    with as_it_runs(opened, plan, clock) as judged:
+        pieces = PiecewiseRun(judged.file, judged.wanted, often=plan.several)
+        for feed in _feeds(believed, source, plan, clock):
+            with Spool() as spool:
+                recorder = _Recorder(believed, spool)
+                with clock.step("reference"):
+                    reference.run(_taken(feed, believed), recorder.see)
+                with clock.step("file"):
+                    observer = Observer(judged, recorder.reference(), recorder.outputs, plan.tolerance)
+                    pieces.run(_taken(feed, judged), observer.see)
+                    see_stored_outputs(judged, observer)
+                findings.append(replace(observer.finding(recorder.calls), seen={}))
     found = summed(opened, str(other), findings, plan, clock)
     return replace(found, notes=(*notes, *found.notes, *drawing_notes(opened), *drawing_notes(believed)))
 

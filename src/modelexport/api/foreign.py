@@ -69,7 +69,7 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
 
     with clock.step("trace"):
         run = trace(prepared.module, prepared.inputs)
-    graph = index_model(file.proto)
+    graph = file.graph
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *chosen(strategy))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from modelexport.analysis.analyze import Subject
-from modelexport.api.reading import read_subject
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.graph.contents import contents
 from modelexport.graph.index import Graph
-from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.sample import Sample, sample
 from modelexport.proving.crossings import Crossings, find_crossings
@@ -25,11 +25,15 @@ from modelexport.record.verification import CallNumbers, Difference, Divergence,
 
 @dataclass(frozen=True)
 class Opened:
-    """A file with its record, and what crosses its modules."""
+    """A file with the record that is believed of it, and what crosses its modules."""
 
-    file: ModelFile
+    source: OpenedFile
     subject: Subject
     crossings: Crossings
+
+    @property
+    def file(self) -> ModelFile:
+        return self.source.file
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -40,9 +44,12 @@ class Opened:
 
 
 def open_tagged(path: Path) -> Opened:
-    file = open_model(path)
-    subject = read_subject(file, path)
-    return Opened(file, subject, find_crossings(subject.graph, subject.provenance))
+    source = open_file(path)
+    return with_crossings(source, source.subject)
+
+
+def with_crossings(source: OpenedFile, subject: Subject) -> Opened:
+    return Opened(source, subject, find_crossings(subject.graph, subject.provenance))
 
 
 def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
@@ -125,7 +132,7 @@ class Observer:
         compared = compared_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
         return Finding(
-            calls=call_numbers(compared.values(), provenance.hierarchy),
+            calls=call_numbers(compared.values(), provenance),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
@@ -155,12 +162,10 @@ class Observer:
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 
 
-def see_stored_outputs(
-    opened: Opened, observer: Observer, constants: Callable[[], Iterable[tuple[str, np.ndarray]]]
-) -> None:
+def see_stored_outputs(opened: Opened, observer: Observer) -> None:
     """What a model returns may be a weight: no node makes it."""
     stored = set(opened.subject.graph.outputs) & set(opened.subject.graph.initializers)
     if stored:
-        for name, array in constants():
+        for name, array in contents(opened.file):
             if name in stored:
                 observer.see_output(name, array)

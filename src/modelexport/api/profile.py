@@ -7,11 +7,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from modelexport.api.opening import open_file
 from modelexport.api.relink import ancestor_in, ancestor_of, relinked
 from modelexport.api.surroundings import Clock, Progress
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.index import index_model
-from modelexport.graph.model_file import open_model
 from modelexport.profiling.joining import join_events
 from modelexport.profiling.timing import module_times, node_times, spread
 from modelexport.record.profile import Profile
@@ -38,34 +37,35 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
     from modelexport.capture.graph_inputs import SampleRequest, graph_samples
-    from modelexport.capture.profiling import OPTIMIZATIONS, ProfileRequest, profiled_run
+    from modelexport.capture.profiling import ProfileRequest, profiled_run
+    from modelexport.tools.optimizers import LEVELS, saving_options
 
     if runs < 1 or warmup < 0:
         raise UserError(f"runs is {runs} and warmup is {warmup}", "Give at least one run, and no fewer than 0 before.")
-    if optimization not in OPTIMIZATIONS:
-        raise UserError(f"unknown optimization {optimization!r}", f"Known: {', '.join(OPTIMIZATIONS)}.")
+    if optimization not in LEVELS:
+        raise UserError(f"unknown optimization {optimization!r}", f"Known: {', '.join(LEVELS)}.")
     path = Path(file)
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_model(path)
-        ancestor = ancestor_of(opened, path) if before is None else ancestor_in(Path(before))
+        opened = open_file(path)
+        ancestor = ancestor_of(opened) if before is None else ancestor_in(Path(before))
         files = () if inputs is None else (Path(inputs),)
         request = SampleRequest(1, seed, tuple(input), files)
-        feed = next(graph_samples(opened.proto, index_model(opened.proto), request))
+        feed = next(graph_samples(opened.file.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
-            asked = ProfileRequest(runs, warmup, optimization, tuple(providers), threads)
-            ran = profiled_run(path, feed, asked, Path(folder))
+            target = Path(folder) / "optimized.onnx"
+            options = saving_options(target, optimization, weights_beside=True)
+            ran = profiled_run(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):
-            optimized = open_model(ran.optimized)
-            graph = index_model(optimized.proto)
+            optimized = open_file(target)
             found = relinked(ancestor, optimized, f"ort:{optimization}")
             if not found.related:
                 raise RecordMismatch(
                     f"{path} was not made from {ancestor.name}: {found.lineage.kinship}",
                     "Give the tagged file that it was made from: --before FILE.",
                 )
-            events, runners = join_events(ran.events, ran.spans, graph)
+            events, runners = join_events(ran.events, ran.spans, optimized.graph)
     nodes = node_times(events, found.provenance, runners, runs)
     return Profile(
         file=str(path),

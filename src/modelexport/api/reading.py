@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from modelexport.analysis.analyze import Subject, analyze_file
 from modelexport.analysis.facts import Analysis
-from modelexport.analysis.recorded import fit, read_best, read_sidecar
+from modelexport.analysis.recorded import read_sidecar
+from modelexport.api.opening import open_file
 from modelexport.errors import FileUnreadable
 from modelexport.graph.edges import edges_of
-from modelexport.graph.embed import read_record
-from modelexport.graph.index import index_model
 from modelexport.graph.model_file import open_model
-from modelexport.graph.opened import ModelFile
 from modelexport.record.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -86,14 +84,7 @@ def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
 
 
 def _open(path: Path) -> Subject:
-    return read_subject(open_model(_model_path(path)), path)
-
-
-def read_subject(model: ModelFile, path: Path) -> Subject:
-    """An opened file with its record."""
-    graph = index_model(model.proto)
-    record = read_best(model, path)
-    return Subject(path, model.proto, graph, fit(record, graph, path, beside=read_record(model.proto) is None))
+    return open_file(_model_path(path)).subject
 
 
 def _model_path(path: Path) -> Path:

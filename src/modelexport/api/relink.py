@@ -7,17 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modelexport.analysis.recorded import read_best
 from modelexport.api.choices import embed_options
-from modelexport.api.reading import read_subject
+from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.surroundings import Clock, Progress
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import FileUnreadable, RecordMissing
 from modelexport.graph.embed import read_outline
-from modelexport.graph.index import Graph, index_model
-from modelexport.graph.model_file import open_model
-from modelexport.graph.opened import ModelFile
-from modelexport.graph.order import ordered
+from modelexport.graph.index import Graph
 from modelexport.graph.outline import digested, graph_of
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.sketch import sketches_of
@@ -93,26 +89,26 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
-        file = open_model(Path(after))
-        ensure_sound(file.proto, index_model(file.proto), str(after))
-        ancestor = planted_ancestor(file, Path(after)) if before is None else ancestor_in(Path(before))
+        made = open_file(Path(after))
+        ensure_sound(made.file.proto, made.graph, str(after))
+        ancestor = planted_ancestor(made) if before is None else ancestor_in(Path(before))
     if target is not None:
         ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
     with clock.step("link"):
-        found = relinked(ancestor, file, tool or "relink")
+        found = relinked(ancestor, made, tool or "relink")
     written: tuple[Path, ...] = ()
     if target is not None and found.related:
         with clock.step("write"):
-            result = write_tagged(file, found.provenance, target, embedding)
+            result = write_tagged(made.file, found.provenance, target, embedding)
             written, found = result.files, replace(found, provenance=result.provenance)
     return replace(found, path=target if written else None, files=written, seconds=clock.seconds)
 
 
-def relinked(ancestor: Ancestor, file: ModelFile, tool: str) -> RelinkResult:
+def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:
     """The same in memory."""
-    graph = index_model(file.proto)
-    sketches = _where_readable(sketches_of(file))
-    lineage = trace_lineage(ordered(ancestor.graph), ordered(digested(graph)), (ancestor.sketches, sketches))
+    graph = made.graph
+    sketches = _where_readable(sketches_of(made.file))
+    lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
     record = inherited(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
     weights = _Weights(ancestor, graph, sketches, lineage)
@@ -122,31 +118,32 @@ def relinked(ancestor: Ancestor, file: ModelFile, tool: str) -> RelinkResult:
 
 def ancestor_in(path: Path) -> Ancestor:
     """A tagged file that is at hand, or what it was made from itself."""
-    return ancestor_of(open_model(path), path)
+    return ancestor_of(open_file(path))
 
 
-def ancestor_of(file: ModelFile, path: Path) -> Ancestor:
+def ancestor_of(opened: OpenedFile) -> Ancestor:
     """The file itself if its record is up to date; else what it was made from."""
-    record = read_best(file, path)
-    fresh = record.origin.graph == index_model(file.proto).fingerprint
-    return _tagged(file, path) if fresh or read_outline(file.proto) is None else planted_ancestor(file, path)
+    if opened.is_up_to_date or read_outline(opened.file.proto) is None:
+        return _tagged(opened)
+    return planted_ancestor(opened)
 
 
-def _tagged(file: ModelFile, path: Path) -> Ancestor:
-    subject = read_subject(file, path)
-    ensure_sound(file.proto, subject.graph, str(path))
-    return Ancestor(str(path), subject.provenance, digested(subject.graph), _where_readable(sketches_of(file)))
+def _tagged(opened: OpenedFile) -> Ancestor:
+    ensure_sound(opened.file.proto, opened.graph, str(opened.path))
+    sketches = _where_readable(sketches_of(opened.file))
+    return Ancestor(str(opened.path), opened.subject.provenance, digested(opened.graph), sketches)
 
 
-def planted_ancestor(file: ModelFile, path: Path) -> Ancestor:
+def planted_ancestor(opened: OpenedFile) -> Ancestor:
     """The graph that the record inside a file was made for."""
-    packed = read_outline(file.proto)
+    path = opened.path
+    packed = read_outline(opened.file.proto)
     if packed is None:
         raise RecordMissing(
             f"{path} does not say what it was made from: it carries no outline of the graph before",
             "Give the tagged file as well: modelexport relink BEFORE AFTER -o FILE.",
         )
-    record = read_best(file, path)
+    record = opened.record
     outline = unpack_outline(packed, record)
     return Ancestor(f"the record in {path}", record, graph_of(outline), outline.sketches.get)
 

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.choices import embed_options
+from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.relink import RelinkResult, ancestor_of, relinked
 from modelexport.api.surroundings import Clock, Progress
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ExtraMissing, ModelExportError, ToolFailed, UserError
-from modelexport.graph.index import index_model
-from modelexport.graph.model_file import open_model
-from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.soundness import ensure_sound
 
@@ -60,9 +58,9 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"samples is {samples}", "Give 1 or more.")
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_model(path)
+        opened = open_file(path)
         ensure_apart(target, path)
-        ancestor = ancestor_of(opened, path)
+        ancestor = ancestor_of(opened)
         feeds = tuple(_feeds(opened, inputs, input, samples, seed))
     with tempfile.TemporaryDirectory() as folder:
         here = path
@@ -73,25 +71,23 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
             if check:
                 _check(here, feeds[0], tool)
         with clock.step("link"):
-            made = open_model(here)
-            ensure_sound(made.proto, index_model(made.proto), f"what {tool} made")
+            made = open_file(here)
+            ensure_sound(made.file.proto, made.graph, f"what {tool} made")
             found = relinked(ancestor, made, tool)
         if not found.related:
             return replace(found, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made, found.provenance, target, embedding)
+            written = write_tagged(made.file, found.provenance, target, embedding)
     return replace(found, path=target, files=written.files, provenance=written.provenance, seconds=clock.seconds)
 
 
 def _feeds(
-    opened: ModelFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
+    opened: OpenedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
     from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 
     files = () if inputs is None else (Path(inputs),)
-    yield from graph_samples(
-        opened.proto, index_model(opened.proto), SampleRequest(samples, seed, tuple(shapes), files)
-    )
+    yield from graph_samples(opened.file.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))
 
 
 def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from modelexport.errors import InputError
-from modelexport.graph.index import Graph, index_model
+from modelexport.graph.index import Graph
 from modelexport.record.signals import ExporterScopes, GraphValues, Signals
 from modelexport.strategies.catalogue import Need, Strategy
 from modelexport.strategies.projection.kinship import Kinship, kinship
@@ -72,7 +72,7 @@ def record_signals(
     if not needs:
         return Recorded(Signals(scopes), captures)
     values = _values(file, found, options)
-    graph = index_model(file.proto)
+    graph = file.graph
     common = kinship(graph, found.trace, values)
     signals = Signals(scopes, trace=found.trace, values=_trusted(values, graph, common))
     return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)

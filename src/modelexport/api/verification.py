@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelexport.api.deploying import as_deployed
 from modelexport.api.foreign import Source, prepared_for
 from modelexport.api.kinship import kinship
 from modelexport.api.observing import (
@@ -19,9 +20,10 @@ from modelexport.api.observing import (
 )
 from modelexport.api.surroundings import Clock, need_torch
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed
+from modelexport.graph.contents import contents
 from modelexport.graph.randomness import random_nodes
 from modelexport.proving.attribution import Court
-from modelexport.proving.divergence import merged
+from modelexport.proving.divergence import is_rounding, merged
 from modelexport.proving.issuing import Issuing, first_unlike
 from modelexport.proving.measure import measure
 from modelexport.proving.numbers import Reference
@@ -85,24 +87,36 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
 
     opened = open_tagged(path)
     runs = _Runs(opened, source, plan, clock)
-    wanted = opened.wanted if plan.as_deployed else None
-    pieces = PiecewiseRun(opened.file, wanted, optimize=plan.as_deployed, often=plan.several)
     with clock.step("parameters"):
-        parameters = _parameters(opened, runs.first, pieces)
+        parameters = _parameters(opened, runs.first)
     findings: list[Finding] = []
     proof: AttributionProof | None = None
-    for run in runs.all():
-        with Spool() as spool:
-            with clock.step("model"):
-                watched = _watched(run, spool, plan.seed)
-            with clock.step("file"), _weights_said(parameters):
-                finding = _finding(opened, pieces, run.arguments, watched, spool, plan.tolerance)
-        if plan.proof and not plan.as_deployed and proof is None:
-            with clock.step("proof"):
-                proof = _proof(opened, watched, finding)
-        findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
+    with _weights_said(parameters), as_it_runs(opened, plan, clock) as judged:
+        pieces = PiecewiseRun(judged.file, often=plan.several)
+        for run in runs.all():
+            with Spool() as spool:
+                with clock.step("model"):
+                    watched = _watched(run, spool, plan.seed)
+                with clock.step("file"):
+                    finding = _finding(judged, pieces, run.arguments, watched, spool, plan.tolerance)
+            if plan.proof and proof is None:
+                with clock.step("proof"):
+                    proof = _proof(judged, watched, finding, plan.tolerance)
+            findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     found = summed(opened, runs.prepared.source, findings, plan, clock)
     return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
+
+
+@contextmanager
+def as_it_runs(opened: Opened, plan: Plan, clock: Clock) -> Iterator[Opened]:
+    """What is run and judged: the file itself, or what ONNX Runtime makes of it."""
+    if not plan.as_deployed:
+        yield opened
+        return
+    with ExitStack() as stack:
+        with clock.step("optimize"):
+            judged = stack.enter_context(as_deployed(opened))
+        yield judged
 
 
 class _Runs:
@@ -196,12 +210,12 @@ def _kinship_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
     return found.notes
 
 
-def _parameters(opened: Opened, run: TracedRun, pieces: PiecewiseRun) -> ParameterCheck:
+def _parameters(opened: Opened, run: TracedRun) -> ParameterCheck:
     from modelexport.capture.arrays import as_held
     from modelexport.capture.hierarchy import tensors_of
 
     held = {name: as_held(tensor) for name, tensor in tensors_of(run.model).items()}
-    return compare_parameters(run.hierarchy, opened.subject.provenance, held, pieces.constants())
+    return compare_parameters(run.hierarchy, opened.subject.provenance, held, contents(opened.file))
 
 
 @contextmanager
@@ -265,16 +279,26 @@ def _finding(
     reference = Reference(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = Observer(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
-    see_stored_outputs(opened, observer, pieces.constants)
+    see_stored_outputs(opened, observer)
     return observer.finding(watched.run.calls)
 
 
-def _proof(opened: Opened, watched: Watched, finding: Finding) -> AttributionProof:
+def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     subject = opened.subject
-    trouble = "" if finding.divergence is None else _TROUBLE
+    trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     issuing = Issuing(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(subject.proto)}
     return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+
+
+def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
+    """Whether values are where they should be: somebody who chose a tolerance may allow them to be elsewhere.
+
+    Of coarse types it is known how far apart they may be.
+    """
+    if not tolerance.is_chosen or any(one.is_coarse for one in finding.seen.values()):
+        return True
+    return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 
 
 def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
@@ -290,6 +314,7 @@ def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Pl
         skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.skipped)),
         divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
         not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
+        deployed=plan.as_deployed,
         seconds=clock.seconds,
     )
 

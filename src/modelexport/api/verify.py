@@ -45,6 +45,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     against  another file of the same model, in the place of the model; `model` then only makes the inputs
     inputs   as in `export`; or a sequence of .npz files, or a list of dictionaries, each of them one sample
     samples  how many inputs to run on; the first is the given or made one, the others are drawn like it
+    as_deployed  judge the graph that ONNX Runtime makes of the file, with all optimizations, in its place
     """
     if model is None and against is None:
         raise UserError(

@@ -9,7 +9,6 @@ from pathlib import Path
 from modelexport.errors import FileUnwritable
 from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
-from modelexport.graph.index import index_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.outline import outlined
 from modelexport.graph.saving import stage_model
@@ -38,7 +37,7 @@ def write_tagged(
     """Write the model with its record inside, the record beside it, and further texts."""
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
-    outline = None if options.level is Level.NONE else outlined(index_model(model.proto), sketches_of(model))
+    outline = None if options.level is Level.NONE else outlined(model.graph, sketches_of(model))
     embed(model.proto, provenance, options, outline)
     sidecar = sidecar_path(path)
     with staging() as stage:

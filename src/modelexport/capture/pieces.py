@@ -4,8 +4,8 @@ The graph is cut into pieces of successive nodes. Each is a model of its own tha
 what is wanted of it and what later pieces need. What no later node reads is dropped before the next piece starts:
 memory is bounded by the values that are alive and what one piece makes.
 
-Weights are fed like inputs, from where they lie, so that no piece has a copy of its own. A graph that is to run as it
-is deployed needs them as constants, because its optimizations look for those; it is cut only where memory demands it.
+Weights are fed like inputs, from where they lie, so that no piece has a copy of its own. Nothing is optimized: a graph
+runs as it is, node by node. One that ONNX Runtime has optimized before is run just so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from modelexport.capture.blocked import blocked_values, in_usual_order
 from modelexport.capture.cutting import Cutting
 from modelexport.errors import ExtraMissing, RuntimeFailed
-from modelexport.graph.contents import content_of, contents, is_apart, is_plain, whole
-from modelexport.graph.index import bodies
+from modelexport.graph.contents import content_of, is_apart, is_plain, whole
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.order import in_order, names_read
 from modelexport.graph.value_sizes import value_sizes
 
 See = Callable[[str, np.ndarray], None]
@@ -35,7 +36,6 @@ _FIRST_PIECE, _LONGEST_PIECE = 32, 1024
 _ROOM = 1 << 26
 # Bytes of values that may have passed before memory goes back to the system; it is slow to come again.
 _GIVE_BACK_AFTER = 1 << 28
-_ROOM_DEPLOYED = 1 << 29
 # Every session has threads of its own, so those of a graph in very many pieces are made again instead of kept.
 _MOST_SESSIONS = 64
 # Data up to this size goes into the piece: shapes and scalars decide what ONNX Runtime can know in advance.
@@ -67,7 +67,6 @@ class PiecewiseRun:
     """One file, to be run on any number of feeds.
 
     wanted    names of the values to be seen; all of the main graph's if None
-    optimize  as ONNX Runtime would run the file by default, so far as wanted values let it; else node by node
     often     sessions are made in the first run and kept for the others; for a single one they are dropped, and with
               them the memory of weights that could not be read where they lie
     building  seconds that went into cutting the graph and making sessions so far: start-up, and no part of a run
@@ -78,25 +77,20 @@ class PiecewiseRun:
         file: ModelFile,
         wanted: Collection[str] | None = None,
         *,
-        optimize: bool = False,
         often: bool = True,
     ) -> None:
         self._file = file
         self._most_sessions = _MOST_SESSIONS if often else 0
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._optimize = optimize
-        self._nodes = list(file.proto.graph.node)
-        self._reads = [_names_read(node) for node in self._nodes]
+        self._nodes = list(in_order(file.proto.graph.node))
+        self._reads = [names_read(node) for node in self._nodes]
+        self._blocked = blocked_values(self._nodes)
         self._last_use = {name: place for place, names in enumerate(self._reads) for name in names}
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
         self._pieces: dict[int, _Piece] = {}
         self._fed: dict[str, np.dtype[Any]] = {}
         self._cutting = Cutting([], {}, room=0, first=0, longest=0)
         self.building = 0.0
-
-    def constants(self) -> Iterator[tuple[str, np.ndarray]]:
-        """What the initializers hold, one at a time, from where it lies."""
-        return contents(self._file)
 
     def run(self, feed: Mapping[str, np.ndarray], see: See) -> None:
         """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.
@@ -143,9 +137,6 @@ class PiecewiseRun:
     def _cut(self, feed: Mapping[str, np.ndarray]) -> Cutting:
         wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
         sizes = value_sizes(self._file.proto, feed)
-        if self._optimize:
-            whole_graph = len(self._nodes)
-            return Cutting(wanted, sizes, room=_ROOM_DEPLOYED, first=whole_graph, longest=whole_graph)
         return Cutting(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
 
     def _is_wanted(self, name: str) -> bool:
@@ -174,10 +165,10 @@ class PiecewiseRun:
         try:
             proto = self._piece(start, end, read)
             inputs = {name: alive[name] for name in read if name in alive and name not in made}
-            fed = inputs if self._optimize else {**inputs, **weights}
+            fed = {**inputs, **weights}
             proto.graph.input.extend(_typed(name, value) for name, value in fed.items())
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-            session = self._session(proto, weights) if outputs else None
+            session = _session(proto) if outputs else None
         except Exception as error:
             raise _failed(error) from error
         self.building += time.perf_counter() - began
@@ -194,20 +185,6 @@ class PiecewiseRun:
             if name in self._initializers and not self._is_weight(name):
                 proto.graph.initializer.append(whole(self._file, self._initializers[name]))
         return proto
-
-    def _session(self, proto: onnx.ModelProto, weights: Mapping[str, Any]) -> Any:
-        runtime = _runtime()
-        options = runtime.SessionOptions()
-        levels = runtime.GraphOptimizationLevel
-        options.graph_optimization_level = levels.ORT_ENABLE_ALL if self._optimize else levels.ORT_DISABLE_ALL
-        options.log_severity_level = _SILENT
-        # An arena never gives memory back; threads that wait for work by spinning take it from the next session's.
-        options.enable_cpu_mem_arena = False
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if self._optimize:
-            proto.graph.initializer.extend(_placeholder(self._initializers[name]) for name in weights)
-            options.add_external_initializers(list(weights), list(weights.values()))
-        return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def _is_weight(self, name: str) -> bool:
         """Whether it is an initializer that is handed over as a value, instead of as a part of the piece."""
@@ -226,8 +203,19 @@ class PiecewiseRun:
         array = _array(value) if self._is_wanted(name) else None
         if array is None:
             return 0
-        see(name, array)
+        see(name, in_usual_order(array) if name in self._blocked else array)
         return int(array.nbytes)
+
+
+def _session(proto: onnx.ModelProto) -> Any:
+    runtime = _runtime()
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _SILENT
+    # An arena never gives memory back; threads that wait for work by spinning take it from the next session's.
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _give_back() -> None:
@@ -278,18 +266,6 @@ def _array(value: Any) -> np.ndarray | None:
     return array
 
 
-def _names_read(node: onnx.NodeProto) -> set[str]:
-    """Names that a node, or a body inside of it, reads from outside."""
-    return {name for name in node.input if name} | {name for _, body in bodies(node, "") for name in _free_names(body)}
-
-
-def _free_names(body: onnx.GraphProto) -> Iterator[str]:
-    own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    own |= {name for node in body.node for name in node.output}
-    read = {name for node in body.node for name in _names_read(node)} | {value.name for value in body.output}
-    yield from read - own
-
-
 def _typed(name: str, value: Any) -> onnx.ValueInfoProto:
     if value.is_tensor():
         return onnx.helper.make_tensor_value_info(name, value.element_type(), _length_of_shape(value))
@@ -305,11 +281,3 @@ def _length_of_shape(value: Any) -> list[int] | None:
     shape = list(value.shape())
     is_shape = value.element_type() == onnx.TensorProto.INT64 and len(shape) == 1 and shape[0] <= _MOST_AXES
     return shape if is_shape else None
-
-
-def _placeholder(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """A tensor whose data is given apart. It has to be somewhere, though nobody looks there."""
-    empty = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    empty.data_location = onnx.TensorProto.EXTERNAL
-    empty.external_data.add(key="location", value="elsewhere")
-    return empty

@@ -1,4 +1,4 @@
-"""Running a file in ONNX Runtime with its profiler on, and keeping the graph that it really ran."""
+"""Running a file in ONNX Runtime with its profiler on."""
 
 from __future__ import annotations
 
@@ -10,26 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from modelexport.errors import ExtraMissing, RuntimeFailed, UserError
+from modelexport.errors import RuntimeFailed, UserError
 from modelexport.record.profile import RawEvent, Span
 
-_LEVELS = {
-    "all": "ORT_ENABLE_ALL",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "basic": "ORT_ENABLE_BASIC",
-    "none": "ORT_DISABLE_ALL",
-}
-OPTIMIZATIONS = tuple(_LEVELS)
-_SILENT = 4
 _KERNEL = "_kernel_time"
 _RUN = "model_run"
 
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """What the profiler wrote about the runs that count, and the graph that ran."""
+    """What the profiler wrote about the runs that count."""
 
-    optimized: Path
     events: tuple[RawEvent, ...]
     spans: tuple[Span, ...]
     providers: tuple[str, ...]
@@ -46,19 +37,19 @@ class ProfileRequest:
 
     runs: int
     warmup: int
-    optimization: str
     providers: tuple[str, ...]
     threads: int
 
 
-def profiled_run(path: Path, feed: Mapping[str, np.ndarray], request: ProfileRequest, folder: Path) -> ProfiledRun:
-    """`folder` is for what ONNX Runtime writes: it must live as long as the result is used."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ExtraMissing("profiling needs onnxruntime", "Install it: pip install 'modelexport[runtime]'.") from error
-    optimized = folder / "optimized.onnx"
-    options = _options(onnxruntime, request, folder, optimized)
+def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, request: ProfileRequest) -> ProfiledRun:
+    """`options` are those of a session that saves its graph; the profile goes beside that."""
+    import onnxruntime
+
+    options.enable_profiling = True
+    options.profile_file_prefix = str(Path(options.optimized_model_filepath).with_name("profile"))
+    options.intra_op_num_threads = request.threads
+    # One operator at a time: what runs side by side cannot be added up.
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     providers = _providers(onnxruntime, request.providers)
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
@@ -72,23 +63,7 @@ def profiled_run(path: Path, feed: Mapping[str, np.ndarray], request: ProfileReq
         ) from error
     events, spans = _read(written)
     counted = spans[request.warmup :]
-    return ProfiledRun(optimized, events, counted, tuple(session.get_providers()))
-
-
-def _options(runtime: Any, request: ProfileRequest, folder: Path, optimized: Path) -> Any:
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, _LEVELS[request.optimization])
-    options.optimized_model_filepath = str(optimized)
-    options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    options.log_severity_level = _SILENT
-    options.intra_op_num_threads = request.threads
-    # One operator at a time: what runs side by side cannot be added up.
-    options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
-    # Weights stay out of the way: the graph is wanted, not its gigabytes.
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
-    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-    return options
+    return ProfiledRun(events, counted, tuple(session.get_providers()))
 
 
 def _providers(runtime: Any, wanted: Sequence[str]) -> list[str]:

@@ -73,7 +73,7 @@ def _report_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by the number format if not given.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by the number format if not given.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
-@click.option("--as-deployed", is_flag=True, help="Run FILE with ONNX Runtime's optimizations.")
+@click.option("--as-deployed", is_flag=True, help="Judge the graph that ONNX Runtime really runs, optimized.")
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
 @_report_options
 @speech_options

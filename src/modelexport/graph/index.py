@@ -6,12 +6,14 @@ Strategies, lineage and analysis read this and never protobuf. Building it touch
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 import onnx
+
+from modelexport.graph.order import in_order
 
 MAIN = ""
 # Keeps the parts of a node key apart: owner of the body, attribute that holds it, first output inside.
@@ -27,7 +29,7 @@ class Node:
 
     key       the graph and the first output: what identifies a node, because output names outlive node names
     graph     the id of the graph that holds it: `""`, or `<owner key>|<attribute>`, or `<domain>::<function>`
-    position  its place in the order in which the file lists nodes
+    position  its place in the order in which the file lists nodes, or in which they can run if that is another one
     constant  the content, for a node that only holds a small tensor
     """
 
@@ -185,7 +187,7 @@ class _Builder:
             self.initializers[names[tensor.name]] = _tensor(tensor, names[tensor.name])
         self.yields[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
         self.takes[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
-        for node in graph.node:
+        for node in in_order(graph.node):
             self.add_node(node, graph_id, names)
 
     def add_function(self, function: onnx.FunctionProto) -> None:
@@ -231,8 +233,8 @@ def walk_nodes(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
         yield from _walk(function.node, f"{function.domain}::{function.name}")
 
 
-def _walk(nodes: Iterable[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:
-    for proto in nodes:
+def _walk(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:
+    for proto in in_order(nodes):
         key = node_key(proto, graph_id)
         yield key, proto
         for body_id, body in bodies(proto, key):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import onnx
 
+from modelexport.graph.index import Graph, index_model
 from modelexport.graph.weights import WeightData, has_data
 
 
@@ -25,6 +27,11 @@ class ModelFile:
     weights: Mapping[str, WeightData]
     directory: Path | None = None
     file_name: str = ""
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The index of what `proto` was when it was first asked for. Tagging changes names and metadata only."""
+        return index_model(self.proto)
 
     def is_detached(self, initializer: onnx.TensorProto) -> bool:
         """Whether this initializer's data is neither in the proto nor in an external file."""

@@ -1,91 +1,55 @@
-"""Graphs whose nodes come after what they read.
+"""Nodes in an order in which each comes after what it reads.
 
-Files have to be in that order, and not all of them are: runtimes sort for themselves, and some tools append what they
-add.
+ONNX asks for that, and everything here relies on it. ONNX Runtime does not mind any order, and some tools append the
+nodes that they add.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
-from modelexport.graph.index import Graph, Node
-
-
-def ordered(graph: Graph) -> Graph:
-    """The graph with its nodes in an order in which they can run; itself if it is. Cycles are left as they are."""
-    if _is_ordered(graph):
-        return graph
-    nodes = _Order(graph).nodes
-    return replace(graph, nodes=tuple(replace(node, position=place) for place, node in enumerate(nodes)))
+import onnx
 
 
-def cycle_in(graph: Graph) -> tuple[str, ...]:
-    """The keys of some nodes that read each other in a circle; none if there are none."""
-    return () if _is_ordered(graph) else _Order(graph).cycle
+def in_order(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
+    """The nodes as they are if that is an order to run them in; else each after those that it reads from."""
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    before = [[makers[name] for name in names_read(node) if name in makers] for node in nodes]
+    if all(other < place for place, others in enumerate(before) for other in others):
+        return nodes
+    return [nodes[place] for place in _sorted(before)]
 
 
-def _is_ordered(graph: Graph) -> bool:
-    made: set[str] = set()
-    for node in graph.nodes:
-        if any(value in graph.producers and value not in made for value in node.inputs):
-            return False
-        made.update(node.outputs)
-    return True
+def names_read(node: onnx.NodeProto) -> set[str]:
+    """Names that a node, or a body inside of it, reads from outside."""
+    return {name for name in node.input if name} | {name for body in _bodies(node) for name in _free_names(body)}
 
 
-class _Order:
-    """
-    nodes  each after what it and its bodies read, its bodies right behind it, else as in the file
-    cycle  the keys of the first nodes that were found to read each other in a circle
-    """
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._members: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            self._members.setdefault(node.graph, []).append(node)
-        self.cycle: tuple[str, ...] = ()
-        roots = [graph_id for graph_id in self._members if graph_id not in graph.owners]
-        self.nodes = [node for graph_id in roots for node in self._arranged(graph_id)]
 
-    def _arranged(self, graph_id: str) -> Iterator[Node]:
-        done: set[str] = set()
-        for node in self._members.get(graph_id, ()):
-            for one in self._before(node, done):
-                yield one
-                for body in self._graph.bodies.get(one.key, ()):
-                    yield from self._arranged(body)
+def _free_names(body: onnx.GraphProto) -> Iterator[str]:
+    own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    own |= {name for node in body.node for name in node.output}
+    read = {name for node in body.node for name in names_read(node)} | {value.name for value in body.output}
+    yield from read - own
 
-    def _before(self, node: Node, done: set[str]) -> Iterator[Node]:
-        """A node, and before it what it needs and what is not there yet."""
-        path: dict[str, Iterator[Node]] = {}
-        waiting = [node]
-        while waiting:
-            here = waiting[-1]
-            if here.key in done:
-                waiting.pop()
-                continue
-            needed = next(path.setdefault(here.key, self._needs(here)), None)
-            if needed is None:
-                done.add(waiting.pop().key)
-                path.pop(here.key)
-                yield here
-            elif needed.key in path:
-                keys = list(path)
-                self.cycle = self.cycle or tuple(keys[keys.index(needed.key) :])
-            elif needed.key not in done:
-                waiting.append(needed)
 
-    def _needs(self, node: Node) -> Iterator[Node]:
-        """The nodes of the same graph that make what a node reads, or what is read inside of it."""
-        for value in self._reads(node):
-            maker = self._graph.producers.get(value)
-            if maker is not None and maker.graph == node.graph:
-                yield maker
-
-    def _reads(self, node: Node) -> Iterator[str]:
-        yield from node.inputs
-        for body in self._graph.bodies.get(node.key, ()):
-            for inner in self._members.get(body, ()):
-                yield from self._reads(inner)
+def _sorted(before: Sequence[Sequence[int]]) -> list[int]:
+    """Places, each after those that it needs and otherwise as early as it was. A circle is left as it is."""
+    found: dict[int, None] = {}
+    started: set[int] = set()
+    waiting = list(reversed(range(len(before))))
+    while waiting:
+        place = waiting.pop()
+        missing = [other for other in before[place] if other not in found and other not in started]
+        if missing and place not in started and place not in found:
+            started.add(place)
+            waiting += [place, *sorted(missing, reverse=True)]
+        else:
+            found.setdefault(place)
+    return list(found)

@@ -6,13 +6,12 @@ Whoever asks where nodes come from needs no more than that; ONNX's own checker a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 
 from modelexport.errors import FileUnreadable
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph
-from modelexport.graph.order import cycle_in
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 from modelexport.record.wording import some_of
 
 
@@ -42,6 +41,52 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     cycle = cycle_in(graph)
     if cycle:
         yield f"nodes read each other in a circle: {some_of(list(map(_told, cycle)))}"
+
+
+def cycle_in(graph: Graph) -> tuple[str, ...]:
+    """The keys of some nodes that read each other in a circle; none if there are none.
+
+    An index is in an order in which nodes can run, so that only those of a circle come before what they read.
+    """
+    for node in graph.nodes:
+        late = any(
+            graph.producers[value].position >= node.position for value in node.inputs if value in graph.producers
+        )
+        way = _way_back(graph, node) if late else ()
+        if way:
+            return tuple(sorted({_outermost(graph, key) for key in way}))
+    return ()
+
+
+def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
+    """The nodes from one to itself, each of which reads from the next; nothing if there is no such way."""
+    inside: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        inside.setdefault(graph.owners.get(node.graph, ""), []).append(node)
+    came_from: dict[str, str] = {}
+    waiting = [start]
+    while waiting:
+        here = waiting.pop()
+        for above in (*graph.predecessors(here), *inside.get(here.key, ())):
+            if above.key == start.key:
+                return _steps(came_from, here.key, start.key)
+            if above.key not in came_from:
+                came_from[above.key] = here.key
+                waiting.append(above)
+    return ()
+
+
+def _steps(came_from: Mapping[str, str], end: str, start: str) -> tuple[str, ...]:
+    found = [end]
+    while found[-1] != start:
+        found.append(came_from[found[-1]])
+    return tuple(reversed(found))
+
+
+def _outermost(graph: Graph, key: str) -> str:
+    while (owner := graph.owners.get(graph.by_key[key].graph)) is not None:
+        key = owner
+    return key
 
 
 def _told(value: str) -> str:

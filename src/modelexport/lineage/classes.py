@@ -21,7 +21,8 @@ class Classes:
 
     of         the class of each value
     nodes      one node for each distinct computation, in file order: the others are its twins
-    twins      by the key of such a node: all nodes that do the same, itself first
+    twins      by the key of such a node, or of a passing one that makes more than it hands on (a scale): all nodes that
+               do the same, itself first
     passing    nodes that hand a value on
     makers     the node that makes the values of a class
     readers    the nodes that read a value of a class
@@ -120,7 +121,8 @@ class Classes:
 
     def _register(self, node: Node, description: object, *, passing: bool) -> None:
         first = self._first.setdefault(description, node)
-        if not passing:
+        makes = not passing or len(node.outputs) > 1
+        if makes:
             self.twins.setdefault(first.key, []).append(node)
         if first is not node:
             return
@@ -129,7 +131,7 @@ class Classes:
         for place, output in enumerate(node.outputs):
             if output and not (passing and place == 0):
                 self.makers[self.of[output]] = node
-        if not passing or len(node.outputs) > 1:
+        if makes:
             for number in dict.fromkeys(self._inputs[node.key]):
                 if number != NOTHING:
                     self.readers.setdefault(number, []).append(node)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind, unattributed
-from modelexport.record.lineage import Lineage, Link, Relation
+from modelexport.record.lineage import Lineage, Link, Relation, is_introduced
 from modelexport.record.provenance import NodeEntry, Provenance
 
 _T = TypeVar("_T")
@@ -63,23 +63,22 @@ class _Heir:
 
     def _joined(self, sources: Sequence[Attribution], link: Link) -> Attribution:
         known = [source for source in sources if source.owners]
+        # A quantizer that is one with the operator behind it is that one's part. By itself it stays what it is.
+        working = [source for source in known if not is_introduced(source)]
+        known, link = (working, link) if working else (known, replace(link, relation=Relation.INTRODUCED))
         if not known:
             return unattributed(next((source.reason for source in sources), "") or _NO_SOURCE)
         owners = tuple(dict.fromkeys(owner for source in known for owner in source.owners))
         # A source that nobody knows may have been another module's.
-        unsure = Confidence.STRONG if len(known) < len(sources) else Confidence.EXACT
+        unsure = Confidence.EXACT if all(source.owners for source in sources) else Confidence.STRONG
         return Attribution(
             owners=owners,
             ancestor=self._record.hierarchy.common_ancestor(owners),
             confidence=min(link.confidence, unsure, *(source.confidence for source in known)),
-            evidence=(*_one_of_each(known), Evidence(EvidenceKind.LINEAGE, self._tool, _told(link))),
+            evidence=(*_one_of_each(known), Evidence(EvidenceKind.LINEAGE, self._tool, str(link))),
             role=_common(source.role for source in known) or "",
             layer_id=_common(source.layer_id for source in known),
         )
-
-
-def _told(link: Link) -> str:
-    return f"{link.relation} from {len(link.sources)}" if len(link.sources) > 1 else str(link.relation)
 
 
 def _one_of_each(sources: Iterable[Attribution]) -> tuple[Evidence, ...]:

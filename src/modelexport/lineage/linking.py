@@ -55,9 +55,10 @@ class Linker:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
         self._passing = frozenset(matching.after.passing)
-        self._quantized = frozenset(
-            matching.after.inputs(node)[0] for node in matching.after.passing if node.op_type == "QuantizeLinear"
-        )
+        self._quantizers: dict[int, list[Node]] = {}
+        for node in matching.after.passing:
+            if node.op_type == "QuantizeLinear":
+                self._quantizers.setdefault(matching.after.inputs(node)[0], []).append(node)
         self._found: dict[str, Link] = {}
         self._covered: set[str] = set()
 
@@ -72,7 +73,7 @@ class Linker:
             elif node.key in regions.sources and is_rearranging(node):
                 late.append(node)
             elif node.key in regions.sources:
-                self._link_region(twins, regions.sources[node.key])
+                self._link_region(twins, self._left_to_quantizers(node, regions.sources[node.key]))
         self._link_merged()
         self._link_idle()
         for node in late:
@@ -81,6 +82,18 @@ class Linker:
         self._link_rest()
         nothing = Link((), Relation.INTRODUCED, Confidence.NONE)
         return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
+
+    def _left_to_quantizers(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
+        """The region without what a quantizer does that reads the result of a node which is as it was before."""
+        work = self._matching.works.get(node.key)
+        quantizers = self._quantizers.get(self._after.result(node), ())
+        rest = [one for one in region if one is not work]
+        same = work is not None and (work.op_type, work.attributes) == (node.op_type, node.attributes)
+        if work is None or not same or not quantizers or not all(map(self._is_plain, rest)):
+            return region
+        for quantizer in quantizers if rest else ():
+            self._add(quantizer, rest, _relation(rest), Confidence.STRONG)
+        return [work]
 
     def _link_region(self, twins: Sequence[Node], region: Sequence[Node]) -> None:
         sources = [twin for one in region for twin in self._before.twins_of(one)]
@@ -142,8 +155,8 @@ class Linker:
                 waiting += [(self._after.makers.get(mine), self._before.makers.get(theirs)) for mine, theirs in pairs]
 
     def _link_idle(self) -> None:
-        """A value that stands for two values before: what lay between them is in its maker's weights, or in a quantizer
-        that cuts off what is too small or too large."""
+        """A value that stands for two values before: what lay between them is in its maker's weights, or else in
+        quantizers that cut off what is too small or too large; or it did nothing, and is nobody's."""
         covered = frozenset(self._covered)  # what is absorbed here may be in several nodes
         for place, others in self._anchors.also.items():
             maker = self._after.makers.get(place)
@@ -151,10 +164,13 @@ class Linker:
                 continue
             first = self._anchors.get(place)
             changed = self._has_other_constants(maker)
-            if not changed and place not in self._quantized:
-                continue  # it did nothing, and is nobody's
             between = (node for other in others for node in self._between(first, other, changed))
-            self._extend(maker, [node for node in between if node.key not in covered])
+            gone = [node for node in between if node.key not in covered]
+            if changed:
+                self._extend(maker, gone)
+            elif gone:
+                for quantizer in self._quantizers.get(place, ()):
+                    self._add(quantizer, gone, _relation(gone), Confidence.STRONG)
         still_there = frozenset(origin.key for origin in self._matching.matches.values())
         for taken, kept in ((self._matching.absorbed, still_there), (self._matching.skipped, covered)):
             for key, origins in taken.items():
@@ -207,7 +223,10 @@ class Linker:
             if same:
                 told = self._told(node, same)
                 found = [origin for origin in same if origin.key == told] or same
-                self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
+                if node.key in self._found:
+                    self._extend(node, found)  # it has taken in what lay before it
+                else:
+                    self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
 
     def _link_rest(self) -> None:
         """What a tool brought along belongs to its neighbours."""

@@ -71,7 +71,10 @@ class Regions:
             return region if work in region else (*region, work)
         if self._matching.does_part(node, work):
             return (work,)
-        return (*self._ahead(node, work), *self._behind(work, region))
+        # What depends on the work of a reader as well is done there, or later.
+        later = {one.key for reader in self._works_of_readers(node) for one in self._behind(reader, region)}
+        behind = [one for one in self._behind(work, region) if one is work or one.key not in later]
+        return (*self._ahead(node, work), *(behind if len(behind) <= _STEPS else (work,)))
 
     def _ahead(self, node: Node, work: Node) -> tuple[Node, ...]:
         """What lay between a node's work and what it reads now, if all of that is known."""
@@ -81,7 +84,11 @@ class Regions:
         found = tuple(one for one in self._region(heads, frozenset()) if one.key not in self._done)
         return found if len(found) <= _STEPS else ()
 
-    def _behind(self, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _works_of_readers(self, node: Node) -> list[Node]:
+        readers = (reader for place in self._after.outputs(node) for reader in self._after.readers_of(place))
+        return [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
+
+    def _behind(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
         """What of a region depends on a node, and the node itself."""
         found, made = [work], set(self._before.outputs(work))
         for node in sorted(region, key=lambda one: one.position):
@@ -90,7 +97,7 @@ class Regions:
             if not made.isdisjoint(self._before.inputs(node)):
                 found.append(node)
                 made.update(self._before.outputs(node))
-        return tuple(found) if len(found) <= _STEPS else (work,)
+        return found
 
     def _like(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """Those of a region that work on data, or on shapes and constants, as the node does."""
@@ -99,12 +106,17 @@ class Regions:
         return tuple(one for one in region if (one.key in computed) == does) or region
 
     def _claimed_above(self, node: Node) -> frozenset[str]:
-        """The work of the nodes right above that end where both graphs have a value: it is not this one's."""
+        """What the nodes right above do is not this one's work: all of it if they end where both graphs have a value,
+        else what they are known to do, if this one is known to do something else."""
         found: set[str] = set()
+        work = self._matching.works.get(node.key)
         for place in self._after.data_inputs(node):
             maker = self._after.makers.get(place)
             if maker is None or place in self._anchors or maker.key not in self.sources:
                 continue
+            other = self._matching.works.get(maker.key)
+            if work is not None and other is not None and other is not work:
+                found.add(other.key)
             if any(made in self._anchors for made in self._after.outputs(maker)):
                 found.update(one.key for one in self.sources[maker.key])
         return frozenset(found)

@@ -159,7 +159,9 @@ class Court:
         extra = owners - shown
         if not extra:
             return Verdict.PROVED, "", owners & heard.truth
-        around = self._below[node.key] | self._above[node.key] | shown
+        # What is handed on as it is may be the work of all who are in one node with its maker.
+        beside = _NOBODY if heard.new else self._fused_beside(node)
+        around = self._below[node.key] | self._above[node.key] | beside | shown
         if not self._trouble and not all(self._takes_part(one, around) for one in extra):
             return Verdict.CONTRADICTED, "credited to a module that has nothing to do with it", shown
         return Verdict.NOT_PROVABLE, "credited to more modules than values show", shown

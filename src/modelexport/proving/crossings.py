@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from modelexport.graph.index import Graph, Node
+from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.lineage import is_introduced
 from modelexport.record.provenance import Provenance
 
 _Calls = tuple[ModuleCall, ...]
@@ -41,18 +43,48 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
     for value in (*graph.inputs, *graph.producers):
         maker = graph.producers.get(value)
         made_in = made[value] = () if maker is None else around[maker.key]
+        # Of a module and one that it calls, the value may be what the one hands to the other.
+        stack = provenance.hierarchy.stack
+        inside = {*made_in, *(one for one in _works(maker, recorded) if made_in[-1] not in stack(one))}
         readers = list(_readers(value, graph, recorded))
-        leaves[value] = tuple(call for call in made_in if value in outputs or any(call not in one for one in readers))
-        enters[value] = tuple(dict.fromkeys(call for one in readers for call in one if call not in made_in))
+        goes_out = value in outputs
+        leaves[value] = tuple(call for call in made_in if goes_out or any(call not in one.works for one in readers))
+        enters[value] = tuple(dict.fromkeys(call for one in readers for call in one.begins if call not in inside))
     guessed = frozenset(value for value, node in graph.producers.items() if node.key not in recorded)
     return Crossings(made, leaves, enters, guessed)
 
 
-def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Calls]:
-    """By node that is credited to somebody: the calls that were open when it read. A fused one reads for its first."""
-    owners = {key: entry.attribution.owners for key, entry in provenance.nodes.items() if entry.attribution.owners}
+@dataclass(frozen=True)
+class _Reader:
+    """A node that is credited to somebody.
+
+    begins  the calls that were open when it read: a fused one reads for its first
+    works   all calls whose work it does, and those around them. What it reads of one of them is not yet that one's
+            result: a bias, say, may be added together with what comes next
+    passes  a tool put it in, and it reads for those behind it: a cast or quantizer ends no module
+    """
+
+    begins: _Calls
+    works: frozenset[ModuleCall]
+    passes: bool
+
+
+def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Reader]:
+    """By key of the node."""
     stack = provenance.hierarchy.stack
-    return {key: stack(min(calls, key=lambda call: order.get(call, -1))) for key, calls in owners.items()}
+
+    def reader(attribution: Attribution) -> _Reader:
+        owners = attribution.owners
+        first = min(owners, key=lambda call: order.get(call, -1))
+        works = frozenset(call for owner in owners for call in stack(owner))
+        return _Reader(stack(first), works, is_introduced(attribution))
+
+    attributions = {key: entry.attribution for key, entry in provenance.nodes.items()}
+    return {key: reader(attribution) for key, attribution in attributions.items() if attribution.owners}
+
+
+def _works(maker: Node | None, credited: Mapping[str, _Reader]) -> frozenset[ModuleCall]:
+    return credited[maker.key].works if maker is not None and maker.key in credited else frozenset()
 
 
 def _around_nodes(graph: Graph, provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Calls]:
@@ -89,16 +121,16 @@ def _shared(stacks: Sequence[_Calls]) -> _Calls:
     return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
 
-def _readers(value: str, graph: Graph, around: Mapping[str, _Calls]) -> Iterator[_Calls]:
-    """The calls around whoever reads a value; a node of nobody's (a quantizer's, say) reads for those behind it."""
+def _readers(value: str, graph: Graph, credited: Mapping[str, _Reader]) -> Iterator[_Reader]:
+    """Whoever reads a value; what does nobody's work (a quantizer, say) reads for those behind it."""
     waiting, seen = list(graph.consumers.get(value, ())), set[str]()
     while waiting:
         node = waiting.pop()
         if node.key in seen:
             continue
         seen.add(node.key)
-        if around.get(node.key):
-            yield around[node.key]
+        if node.key in credited and not credited[node.key].passes:
+            yield credited[node.key]
         else:
             waiting += graph.successors(node)
 
@@ -114,6 +146,11 @@ def last_of(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[M
     if len(known) > 1 and _others_between(known, hierarchy, order):
         return hierarchy.common_ancestor(known) or last
     return next((call for call in hierarchy.stack(last) if call in known), last)
+
+
+def is_fused(owners: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:
+    """Whether a node does the work of several modules one after the other, and nothing that they merely share."""
+    return len(owners) > 1 and not _others_between(owners, hierarchy, order)
 
 
 def _others_between(known: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph.index import Graph
-from modelexport.proving.crossings import Crossings
+from modelexport.proving.crossings import Crossings, is_fused
 from modelexport.proving.numbers import Numbers, Pairing
 from modelexport.record.eager import CallTensors
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -17,6 +17,11 @@ from modelexport.record.verification import CallNumbers, Difference, Divergence,
 # Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
 # a few decibels to rounding and, in single precision, mostly stay above 110; 98 was seen after a steep softmax.
 _SUSPICIOUS, _SUDDEN = 95.0, 20.0
+
+
+def is_rounding(difference: Difference | None) -> bool:
+    """Whether it is no more than single precision loses."""
+    return difference is None or difference.sqnr >= _SUSPICIOUS
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,40 @@ def compared_calls(calls: Iterable[CallTensors], numbers: Numbers) -> dict[Modul
     }
 
 
-def call_numbers(compared: Iterable[Compared], hierarchy: Hierarchy) -> tuple[CallNumbers, ...]:
-    return tuple(_numbers(one, hierarchy) for one in compared)
+def call_numbers(compared: Iterable[Compared], provenance: Provenance) -> tuple[CallNumbers, ...]:
+    found = list(compared)
+    fusions = _Fusions(found, provenance)
+    return tuple(_numbers(one, provenance.hierarchy, fusions) for one in found)
+
+
+class _Fusions:
+    """With whom calls share a node, whose result then is in no value of its own."""
+
+    def __init__(self, compared: Iterable[Compared], provenance: Provenance) -> None:
+        self._partners = _partners(provenance)
+        # A module that hands on what it is given has no node, and shares the fate of what it was given.
+        self._by_number: dict[int, tuple[ModuleCall, ...]] = {}
+        for one in compared:
+            for number in one.item.outputs:
+                self._by_number.setdefault(number, self._partners.get(one.item.call, ()))
+
+    def of(self, item: CallTensors) -> tuple[ModuleCall, ...]:
+        own = self._partners.get(item.call, ())
+        return own or tuple(dict.fromkeys(call for number in item.outputs for call in self._by_number[number]))
+
+
+def _partners(provenance: Provenance) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
+    """By call: those outside of it whose work is in one node with its own, or with that of a module inside of it."""
+    hierarchy = provenance.hierarchy
+    stack, order = hierarchy.stack, {site.call: place for place, site in enumerate(hierarchy.calls)}
+    groups = {frozenset(entry.attribution.owners) for entry in provenance.nodes.values()}
+    found: dict[ModuleCall, set[ModuleCall]] = {}
+    for owners in groups:
+        if is_fused(owners, hierarchy, order):
+            for call in {call for owner in owners for call in stack(owner)}:
+                found.setdefault(call, set()).update(one for one in owners if call not in stack(one))
+    by_start = {call: sorted(partners, key=lambda one: order.get(one, -1)) for call, partners in found.items()}
+    return {call: tuple(partners) for call, partners in by_start.items() if partners}
 
 
 def first_divergence(
@@ -129,10 +166,13 @@ def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) 
     return tuple(dict.fromkeys((call, *owners))) if len(owners) > 1 and call in owners else (call,)
 
 
-def _numbers(compared: Compared, hierarchy: Hierarchy) -> CallNumbers:
+def _numbers(compared: Compared, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
     call, inputs, outputs = compared.item.call, compared.numbers_in, compared.numbers_out
-    reason = "" if outputs is not None else _why_not(compared.item)
-    return CallNumbers(call, class_name(hierarchy, call), inputs, outputs, _status(inputs, outputs), reason)
+    status, name = _status(inputs, outputs), class_name(hierarchy, call)
+    if outputs is not None:
+        return CallNumbers(call, name, inputs, outputs, status)
+    fused_with = fusions.of(compared.item)
+    return CallNumbers(call, name, inputs, outputs, status, _why_not(compared.item, fused_with), fused_with)
 
 
 def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
@@ -143,8 +183,10 @@ def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
     return Status.DIVERGES if inputs is None or inputs.agrees else Status.FOLLOWS
 
 
-def _why_not(item: CallTensors) -> str:
-    return "what it returned is not in the graph" if item.outputs else "it returned no tensor that can be looked at"
+def _why_not(item: CallTensors, fused_with: Sequence[ModuleCall]) -> str:
+    if not item.outputs:
+        return "it returned no tensor that can be looked at"
+    return "fused with other modules" if fused_with else "what it returned is not in the graph"
 
 
 def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from modelexport.record.evidence import Confidence
+from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
 
 
 class Relation(StrEnum):
@@ -40,6 +40,16 @@ class Link:
     sources: tuple[str, ...]
     relation: Relation
     confidence: Confidence = Confidence.EXACT
+
+    def __str__(self) -> str:
+        """As evidence tells it."""
+        return f"{self.relation} from {len(self.sources)}" if len(self.sources) > 1 else str(self.relation)
+
+
+def is_introduced(attribution: Attribution) -> bool:
+    """Whether a node does no module's work: the last tool that touched it brought it along for those beside it."""
+    last = attribution.evidence[-1] if attribution.evidence else None
+    return last is not None and last.kind is EvidenceKind.LINEAGE and last.detail.startswith(Relation.INTRODUCED)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallNumbers:
-    """One module call, in the order in which calls end. `reason` says why nothing was compared."""
+    """One module call, in the order in which calls end.
+
+    reason      why nothing was compared
+    fused_with  the calls that share a node with it, if its result is lost inside of that
+    """
 
     call: ModuleCall
     class_name: str
@@ -82,6 +86,7 @@ class CallNumbers:
     outputs: Difference | None
     status: Status
     reason: str = ""
+    fused_with: tuple[ModuleCall, ...] = ()
 
     @property
     def lost(self) -> float:
@@ -249,6 +254,7 @@ class Verification:
     missing     outputs that the file does not have
     skipped     outputs that were not compared: their type cannot be read
     divergence  where numbers go wrong first, if they do
+    deployed    the file was compared as ONNX Runtime runs it, with all optimizations
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
     """
@@ -266,6 +272,7 @@ class Verification:
     parameters: ParameterCheck | None = None
     proof: AttributionProof | None = None
     notes: tuple[str, ...] = ()
+    deployed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property

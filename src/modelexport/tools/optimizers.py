@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
-from modelexport.errors import UserError
+from pathlib import Path
+from typing import Any
+
+from modelexport.errors import ExtraMissing, RuntimeFailed, UserError
 from modelexport.tools.models import read_whole, write_whole
 from modelexport.tools.tool import Job
 
-_LEVELS = {"basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL"}
+# How far ONNX Runtime optimizes a file before it runs it.
+LEVELS = {
+    "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "none": "ORT_DISABLE_ALL",
+}
 _SILENT = 4
+_SMALL = 1024
 
 
 def ort(job: Job) -> None:
     """ONNX Runtime's own, as it would run the file on this machine's CPU."""
+    _start(job.source, saving_options(job.target, job.option))
+
+
+def save_optimized(source: Path, target: Path) -> None:
+    """Write the graph that ONNX Runtime runs in the place of a file: all optimizations, on this machine's CPU."""
+    options = saving_options(target, "all", weights_beside=True)
+    try:
+        _start(source, options)
+    except Exception as error:
+        raise RuntimeFailed(
+            f"ONNX Runtime cannot load {source}: {str(error).strip().splitlines()[0]}",
+            "Try a newer onnxruntime or another opset.",
+        ) from error
+
+
+def saving_options(target: Path, level: str, *, weights_beside: bool = False) -> Any:
+    """Options of a session that saves the graph that it really runs.
+
+    weights_beside  in a file of their own, so that a graph with gigabytes of them can be saved
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ExtraMissing(
+            "running a file needs onnxruntime, which is not installed", "pip install 'modelexport[runtime]'"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = _SILENT
+    if weights_beside:
+        prefix = "session.optimized_model_external_initializers"
+        options.add_session_config_entry(f"{prefix}_file_name", f"{target.name}.data")
+        options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_SMALL))
+    return options
+
+
+def _start(source: Path, options: Any) -> None:
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[job.option])
-    options.optimized_model_filepath = str(job.target)
-    options.log_severity_level = _SILENT
-    onnxruntime.InferenceSession(str(job.source), options, providers=["CPUExecutionProvider"])
+    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
 
 
 def transformers(job: Job) -> None:

@@ -16,6 +16,7 @@ _DIFFERENCE = ("max_abs", "max_rel", "sqnr", "cosine", "unlike", "agrees")
 CALL_COLUMNS = (
     *("path", "call", "class", "status", "reason", "lost"),
     *(f"{side}_{name}" for side in ("in", "out") for name in _DIFFERENCE),
+    "fused_with",
 )
 
 
@@ -55,7 +56,8 @@ def _row(node: NodeFacts) -> list[str]:
 
 def _call(item: CallNumbers) -> list[str]:
     texts = cell(item.call.path), str(item.call.index), cell(item.class_name), item.status.value, cell(item.reason)
-    return [*texts, str(item.lost), *_numbers(item.inputs), *_numbers(item.outputs)]
+    fused_with = cell(";".join(map(str, item.fused_with)))
+    return [*texts, str(item.lost), *_numbers(item.inputs), *_numbers(item.outputs), fused_with]
 
 
 def _numbers(found: Difference | None) -> list[str]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.record.verification import (
+    CallNumbers,
     Difference,
     Divergence,
     NotFinite,
@@ -29,7 +30,7 @@ from modelexport.views.console import plain, table
 from modelexport.views.proof_tables import proof_tables
 from modelexport.views.verification_rows import Gap, ModuleNumbers, Shown, by_module, in_order, ranked
 
-_LISTED_PARAMETERS = 5
+_LISTED_PARAMETERS = _LISTED_FUSIONS = 5
 _STYLES = {Status.OK: "green", Status.DIVERGES: "red", Status.FOLLOWS: "yellow", Status.NOT_COMPARED: "dim"}
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosine")
 
@@ -58,7 +59,8 @@ def verification_tables(verification: Verification, shown: Shown) -> Iterator[Re
 def _head(verification: Verification) -> Text:
     compared = plain(f"{verification.file} against {verification.reference}", "bold")
     inputs = counted(verification.samples, "input")
-    return Text().append_text(compared).append(f" · {inputs} · {_allowed(verification.tolerance)}", "dim")
+    deployed = " · as ONNX Runtime runs it" if verification.deployed else ""
+    return Text().append_text(compared).append(f"{deployed} · {inputs} · {_allowed(verification.tolerance)}", "dim")
 
 
 def _allowed(tolerance: Tolerance) -> str:
@@ -114,6 +116,8 @@ def _modules(verification: Verification, shown: Shown) -> Iterator[RenderableTyp
     left_out = [module for module in modules if not module.compared]
     if left_out and not shown.everything:
         yield _not_compared(left_out)
+        if verification.deployed:
+            yield from _fused(left_out)
 
 
 def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
@@ -182,13 +186,25 @@ def _loss(row: ModuleNumbers) -> tuple[str, str, str]:
 def _status(row: ModuleNumbers) -> Text:
     text = row.status.value
     if row.status is Status.NOT_COMPARED:
-        reason = row.worst_call.reason
+        reason = _reason(row.worst_call)
         return plain(f"{text}: {reason}" if reason else text, _STYLES[row.status])
     if row.status is not Status.OK and len(row.calls) > 1:
         text = f"{text} at call #{row.worst_call.call.index}"
     if row.outputs is not None and row.outputs.unlike:
         text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
     return Text(text, _STYLES[row.status])
+
+
+def _reason(found: CallNumbers) -> str:
+    return f"fused with {calls_text(found.fused_with)}" if found.fused_with else found.reason
+
+
+def _fused(modules: Sequence[ModuleNumbers]) -> Iterator[Text]:
+    """Who shares a node with whom; that is what was asked for, so some of it is shown without asking for all."""
+    fused = [module.calls[0] for module in modules if module.calls[0].fused_with]
+    for found in fused[:_LISTED_FUSIONS]:
+        yield plain(f"  {calls_text([found.call])}: {_reason(found)}", "dim")
+    yield from _more(len(fused) - len(fused[:_LISTED_FUSIONS]))
 
 
 def _not_compared(modules: Sequence[ModuleNumbers]) -> Text:

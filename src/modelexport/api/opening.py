@@ -1,0 +1,48 @@
+"""A file that is opened once, for everything that is asked about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from modelexport.analysis.analyze import Subject
+from modelexport.analysis.recorded import fit, read_best
+from modelexport.graph.embed import read_record
+from modelexport.graph.index import Graph
+from modelexport.graph.model_file import open_model
+from modelexport.graph.opened import ModelFile
+from modelexport.record.provenance import Provenance
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedFile:
+    """A file whose graph is indexed and whose record is unpacked when they are first needed, and never again."""
+
+    path: Path
+    file: ModelFile
+
+    @property
+    def graph(self) -> Graph:
+        return self.file.graph
+
+    @cached_property
+    def record(self) -> Provenance:
+        """As it is stored: the graph may have been changed since."""
+        return read_best(self.file, self.path)
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether the record was made for this very graph."""
+        return self.record.origin.graph == self.graph.fingerprint
+
+    @cached_property
+    def subject(self) -> Subject:
+        """With the record for exactly the nodes that there are."""
+        beside = read_record(self.file.proto) is None
+        fitted = fit(self.record, self.graph, self.path, beside=beside)
+        return Subject(self.path, self.file.proto, self.graph, fitted)
+
+
+def open_file(path: Path) -> OpenedFile:
+    return OpenedFile(path, open_model(path))
