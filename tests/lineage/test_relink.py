@@ -10,32 +10,16 @@ from tests.building import body, graph, node, weight
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.relink import relink as relink_export
-from modelexport.record.lineage import Lineage, Link, Relation
-
-# What links an exporter's graph to the graph before its optimizer, and what links a file to the one before a tool.
-RELINKERS: dict[str, Callable[[Graph, Graph], Lineage]] = {"exporter": relink_export, "tools": trace_lineage}
-
-
-@pytest.fixture(autouse=True, params=RELINKERS)
-def relinker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every story is told to both."""
-    name: str = request.param
-    monkeypatch.setitem(globals(), "relink", RELINKERS[name])
-    return name
-
-
-def relink(before: Graph, after: Graph) -> Lineage:
-    raise NotImplementedError("the fixture chooses")
+from modelexport.record.lineage import Link, Relation
 
 
 def links(before: Graph, after: Graph) -> dict[str, tuple[str, str]]:
     """Relation and sources of every node, as text."""
-    return {key: _text(link) for key, link in relink(before, after).nodes.items()}
+    return {key: _text(link) for key, link in trace_lineage(before, after).nodes.items()}
 
 
 def folded(before: Graph, after: Graph) -> dict[str, tuple[str, str]]:
-    return {name: _text(link) for name, link in relink(before, after).initializers.items()}
+    return {name: _text(link) for name, link in trace_lineage(before, after).initializers.items()}
 
 
 def _text(link: Link) -> tuple[str, str]:
@@ -145,10 +129,10 @@ def test_a_removed_no_op_adds_no_owner() -> None:
     assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
 
 
-def test_a_no_op_that_named_the_output_adds_no_owner(relinker: str) -> None:
+def test_a_no_op_that_named_the_output_adds_no_owner() -> None:
     before = graph(node("Relu", "x", "h"), node("Identity", "h", "y"))
     after = graph(node("Relu", "x", "y"))
-    assert links(before, after) == {"y": ("rewritten" if relinker == "exporter" else "renamed", "h")}
+    assert links(before, after) == {"y": ("renamed", "h")}
 
 
 def test_an_identity_that_is_kept_is_kept() -> None:
@@ -273,7 +257,7 @@ def test_several_nodes_become_one_with_several_outputs() -> None:
     assert links(before, after) == {"left": ("fused", "left right"), "y": ("kept", "y")}
 
 
-def test_a_helper_was_made_for_what_reads_it(relinker: str) -> None:
+def test_a_helper_was_made_for_what_reads_it() -> None:
     before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
     after = graph(
         node("Relu", "x", "h"),
@@ -284,7 +268,7 @@ def test_a_helper_was_made_for_what_reads_it(relinker: str) -> None:
     )
     assert links(before, after) == {
         "h": ("kept", "h"),
-        "cast_1": ("introduced", "y" if relinker == "exporter" else "h"),
+        "cast_1": ("introduced", "h"),
         "neg_1": ("introduced", "y"),
         "y": ("rewritten", "y"),
     }
@@ -347,7 +331,7 @@ def test_bodies_are_linked_like_the_graph_around_them() -> None:
 
 def test_sources_come_in_the_order_of_their_graph_and_once() -> None:
     before = graph(node("Sin", "x", "a"), node("Cos", "x", "b"), node("Add", "b a", "s"), node("Mul", "s a", "y"))
-    (link,) = relink(before, graph(node("Fused", "x", "y"))).nodes.values()
+    (link,) = trace_lineage(before, graph(node("Fused", "x", "y"))).nodes.values()
     assert link.sources == ("a", "b", "s", "y")
     assert link.relation is Relation.FUSED
 
@@ -389,8 +373,8 @@ def calls_made(action: Callable[[], object]) -> int:
 
 def test_the_work_grows_with_the_graph_not_with_its_square() -> None:
     small, large = ((blocks(count, fused=False), blocks(count, fused=True)) for count in (50, 400))
-    once = calls_made(lambda: relink(*small))
-    again = calls_made(lambda: relink(*large))
+    once = calls_made(lambda: trace_lineage(*small))
+    again = calls_made(lambda: trace_lineage(*large))
     assert again < 10 * once
 
 
@@ -404,8 +388,8 @@ def masked(count: int, optimized: bool) -> Graph:
 
 def test_what_many_nodes_read_is_looked_at_once() -> None:
     small, large = ((masked(count, optimized=False), masked(count, optimized=True)) for count in (50, 400))
-    once = calls_made(lambda: relink(*small))
-    again = calls_made(lambda: relink(*large))
+    once = calls_made(lambda: trace_lineage(*small))
+    again = calls_made(lambda: trace_lineage(*large))
     assert again < 10 * once
 
 

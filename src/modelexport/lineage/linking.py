@@ -11,19 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from modelexport.graph.index import Graph, Node
-from modelexport.lineage.classes import Classes
+from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.constants import ConstantLinker
 from modelexport.lineage.ends import anchor_ends
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.names import NameLinker
-from modelexport.lineage.operators import is_rearranging, is_view
+from modelexport.lineage.operators import family, is_linear, is_rearranging, is_view
 from modelexport.lineage.regions import Regions
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.sketch import Sketches
 
-# Nodes in a row that do nothing.
-_STEPS = 4
 # Sources of a reader that are asked which of several equal nodes they read.
 _VOTERS = 4
 
@@ -54,6 +52,7 @@ class Linker:
         self._matching = matching
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
+        self._alive = frozenset(matching.anchors.known.values())
         self._passing = frozenset(matching.after.passing)
         self._quantized = frozenset(
             matching.after.inputs(node)[0] for node in matching.after.passing if node.op_type == "QuantizeLinear"
@@ -75,6 +74,7 @@ class Linker:
                 self._link_region(twins, regions.sources[node.key])
         self._link_merged()
         self._link_idle()
+        self._link_views()
         for node in late:
             self._link_rearranging(node, regions.sources[node.key])
         self._link_passing()
@@ -149,16 +149,23 @@ class Linker:
             maker = self._after.makers.get(place)
             if maker is None or maker.key not in self._found:
                 continue
-            first = self._anchors.get(place)
-            changed = self._has_other_constants(maker)
-            if not changed and place not in self._quantized:
-                continue  # it did nothing, and is nobody's
-            between = (node for other in others for node in self._between(first, other, changed))
-            self._extend(maker, [node for node in between if node.key not in covered])
+            between = [node for other in others for node in self._between(self._anchors.get(place), other)]
+            # What neither of the two has taken in did nothing, and is nobody's.
+            taken = [node for node in between if self._is_weighed(node, maker) or self._is_cut_off(node, place)]
+            self._extend(maker, [node for node in taken if node.key not in covered])
         for key, origins in self._matching.absorbed.items():
             if key in self._found:
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in covered]
                 self._extend(self._after.graph.by_key[key], gone)
+
+    def _link_views(self) -> None:
+        """A view of what another view read does the work of both."""
+        for key, origin in self._matching.matches.items():
+            node = self._after.graph.by_key[key]
+            if is_view(node):
+                here, there = self._after.inputs(node)[0], self._before.inputs(origin)[0]
+                between = self._between(self._anchors.get(here), there)
+                self._extend(node, [one for one in between if is_view(one) and one.key not in self._covered])
 
     def _extend(self, node: Node, gone: Sequence[Node], relation: Relation = Relation.FUSED) -> None:
         if gone and node.key in self._found:
@@ -166,47 +173,63 @@ class Linker:
             sources = [*map(self._before.graph.by_key.__getitem__, link.sources), *gone]
             self._add(node, sources, relation, min(link.confidence, Confidence.STRONG))
 
-    def _between(self, one: int, other: int, changed: bool) -> list[Node]:
-        """The nodes on the way from one value to the other, whichever comes first.
-
-        changed  whether what they did with weights may be in the weights of the node before them
-        """
+    def _between(self, one: int, other: int) -> list[Node]:
+        """The nodes on the way from one value to the other, whichever comes first."""
         for start, end in ((one, other), (other, one)):
-            found: list[Node] = []
-            place = end
-            for _ in range(_STEPS):
-                node = self._before.makers.get(place)
-                read = [] if node is None else self._before.content(node)
-                if node is None or len(read) != 1 or not (changed or self._is_plain(node)):
-                    break
-                found.append(node)
-                place = read[0]
-                if place == start:
-                    return found
+            steps = [end, *self._before.made_from(end)]
+            if start in steps:
+                return [self._before.makers[place] for place in steps[: steps.index(start)]]
         return []
 
-    def _is_plain(self, node: Node) -> bool:
-        """Whether a node has no numbers of its own: those that it had would be in some weight now."""
-        return is_view(node) or not self._before.constant_inputs(node)
+    def _is_weighed(self, origin: Node, maker: Node) -> bool:
+        """Whether what a node did with its constants is in the weights of another: these are others now, or else the
+        first one's have gone without a trace. They may all the same have kept their names."""
+        if not is_linear(origin) or all(self._after.size(place) == 1 for place in self._after.constant_inputs(maker)):
+            return False
+        work = self._matching.matches.get(maker.key)
+        constants = self._before.constant_inputs(origin)
+        changed = work is not None and not self._anchors.is_same_work(maker, work)
+        return bool(constants) and (changed or any(self._is_lost(place) for place in constants))
 
-    def _has_other_constants(self, node: Node) -> bool:
-        origin = self._matching.matches.get(node.key)
-        return origin is not None and not self._anchors.is_same_work(node, origin)
+    def _is_lost(self, place: int) -> bool:
+        """Whether a constant that is no mere number is in the graph before alone."""
+        return self._before.size(place) > 1 and place not in self._alive
+
+    def _is_cut_off(self, origin: Node, place: int) -> bool:
+        """Whether a quantizer does what a node did that has no numbers of its own."""
+        return place in self._quantized and (is_view(origin) or not self._before.constant_inputs(origin))
 
     def _link_passing(self) -> None:
         """Casts, identities and quantizers: the same ones if there were any at that place."""
         known: dict[tuple[int, str], list[Node]] = {}
         for node in (*self._before.passing, *self._before.literals):
-            known.setdefault((self._before.of[node.outputs[0]], node.op_type), []).append(node)
+            known.setdefault((self._before.of[node.outputs[0]], family(node.op_type)), []).append(node)
         for node in reversed((*self._after.literals, *self._after.passing)):
-            place = self._after.of[node.outputs[0]]
-            others = (self._anchors.get(place), *self._anchors.also.get(place, ()))
-            same = [origin for other in others for origin in known.get((other, node.op_type), ())]
+            others = self._origins(node)
+            same = [origin for other in others for origin in known.get((other, family(node.op_type)), ())]
             same = [origin for origin in same if origin.attributes == node.attributes] or same
-            if same:
-                told = self._told(node, same)
-                found = [origin for origin in same if origin.key == told] or same
-                self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
+            told = self._told(node, same)
+            found = [origin for origin in same if origin.key == told] or same
+            if len(found) == 1 or node in self._passing:
+                self._link_copies(node, found, same)
+
+    def _link_copies(self, node: Node, found: Sequence[Node], same: Sequence[Node]) -> None:
+        """What hands a value on, to those that it is; if some that did the same are gone, it stands for them too."""
+        if not found:
+            return
+        way = self._before.ways.get(found[0].outputs[0])
+        twins = [origin for origin in same if self._before.ways.get(origin.outputs[0]) == way]
+        if node in self._passing and len(self._after.copies[node.key]) < len(twins):
+            found = twins
+        self._add(node, found, Relation.SHARED if len(found) > 1 else _kept(node, found[0]), Confidence.EXACT)
+
+    def _origins(self, node: Node) -> list[int]:
+        """The classes before that may be what a node hands on: what is known, and what its name says if that fits."""
+        place = self._after.of[node.outputs[0]]
+        known = self._anchors.get(place)
+        named = self._before.of.get(node.outputs[0], NOTHING)
+        fits = known != NOTHING and known in self._before.made_from(named)
+        return [known, *self._anchors.also.get(place, ()), *([named] if fits else [])]
 
     def _link_rest(self) -> None:
         """What a tool brought along belongs to its neighbours."""
