@@ -74,15 +74,17 @@ def test_a_convolution_that_kept_its_name_and_got_other_weights_is_both() -> Non
     assert links(NORMALIZED, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
 
 
+BIASED = graph(
+    node("Conv", "x w bias", "c"),
+    node("BatchNormalization", "c s b m v", "n"),
+    node("Relu", "n", "y"),
+    weights=["w", "bias", "s", "b", "m", "v"],
+)
+
+
 def test_so_is_one_that_had_a_bias_already() -> None:
-    before = graph(
-        node("Conv", "x w bias", "c"),
-        node("BatchNormalization", "c s b m v", "n"),
-        node("Relu", "n", "y"),
-        weights=["w", "bias", "s", "b", "m", "v"],
-    )
     after = graph(node("Conv", "x w_bn b_bn", "c"), node("Relu", "c", "y"), weights=["w_bn", "b_bn"])
-    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+    assert links(BIASED, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
 
 
 def test_a_bias_that_moved_into_a_convolution_makes_it_both() -> None:
@@ -399,3 +401,171 @@ def test_every_node_of_a_deep_network_is_linked(count: int) -> None:
     assert found[f"n{count - 1}"] == ("fused", f"c{count - 1} n{count - 1}")
     assert found["s0"] == ("shared", "s0 z0")
     assert found[f"v{count}"] == ("kept", f"v{count}")
+
+
+def test_one_node_that_became_several_is_split() -> None:
+    before = graph(node("Relu", "x", "h"), node("Gemm", "h w b", "y"), weights=["w", "b"])
+    after = graph(
+        node("Relu", "x", "h"), node("MatMul", "h w", "y_product"), node("Add", "y_product b", "y"), weights=["w", "b"]
+    )
+    assert links(before, after) == {"h": ("kept", "h"), "y_product": ("split", "y"), "y": ("split", "y")}
+
+
+def test_so_is_one_in_the_middle_of_a_graph() -> None:
+    before = graph(node("Conv", "x w", "c"), node("HardSwish", "c", "s"), node("Conv", "s v", "y"), weights=["w", "v"])
+    after = graph(
+        node("Conv", "x w", "c"),
+        node("HardSigmoid", "c", "part", alpha=1 / 6, beta=0.5),
+        node("Mul", "c part", "s"),
+        node("Conv", "s v", "y"),
+        weights=["w", "v"],
+    )
+    assert links(before, after) == {
+        "c": ("kept", "c"),
+        "part": ("split", "s"),
+        "s": ("split", "s"),
+        "y": ("kept", "y"),
+    }
+
+
+def test_a_normalization_written_out_is_split() -> None:
+    before = graph(
+        node("Relu", "x", "h"), node("LayerNormalization", "h g b", "n"), node("Neg", "n", "y"), weights=["g", "b"]
+    )
+    after = graph(
+        node("Relu", "x", "h"),
+        node("ReduceMean", "h", "n_mean"),
+        node("Sub", "h n_mean", "n_centred"),
+        node("Mul", "n_centred g", "n_scaled"),
+        node("Add", "n_scaled b", "n"),
+        node("Neg", "n", "y"),
+        weights=["g", "b"],
+    )
+    found = links(before, after)
+    assert {found[key] for key in ("n_mean", "n_centred", "n_scaled", "n")} == {("split", "n")}
+    assert found["h"] == ("kept", "h")
+    assert found["y"] == ("kept", "y")
+
+
+def test_a_node_that_was_doubled_is_not_split() -> None:
+    before = graph(node("Sin", "x", "s"), node("Neg", "s", "a"), node("Abs", "s", "b"), outputs="a b")
+    after = graph(
+        node("Sin", "x", "s"), node("Sin", "x", "t"), node("Neg", "s", "a"), node("Abs", "t", "b"), outputs="a b"
+    )
+    found = links(before, after)
+    assert found["s"] == ("kept", "s")
+    assert found["t"] == ("renamed", "s")
+
+
+def test_a_normalization_is_in_the_weights_even_if_these_kept_their_names() -> None:
+    after = graph(node("Conv", "x w bias", "n"), node("Relu", "n", "y"), weights=["w", "bias"])
+    assert links(BIASED, after) == {"n": ("fused", "c n"), "y": ("kept", "y")}
+
+
+BOTTLENECK = graph(
+    node("Conv", "x w", "c"),
+    node("BatchNormalization", "c s b m v", "n"),
+    node("Conv", "n u", "d"),
+    node("BatchNormalization", "d t e k q", "o"),
+    node("Relu", "o", "y"),
+    weights=list("wsbmvutekq"),
+)
+
+
+def test_a_normalization_between_convolutions_goes_to_the_one_before_it() -> None:
+    after = graph(
+        node("Conv", "x w_bn b_bn", "c"),
+        node("Conv", "c u_bn e_bn", "d"),
+        node("Relu", "d", "y"),
+        weights=["w_bn", "b_bn", "u_bn", "e_bn"],
+    )
+    assert links(BOTTLENECK, after) == {"c": ("fused", "c n"), "d": ("fused", "d o"), "y": ("kept", "y")}
+
+
+def test_what_moves_numbers_is_in_no_weights() -> None:
+    before = graph(
+        node("Mul", "x f", "m"),
+        node("Slice", "m from to", "s"),
+        node("Slice", "s from to", "t"),
+        node("MatMul", "t w", "y"),
+        weights=["f", "from", "to", "w"],
+    )
+    after = graph(node("Mul", "x folded", "m"), node("MatMul", "m w", "y"), weights=["folded", "w"])
+    assert links(before, after) == {"m": ("kept", "m"), "y": ("kept", "y")}
+
+
+def test_places_that_are_computed_from_constants_do_not_hide_what_is_moved() -> None:
+    before = graph(
+        node("Relu", "x", "h"),
+        node("Reshape", "zero one", "from"),
+        node("Reshape", "most one", "to"),
+        node("Slice", "h from to", "s"),
+        node("Slice", "s from to", "t"),
+        node("MatMul", "t w", "y"),
+        weights=[weight("zero"), weight("most"), weight("one", 1), "w"],
+    )
+    after = graph(node("Relu", "x", "h"), node("MatMul", "h w", "y"), weights=["w"])
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
+
+
+def test_a_view_of_a_view_is_one_view_for_both() -> None:
+    before = graph(
+        node("Relu", "x", "h"),
+        node("Reshape", "h first", "r"),
+        node("Reshape", "r second", "t"),
+        node("Neg", "t", "y"),
+        weights=["first", "second"],
+    )
+    after = graph(node("Relu", "x", "h"), node("Reshape", "h second", "t"), node("Neg", "t", "y"), weights=["second"])
+    assert links(before, after) == {"h": ("kept", "h"), "t": ("fused", "r t"), "y": ("kept", "y")}
+
+
+def test_a_cast_that_stays_stands_for_its_twins_but_not_for_those_that_did_nothing() -> None:
+    before = graph(
+        node("Cast", "x", "a", to=10),
+        node("Cast", "x", "b", to=10),
+        node("Identity", "a", "i"),
+        node("Add", "i b", "y"),
+    )
+    after = graph(node("Cast", "x", "a", to=10), node("Add", "a a", "y"))
+    assert links(before, after) == {"a": ("shared", "a b"), "y": ("kept", "y")}
+
+
+def test_a_cast_is_known_when_it_no_longer_needs_an_example() -> None:
+    before = graph(node("Relu", "x", "h"), node("CastLike", "h z", "c"), node("Neg", "c", "y"), inputs="x z")
+    after = graph(node("Relu", "x", "h"), node("Cast", "h", "c", to=10), node("Neg", "c", "y"), inputs="x z")
+    assert links(before, after) == {"h": ("kept", "h"), "c": ("rewritten", "c"), "y": ("kept", "y")}
+
+
+def test_a_literal_that_became_an_initializer_is_known() -> None:
+    before = graph(node("Constant", "", "two", value_float=2.0), node("Mul", "x two", "y"))
+    after = graph(node("Mul", "x two", "y"), weights=["two"])
+    assert folded(before, after) == {"two": ("folded", "two")}
+
+
+def test_what_is_read_in_any_order_is_not_folded_from_the_other_input() -> None:
+    before = graph(node("Shape", "x", "s"), node("Mul", "s two", "y"), weights=[weight("two", 1)])
+    after = graph(node("Shape", "x", "s"), node("Mul", "two s", "y"), weights=[weight("two", 1)])
+    assert folded(before, after) == {}
+
+
+def stands_for(before: Graph, after: Graph) -> dict[str, str]:
+    return {name: " ".join(others) for name, others in trace_lineage(before, after).stands_for.items()}
+
+
+def test_a_weight_in_the_place_of_another_one_stands_for_it() -> None:
+    before = graph(node("MatMul", "x w", "y"), weights=["w"])
+    assert stands_for(before, graph(node("MatMul", "x onnx_1", "y"), weights=["onnx_1"])) == {"onnx_1": "w"}
+    assert stands_for(before, before) == {}
+
+
+def test_a_weight_that_others_were_merged_with_stands_for_all_of_them() -> None:
+    before = graph(node("MatMul", "x w", "h"), node("MatMul", "h v", "y"), weights=["w", "v"])
+    after = graph(node("MatMul", "x w", "h"), node("MatMul", "h w", "y"), weights=["w"])
+    assert stands_for(before, after) == {"w": "w v"}
+
+
+def test_weights_of_a_fused_node_stand_for_all_that_went_into_them() -> None:
+    after = graph(node("Conv", "x w_bn b_bn", "n"), node("Relu", "n", "y"), weights=["w_bn", "b_bn"])
+    sources = "w s b m v"
+    assert stands_for(NORMALIZED, after) == {"w_bn": sources, "b_bn": sources}

@@ -52,7 +52,7 @@ def _consistency(matching: Matching, nodes: Mapping[str, Link], folded: Mapping[
     )
 
 
-_SAME = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN)
+_SAME = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN, Relation.SPLIT)
 
 
 def _disorder(before: Graph, after: Graph, nodes: Mapping[str, Link]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.classes import NOTHING, Classes
@@ -78,6 +79,7 @@ class Linker:
         for node in late:
             self._link_rearranging(node, regions.sources[node.key])
         self._link_passing()
+        self._mark_parts()
         self._link_rest()
         nothing = Link((), Relation.INTRODUCED, Confidence.NONE)
         return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
@@ -230,6 +232,28 @@ class Linker:
         named = self._before.of.get(node.outputs[0], NOTHING)
         fits = known != NOTHING and known in self._before.made_from(named)
         return [known, *self._anchors.also.get(place, ()), *([named] if fits else [])]
+
+    def _mark_parts(self) -> None:
+        """Nodes that read each other in the place of one node do a part of its work each."""
+        heirs: dict[str, list[Node]] = {}
+        for node in self._after.nodes:
+            link = self._found.get(node.key)
+            if link is not None and len(link.sources) == 1:
+                heirs.setdefault(link.sources[0], []).append(node)
+        for nodes in heirs.values():
+            for node in self._joined(nodes) if len(nodes) > 1 else ():
+                for twin in self._after.twins[node.key]:
+                    self._found[twin.key] = replace(self._found[twin.key], relation=Relation.SPLIT)
+
+    def _joined(self, nodes: Sequence[Node]) -> list[Node]:
+        """Those that read what another one makes, or make what another one reads."""
+        made = {place for node in nodes for place in self._after.outputs(node)}
+        read = {place for node in nodes for place in self._after.inputs(node)}
+        return [
+            node
+            for node in nodes
+            if not made.isdisjoint(self._after.inputs(node)) or not read.isdisjoint(self._after.outputs(node))
+        ]
 
     def _link_rest(self) -> None:
         """What a tool brought along belongs to its neighbours."""
