@@ -501,10 +501,11 @@ def test_places_that_are_computed_from_constants_do_not_hide_what_is_moved() -> 
         node("Reshape", "most one", "to"),
         node("Slice", "h from to", "s"),
         node("Slice", "s from to", "t"),
-        node("MatMul", "t w", "y"),
+        node("Transpose", "w", "turned"),
+        node("MatMul", "t turned", "y"),
         weights=[weight("zero"), weight("most"), weight("one", 1), "w"],
     )
-    after = graph(node("Relu", "x", "h"), node("MatMul", "h w", "y"), weights=["w"])
+    after = graph(node("Relu", "x", "h"), node("MatMul", "h turned", "y"), weights=["turned"])
     assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
 
 
