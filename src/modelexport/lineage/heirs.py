@@ -18,7 +18,6 @@ class ConstantHeirs:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
         self._alive = frozenset(matching.anchors.known.values())
-        self._nodes = nodes
         self._replaced: dict[str, dict[str, None]] = {}
         self._mixed: dict[str, dict[str, None]] = {}
         for node in self._after.graph.nodes:
