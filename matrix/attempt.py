@@ -109,16 +109,15 @@ class Subject:
             return self._judge(Result(row, exporter, chain, Outcome.OK), made, model)
 
     def _judge(self, result: Result, made: Path, model: onnx.ModelProto) -> Result:
-        values: tuple[Values, Values] | None = None
-        outcome, message = Outcome.OK, ""
+        after: Values = {}
         try:
-            after = run_values(open_model(made), _fed(model, self._feeds[0]))
-            outcome, message = self._outputs_of(result.chain, model, after)
-            values = (self._values, after) if outcome is Outcome.OK else None
+            ran = run_values(open_model(made), _fed(model, self._feeds[0]))
+            outcome, message = self._outputs_of(result.chain, model, ran)
+            after = ran if outcome is Outcome.OK else {}
         except ModelExportError as error:
             outcome, message = Outcome.BROKEN, _told(error, str(made.parent))
-        scorer = Scorer(self._ancestor, model, self._values, lossy=is_lossy(result.chain))
-        scores = {share: scorer.score(share, values) for share in SHARES}
+        scorer = Scorer(self._ancestor, model, (self._values, after), lossy=is_lossy(result.chain))
+        scores = {share: scorer.score(share) for share in SHARES}
         planted, alone = self._alone(made, model)
         wrong = tuple(scorer.wrong[:_WRONG])
         head = (result.row, result.exporter, result.chain)

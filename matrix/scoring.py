@@ -41,15 +41,17 @@ class Scorer:
     wrong  a line about each node that was not found, is credited wrongly or makes something else
     """
 
-    def __init__(self, ancestor: Ancestor, made: onnx.ModelProto, values: Values, *, lossy: bool) -> None:
-        """values  of the graph before"""
-        self._ancestor, self._made, self._lossy = ancestor, made, lossy
+    def __init__(
+        self, ancestor: Ancestor, made: onnx.ModelProto, values: tuple[Values, Values], *, lossy: bool
+    ) -> None:
+        """values  of both graphs, by their own names; of a file that cannot be run, none"""
+        self._ancestor, self._made, self._values, self._lossy = ancestor, made, values, lossy
         self._after = index_model(made)
-        self._truth = Truth(ancestor.graph, self._after, ancestor.record, values)
+        self._truth = Truth((ancestor.graph, values[0]), (self._after, values[1]), ancestor.record)
         self.wrong: list[str] = []
 
-    def score(self, share: float, values: tuple[Values, Values] | None) -> Score:
-        """values  of the graph before and of the one after by its own names, if they are to be compared"""
+    def score(self, share: float) -> Score:
+        """With a share of names hidden."""
         hidden = hide(self._made, share)
         found = relink_model(self._ancestor, hidden.model)
         total = Score()
@@ -58,7 +60,7 @@ class Scorer:
             total += self._linked(share, node, found.lineage, other)
             total += self._placed(share, node, found, other) if counts else Score()
             total += self._credited(share, node, found.record, other)
-        return total if values is None else replace(total, **self._compared(share, found, values))
+        return replace(total, **self._compared(share, found)) if self._values[1] else total
 
     def _pairs(self, found: Relinked) -> Iterator[tuple[Node, Node]]:
         """Every node with its names, and the same one as it was relinked. Literals are data."""
@@ -99,11 +101,12 @@ class Scorer:
             self._say(share, node, f"works for {', '.join(sorted(map(str, owners)))}, credited to {credited} alone")
         return Score(several=1, one_only=int(alone))
 
-    def _compared(self, share: float, found: Relinked, values: tuple[Values, Values]) -> dict[str, int]:
+    def _compared(self, share: float, found: Relinked) -> dict[str, int]:
         """Names are hidden, so that values are found through the nodes that make them."""
         names = {other.key: node for node, other in self._pairs(found)}
-        after = {key: values[1][node.key] for key, node in names.items() if node.key in values[1]}
-        comparer = Comparer((self._ancestor.graph, values[0]), (found.graph, after), lossy=self._lossy)
+        before, after = self._values
+        renamed = {key: after[node.key] for key, node in names.items() if node.key in after}
+        comparer = Comparer((self._ancestor.graph, before), (found.graph, renamed), lossy=self._lossy)
         comparison = comparer.compare(found.lineage)
         for key in comparison.contradicted:
             link = found.lineage.nodes[key]

@@ -13,8 +13,10 @@ import numpy as np
 
 from matrix.plan import PREFIX
 from modelexport.graph.index import Graph, Node
+from modelexport.proving.measure import measure
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
+from modelexport.record.verification import Tolerance
 
 # Operators that hand on what they read, in another type or layout.
 _PASSING = frozenset(
@@ -30,6 +32,8 @@ _PASSING = frozenset(
     }
 )
 _LARGEST = 500
+# Decibels.
+_NEARER = 3.0
 
 Values = Mapping[str, np.ndarray]
 
@@ -47,19 +51,47 @@ def _varying(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
+def tells(array: np.ndarray) -> bool:
+    """Whether a tensor can be told from others: floats that are not all the same."""
+    return array.dtype.kind == "f" and array.size > 1 and bool((array.ravel() != array.ravel()[0]).any())
+
+
+def nearness(one: np.ndarray, other: np.ndarray) -> float:
+    """In decibels, of two tensors that can be told from others; less than anything else if these cannot be compared."""
+    if one.size != other.size or not (tells(one) and tells(other)):
+        return -np.inf
+    return measure(one.astype(np.float64).ravel(), other.astype(np.float64).ravel(), Tolerance()).sqnr
+
+
 class Truth:
-    def __init__(self, before: Graph, after: Graph, record: Provenance, values: Values) -> None:
-        """
-        after   with all the names that the tool left
-        values  of the graph before
-        """
-        self._before, self._after, self._record, self._values_before = before, after, record, values
+    def __init__(self, before: tuple[Graph, Values], after: tuple[Graph, Values], record: Provenance) -> None:
+        """after  with all the names that the tool left"""
+        self._before, self._values_before = before
+        self._after, self._values_after = after
+        self._record = record
+        self._origins: dict[str, Node | None] = {}
 
     def origin(self, node: Node) -> Node | None:
         """The node before that made the value of the same name. A cast or quantizer is not what it is put behind."""
-        found = self._before.producers.get(self._name(node.key))
-        other = found is not None and found.op_type != node.op_type
-        return None if found is None or (other and (is_passing(found) or is_passing(node))) else found
+        if node.key not in self._origins:
+            named = self._before.producers.get(self._name(node.key))
+            other = named is not None and named.op_type != node.op_type
+            if named is None or (other and (is_passing(named) or is_passing(node))):
+                self._origins[node.key] = None
+            else:
+                self._origins[node.key] = self._by_value(node, named)
+        return self._origins[node.key]
+
+    def _by_value(self, node: Node, named: Node) -> Node:
+        """A name may lie: a quantizer that does what came next leaves that one's name to the value before it."""
+        mine = self._values_after.get(node.key)
+        near = {} if mine is None else {key: self._nearness(key, mine) for key in self._between(node, named)}
+        best = max(near, key=near.__getitem__, default=named.key)
+        return self._before.by_key[best] if near.get(best, 0.0) > near.get(named.key, -np.inf) + _NEARER else named
+
+    def _nearness(self, key: str, mine: np.ndarray) -> float:
+        array = self._values_before.get(key)
+        return -np.inf if array is None else nearness(array, mine)
 
     def origins(self, node: Node) -> set[str]:
         """The keys of all that made it: a tool may put the name of what did nothing on the node before it."""
@@ -91,12 +123,15 @@ class Truth:
     def work(self, node: Node) -> list[str]:
         """The nodes before, by key, between what a node reads and what it makes. Nothing where a name is missing."""
         origin = self.origin(node)
+        return [] if origin is None else self._between(node, origin)
+
+    def _between(self, node: Node, origin: Node) -> list[str]:
         # Of a node that works on shapes, all that goes on is of interest; of others, what happens to the data.
         on_data = node.key in self._after.computed
         before, after = (self._before.computed, self._after.computed) if on_data else self._varying
 
         read = {self._known(value) for value in node.inputs if value in after}
-        if origin is None or None in read:
+        if None in read:
             return []
         found: dict[str, None] = {}
         waiting = [origin]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from matrix.truth import Values, is_passing
+from matrix.truth import Values, is_passing, nearness, tells
 from modelexport.capture.pieces import PiecewiseRun
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.opened import ModelFile
@@ -54,7 +54,7 @@ class Comparer:
         for node in self._last_ones(lineage):
             link = lineage.nodes[node.key]
             mine = self._values_after.get(node.key)
-            if link.relation not in _COMPARED or mine is None or not _tells(mine) or is_passing(node):
+            if link.relation not in _COMPARED or mine is None or not tells(mine) or is_passing(node):
                 continue
             theirs = [one for one in self._made(link.sources) if one.size == mine.size]
             if theirs:
@@ -80,7 +80,7 @@ class Comparer:
         for key in sources:
             for value in self._before.by_key[key].outputs:
                 array = self._values_before.get(value)
-                if array is not None and _tells(array):
+                if array is not None and tells(array):
                     yield array
 
     def _agrees(self, reference: np.ndarray, mine: np.ndarray) -> bool:
@@ -96,15 +96,5 @@ class Comparer:
         """Of fewer bits, numbers may drift far: it is another tensor if another one is nearer."""
         if not self._lossy:
             return True
-        best = max(_nearness(one, mine) for one in theirs)
-        rivals = (array for array in self._values_before.values() if array.size == mine.size and _tells(array))
-        return any(_nearness(one, mine) > best + _NEARER for one in rivals)
-
-
-def _nearness(one: np.ndarray, other: np.ndarray) -> float:
-    return measure(one.astype(np.float64).ravel(), other.astype(np.float64).ravel(), Tolerance()).sqnr
-
-
-def _tells(array: np.ndarray) -> bool:
-    """Whether a tensor can be told from others: floats that are not all the same."""
-    return array.dtype.kind == "f" and array.size > 1 and bool((array.ravel() != array.ravel()[0]).any())
+        best = max(nearness(one, mine) for one in theirs)
+        return any(nearness(one, mine) > best + _NEARER for one in self._values_before.values())

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -161,12 +164,33 @@ def test_a_constant_node_has_its_content() -> None:
     made = graph(
         node("Constant", "", "a", value=weight("", 1)),
         node("Constant", "", "b", value=weight("named", 1)),
-        node("Constant", "", "c", value_float=1.0),
-        node("Constant", "", "d", domain="other", value=weight("", 1)),
+        node("Constant", "", "c", domain="other", value=weight("", 1)),
     )
     contents = [item.constant for item in made.nodes]
     assert contents[0] == contents[1] is not None
-    assert contents[2:] == [None, None]
+    assert contents[2] is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "numbers"),
+    [
+        ({"value_float": 2.5}, np.float32(2.5)),
+        ({"value_floats": [2.5, 1]}, np.array([2.5, 1], np.float32)),
+        ({"value_int": 3}, np.int64(3)),
+        ({"value_ints": [3, 4]}, np.array([3, 4])),
+    ],
+)
+def test_numbers_in_any_attribute_of_a_constant_are_the_same_content(
+    attribute: dict[str, Any], numbers: np.ndarray
+) -> None:
+    tensor = onnx.numpy_helper.from_array(np.asarray(numbers))
+    one, other = graph(node("Constant", "", "a", **attribute), node("Constant", "", "b", value=tensor)).nodes
+    assert one.constant == other.constant is not None
+
+
+def test_what_holds_no_numbers_has_no_content() -> None:
+    (text,) = graph(node("Constant", "", "a", value_string="word")).nodes
+    assert text.constant is None
 
 
 def test_attributes_compare_without_regard_to_order() -> None:

@@ -54,7 +54,7 @@ def test_attributes_and_constants_are_told_apart_by_their_digests() -> None:
         node("Concat", "x x", "c", axis=0),
         node("Constant", "", "d", value=weight("", 1)),
         node("Constant", "", "e", value=weight("", 2)),
-        node("Constant", "", "f", value_float=1.0),
+        node("Constant", "", "f", value_string="word"),
         outputs="a",
         weights=[weight("g", 1), weight("h", 2), weight("i", 1)],
     )

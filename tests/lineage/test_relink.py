@@ -10,32 +10,16 @@ from tests.building import body, graph, node, weight
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.relink import relink as relink_export
-from modelexport.record.lineage import Lineage, Link, Relation
-
-# What links an exporter's graph to the graph before its optimizer, and what links a file to the one before a tool.
-RELINKERS: dict[str, Callable[[Graph, Graph], Lineage]] = {"exporter": relink_export, "tools": trace_lineage}
-
-
-@pytest.fixture(autouse=True, params=RELINKERS)
-def relinker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every story is told to both."""
-    name: str = request.param
-    monkeypatch.setitem(globals(), "relink", RELINKERS[name])
-    return name
-
-
-def relink(before: Graph, after: Graph) -> Lineage:
-    raise NotImplementedError("the fixture chooses")
+from modelexport.record.lineage import Link, Relation
 
 
 def links(before: Graph, after: Graph) -> dict[str, tuple[str, str]]:
     """Relation and sources of every node, as text."""
-    return {key: _text(link) for key, link in relink(before, after).nodes.items()}
+    return {key: _text(link) for key, link in trace_lineage(before, after).nodes.items()}
 
 
 def folded(before: Graph, after: Graph) -> dict[str, tuple[str, str]]:
-    return {name: _text(link) for name, link in relink(before, after).initializers.items()}
+    return {name: _text(link) for name, link in trace_lineage(before, after).initializers.items()}
 
 
 def _text(link: Link) -> tuple[str, str]:
@@ -90,15 +74,17 @@ def test_a_convolution_that_kept_its_name_and_got_other_weights_is_both() -> Non
     assert links(NORMALIZED, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
 
 
+BIASED = graph(
+    node("Conv", "x w bias", "c"),
+    node("BatchNormalization", "c s b m v", "n"),
+    node("Relu", "n", "y"),
+    weights=["w", "bias", "s", "b", "m", "v"],
+)
+
+
 def test_so_is_one_that_had_a_bias_already() -> None:
-    before = graph(
-        node("Conv", "x w bias", "c"),
-        node("BatchNormalization", "c s b m v", "n"),
-        node("Relu", "n", "y"),
-        weights=["w", "bias", "s", "b", "m", "v"],
-    )
     after = graph(node("Conv", "x w_bn b_bn", "c"), node("Relu", "c", "y"), weights=["w_bn", "b_bn"])
-    assert links(before, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
+    assert links(BIASED, after) == {"c": ("fused", "c n"), "y": ("kept", "y")}
 
 
 def test_a_bias_that_moved_into_a_convolution_makes_it_both() -> None:
@@ -145,10 +131,10 @@ def test_a_removed_no_op_adds_no_owner() -> None:
     assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
 
 
-def test_a_no_op_that_named_the_output_adds_no_owner(relinker: str) -> None:
+def test_a_no_op_that_named_the_output_adds_no_owner() -> None:
     before = graph(node("Relu", "x", "h"), node("Identity", "h", "y"))
     after = graph(node("Relu", "x", "y"))
-    assert links(before, after) == {"y": ("rewritten" if relinker == "exporter" else "renamed", "h")}
+    assert links(before, after) == {"y": ("renamed", "h")}
 
 
 def test_an_identity_that_is_kept_is_kept() -> None:
@@ -273,7 +259,7 @@ def test_several_nodes_become_one_with_several_outputs() -> None:
     assert links(before, after) == {"left": ("fused", "left right"), "y": ("kept", "y")}
 
 
-def test_a_helper_was_made_for_what_reads_it(relinker: str) -> None:
+def test_a_helper_was_made_for_what_reads_it() -> None:
     before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
     after = graph(
         node("Relu", "x", "h"),
@@ -284,7 +270,7 @@ def test_a_helper_was_made_for_what_reads_it(relinker: str) -> None:
     )
     assert links(before, after) == {
         "h": ("kept", "h"),
-        "cast_1": ("introduced", "y" if relinker == "exporter" else "h"),
+        "cast_1": ("introduced", "h"),
         "neg_1": ("introduced", "y"),
         "y": ("rewritten", "y"),
     }
@@ -347,7 +333,7 @@ def test_bodies_are_linked_like_the_graph_around_them() -> None:
 
 def test_sources_come_in_the_order_of_their_graph_and_once() -> None:
     before = graph(node("Sin", "x", "a"), node("Cos", "x", "b"), node("Add", "b a", "s"), node("Mul", "s a", "y"))
-    (link,) = relink(before, graph(node("Fused", "x", "y"))).nodes.values()
+    (link,) = trace_lineage(before, graph(node("Fused", "x", "y"))).nodes.values()
     assert link.sources == ("a", "b", "s", "y")
     assert link.relation is Relation.FUSED
 
@@ -389,8 +375,8 @@ def calls_made(action: Callable[[], object]) -> int:
 
 def test_the_work_grows_with_the_graph_not_with_its_square() -> None:
     small, large = ((blocks(count, fused=False), blocks(count, fused=True)) for count in (50, 400))
-    once = calls_made(lambda: relink(*small))
-    again = calls_made(lambda: relink(*large))
+    once = calls_made(lambda: trace_lineage(*small))
+    again = calls_made(lambda: trace_lineage(*large))
     assert again < 10 * once
 
 
@@ -404,8 +390,8 @@ def masked(count: int, optimized: bool) -> Graph:
 
 def test_what_many_nodes_read_is_looked_at_once() -> None:
     small, large = ((masked(count, optimized=False), masked(count, optimized=True)) for count in (50, 400))
-    once = calls_made(lambda: relink(*small))
-    again = calls_made(lambda: relink(*large))
+    once = calls_made(lambda: trace_lineage(*small))
+    again = calls_made(lambda: trace_lineage(*large))
     assert again < 10 * once
 
 
@@ -415,3 +401,172 @@ def test_every_node_of_a_deep_network_is_linked(count: int) -> None:
     assert found[f"n{count - 1}"] == ("fused", f"c{count - 1} n{count - 1}")
     assert found["s0"] == ("shared", "s0 z0")
     assert found[f"v{count}"] == ("kept", f"v{count}")
+
+
+def test_one_node_that_became_several_is_split() -> None:
+    before = graph(node("Relu", "x", "h"), node("Gemm", "h w b", "y"), weights=["w", "b"])
+    after = graph(
+        node("Relu", "x", "h"), node("MatMul", "h w", "y_product"), node("Add", "y_product b", "y"), weights=["w", "b"]
+    )
+    assert links(before, after) == {"h": ("kept", "h"), "y_product": ("split", "y"), "y": ("split", "y")}
+
+
+def test_so_is_one_in_the_middle_of_a_graph() -> None:
+    before = graph(node("Conv", "x w", "c"), node("HardSwish", "c", "s"), node("Conv", "s v", "y"), weights=["w", "v"])
+    after = graph(
+        node("Conv", "x w", "c"),
+        node("HardSigmoid", "c", "part", alpha=1 / 6, beta=0.5),
+        node("Mul", "c part", "s"),
+        node("Conv", "s v", "y"),
+        weights=["w", "v"],
+    )
+    assert links(before, after) == {
+        "c": ("kept", "c"),
+        "part": ("split", "s"),
+        "s": ("split", "s"),
+        "y": ("kept", "y"),
+    }
+
+
+def test_a_normalization_written_out_is_split() -> None:
+    before = graph(
+        node("Relu", "x", "h"), node("LayerNormalization", "h g b", "n"), node("Neg", "n", "y"), weights=["g", "b"]
+    )
+    after = graph(
+        node("Relu", "x", "h"),
+        node("ReduceMean", "h", "n_mean"),
+        node("Sub", "h n_mean", "n_centred"),
+        node("Mul", "n_centred g", "n_scaled"),
+        node("Add", "n_scaled b", "n"),
+        node("Neg", "n", "y"),
+        weights=["g", "b"],
+    )
+    found = links(before, after)
+    assert {found[key] for key in ("n_mean", "n_centred", "n_scaled", "n")} == {("split", "n")}
+    assert found["h"] == ("kept", "h")
+    assert found["y"] == ("kept", "y")
+
+
+def test_a_node_that_was_doubled_is_not_split() -> None:
+    before = graph(node("Sin", "x", "s"), node("Neg", "s", "a"), node("Abs", "s", "b"), outputs="a b")
+    after = graph(
+        node("Sin", "x", "s"), node("Sin", "x", "t"), node("Neg", "s", "a"), node("Abs", "t", "b"), outputs="a b"
+    )
+    found = links(before, after)
+    assert found["s"] == ("kept", "s")
+    assert found["t"] == ("renamed", "s")
+
+
+def test_a_normalization_is_in_the_weights_even_if_these_kept_their_names() -> None:
+    after = graph(node("Conv", "x w bias", "n"), node("Relu", "n", "y"), weights=["w", "bias"])
+    assert links(BIASED, after) == {"n": ("fused", "c n"), "y": ("kept", "y")}
+
+
+BOTTLENECK = graph(
+    node("Conv", "x w", "c"),
+    node("BatchNormalization", "c s b m v", "n"),
+    node("Conv", "n u", "d"),
+    node("BatchNormalization", "d t e k q", "o"),
+    node("Relu", "o", "y"),
+    weights=list("wsbmvutekq"),
+)
+
+
+def test_a_normalization_between_convolutions_goes_to_the_one_before_it() -> None:
+    after = graph(
+        node("Conv", "x w_bn b_bn", "c"),
+        node("Conv", "c u_bn e_bn", "d"),
+        node("Relu", "d", "y"),
+        weights=["w_bn", "b_bn", "u_bn", "e_bn"],
+    )
+    assert links(BOTTLENECK, after) == {"c": ("fused", "c n"), "d": ("fused", "d o"), "y": ("kept", "y")}
+
+
+def test_what_moves_numbers_is_in_no_weights() -> None:
+    before = graph(
+        node("Mul", "x f", "m"),
+        node("Slice", "m from to", "s"),
+        node("Slice", "s from to", "t"),
+        node("MatMul", "t w", "y"),
+        weights=["f", "from", "to", "w"],
+    )
+    after = graph(node("Mul", "x folded", "m"), node("MatMul", "m w", "y"), weights=["folded", "w"])
+    assert links(before, after) == {"m": ("kept", "m"), "y": ("kept", "y")}
+
+
+def test_places_that_are_computed_from_constants_do_not_hide_what_is_moved() -> None:
+    before = graph(
+        node("Relu", "x", "h"),
+        node("Reshape", "zero one", "from"),
+        node("Reshape", "most one", "to"),
+        node("Slice", "h from to", "s"),
+        node("Slice", "s from to", "t"),
+        node("Transpose", "w", "turned"),
+        node("MatMul", "t turned", "y"),
+        weights=[weight("zero"), weight("most"), weight("one", 1), "w"],
+    )
+    after = graph(node("Relu", "x", "h"), node("MatMul", "h turned", "y"), weights=["turned"])
+    assert links(before, after) == {"h": ("kept", "h"), "y": ("kept", "y")}
+
+
+def test_a_view_of_a_view_is_one_view_for_both() -> None:
+    before = graph(
+        node("Relu", "x", "h"),
+        node("Reshape", "h first", "r"),
+        node("Reshape", "r second", "t"),
+        node("Neg", "t", "y"),
+        weights=["first", "second"],
+    )
+    after = graph(node("Relu", "x", "h"), node("Reshape", "h second", "t"), node("Neg", "t", "y"), weights=["second"])
+    assert links(before, after) == {"h": ("kept", "h"), "t": ("fused", "r t"), "y": ("kept", "y")}
+
+
+def test_a_cast_that_stays_stands_for_its_twins_but_not_for_those_that_did_nothing() -> None:
+    before = graph(
+        node("Cast", "x", "a", to=10),
+        node("Cast", "x", "b", to=10),
+        node("Identity", "a", "i"),
+        node("Add", "i b", "y"),
+    )
+    after = graph(node("Cast", "x", "a", to=10), node("Add", "a a", "y"))
+    assert links(before, after) == {"a": ("shared", "a b"), "y": ("kept", "y")}
+
+
+def test_a_cast_is_known_when_it_no_longer_needs_an_example() -> None:
+    before = graph(node("Relu", "x", "h"), node("CastLike", "h z", "c"), node("Neg", "c", "y"), inputs="x z")
+    after = graph(node("Relu", "x", "h"), node("Cast", "h", "c", to=10), node("Neg", "c", "y"), inputs="x z")
+    assert links(before, after) == {"h": ("kept", "h"), "c": ("rewritten", "c"), "y": ("kept", "y")}
+
+
+def test_a_literal_that_became_an_initializer_is_known() -> None:
+    before = graph(node("Constant", "", "two", value_float=2.0), node("Mul", "x two", "y"))
+    after = graph(node("Mul", "x two", "y"), weights=["two"])
+    assert folded(before, after) == {"two": ("folded", "two")}
+
+
+def test_what_is_read_in_any_order_is_not_folded_from_the_other_input() -> None:
+    before = graph(node("Shape", "x", "s"), node("Mul", "s two", "y"), weights=[weight("two", 1)])
+    after = graph(node("Shape", "x", "s"), node("Mul", "two s", "y"), weights=[weight("two", 1)])
+    assert folded(before, after) == {}
+
+
+def stands_for(before: Graph, after: Graph) -> dict[str, str]:
+    return {name: " ".join(others) for name, others in trace_lineage(before, after).stands_for.items()}
+
+
+def test_a_weight_in_the_place_of_another_one_stands_for_it() -> None:
+    before = graph(node("MatMul", "x w", "y"), weights=["w"])
+    assert stands_for(before, graph(node("MatMul", "x onnx_1", "y"), weights=["onnx_1"])) == {"onnx_1": "w"}
+    assert stands_for(before, before) == {}
+
+
+def test_a_weight_that_others_were_merged_with_stands_for_all_of_them() -> None:
+    before = graph(node("MatMul", "x w", "h"), node("MatMul", "h v", "y"), weights=["w", "v"])
+    after = graph(node("MatMul", "x w", "h"), node("MatMul", "h w", "y"), weights=["w"])
+    assert stands_for(before, after) == {"w": "w v"}
+
+
+def test_weights_of_a_fused_node_stand_for_all_that_went_into_them() -> None:
+    after = graph(node("Conv", "x w_bn b_bn", "n"), node("Relu", "n", "y"), weights=["w_bn", "b_bn"])
+    sources = "w s b m v"
+    assert stands_for(NORMALIZED, after) == {"w_bn": sources, "b_bn": sources}

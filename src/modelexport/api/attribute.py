@@ -10,7 +10,7 @@ from functools import cached_property
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.adopt import adopt
 from modelexport.lineage.carry import carry
-from modelexport.lineage.relink import relink
+from modelexport.lineage.descent import trace_lineage
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import Lineage, Relation
@@ -49,7 +49,7 @@ class Scene:
     @cached_property
     def lineage(self) -> Lineage:
         assert self.before is not None
-        return relink(self.before, self.graph)
+        return trace_lineage(self.before, self.graph)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _look_behind_folding(
         return claims, None
     before = unfolded()
     origin = strategy.judge(before, scene.hierarchy, Signals(scopes=scene.signals.scopes))
-    lineage = relink(before, scene.graph)
+    lineage = trace_lineage(before, scene.graph)
     nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
     initializers = dict(claims.initializers)
     initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)

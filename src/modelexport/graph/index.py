@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 
 from modelexport.graph.order import in_order
@@ -284,7 +285,11 @@ def _content(proto: onnx.TensorProto) -> bytes | None:
         data = b"\0".join(proto.string_data)
     else:
         data = onnx.numpy_helper.to_array(proto).tobytes()
-    return repr((proto.data_type, tuple(proto.dims))).encode() + data
+    return _told(proto.data_type, tuple(proto.dims), data)
+
+
+def _told(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
+    return repr((dtype, shape)).encode() + data
 
 
 def _has_data(proto: onnx.TensorProto) -> bool:
@@ -301,10 +306,26 @@ def _has_data(proto: onnx.TensorProto) -> bool:
 
 
 def _constant(proto: onnx.NodeProto) -> bytes | None:
-    """The content of a Constant node that holds a tensor."""
+    """The content of a Constant node that holds numbers, in whichever of its attributes they are."""
     if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
         return None
-    return next((_content(item.t) for item in proto.attribute if item.name == "value"), None)
+    for item in proto.attribute:
+        if item.name == "value":
+            return _content(item.t)
+        if item.name in _NUMBERS:
+            dtype, array = _NUMBERS[item.name]
+            found = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
+            return _told(dtype, found.shape, found.tobytes())
+    return None
+
+
+# Attributes of a Constant that hold numbers of a certain type.
+_NUMBERS = {
+    "value_int": (onnx.TensorProto.INT64, np.int64),
+    "value_ints": (onnx.TensorProto.INT64, np.int64),
+    "value_float": (onnx.TensorProto.FLOAT, np.float32),
+    "value_floats": (onnx.TensorProto.FLOAT, np.float32),
+}
 
 
 def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:

@@ -69,6 +69,15 @@ class Anchors:
         """Whether nothing can have been thrown in: the same operator with the same constants."""
         if node.op_type != origin.op_type or len(self.after.data_inputs(node)) != len(self.before.data_inputs(origin)):
             return False
+        return self._has_same_constants(node, origin)
+
+    def may_be_same_work(self, node: Node, origin: Node) -> bool:
+        """The same if what always had the same value has become a constant."""
+        if node.op_type != origin.op_type or self.after.count_varying(node) != self.before.count_varying(origin):
+            return False
+        return self._has_same_constants(node, origin)
+
+    def _has_same_constants(self, node: Node, origin: Node) -> bool:
         mine = {self._group(self.get(place)) for place in self.after.constant_inputs(node)}
         theirs = {self._group(place) for place in self.before.constant_inputs(origin)}
         small = {place for place in theirs if self.before.constants.get(place) is not None}
@@ -110,8 +119,7 @@ class Anchors:
 
     def is_next(self, known: int, other: int) -> bool:
         """Whether one value is made from the other alone: what did that may have been dropped."""
-        maker = self.before.makers.get(other)
-        return maker is not None and self.before.content(maker) == [known]
+        return known in self.before.made_from(other)
 
     def is_like(self, place: int, others: Iterable[int]) -> bool:
         """Whether a constant before holds the same as one of others."""

@@ -7,13 +7,15 @@ classes of them: values that equal operators compute from equal inputs, and what
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from modelexport.graph.index import Graph, Node
-from modelexport.lineage.operators import family, is_commutative, is_passing, is_random, is_view
+from modelexport.lineage.operators import family, is_commutative, is_moving, is_passing, is_random
 
 # In the place of an input or output that is left out.
 NOTHING = -1
+# Nodes in a row that tools are known to drop.
+_STEPS = 4
 
 
 class Classes:
@@ -24,9 +26,12 @@ class Classes:
     twins      by the key of such a node, or of a passing one that makes more than it hands on (a scale): all nodes that
                do the same, itself first
     passing    nodes that hand a value on
+    ways       what was done to a value that is handed on since it was made
+    copies     by the key of such a node: all that hand the same value on in the same way
     makers     the node that makes the values of a class
     readers    the nodes that read a value of a class
     constants  classes that hold constants: the content if it is known, else nothing
+    fixed      classes that are computed from constants alone
     names      one value of each class that is a constant
     literals   nodes that only hold a constant
     """
@@ -37,15 +42,19 @@ class Classes:
         self.nodes: list[Node] = []
         self.twins: dict[str, list[Node]] = {}
         self.passing: list[Node] = []
+        self.ways: dict[str, tuple[object, ...]] = {}
+        self.copies: dict[str, list[Node]] = {}
         self.literals: list[Node] = []
         self.makers: dict[int, Node] = {}
         self.readers: dict[int, list[Node]] = {}
         self.constants: dict[int, bytes | None] = {}
+        self.fixed: set[int] = set()
         self.names: dict[int, str] = {}
         self._numbers: dict[object, int] = {}
         self._inputs: dict[str, tuple[int, ...]] = {}
         self._holders = frozenset(graph.owners.values())
         self._first: dict[object, Node] = {}
+        self._copies: dict[object, list[Node]] = {}
         for tensor in graph.initializers.values():
             self._add_constant(tensor.name, tensor.content)
         for node in graph.nodes:
@@ -82,9 +91,25 @@ class Classes:
         return 0 if tensor is None else math.prod(tensor.shape)
 
     def content(self, node: Node) -> list[int]:
-        """What the numbers that a node makes come from: of a view, not its shape."""
-        read = self.data_inputs(node)
-        return read[:1] if is_view(node) else read
+        """What the numbers that a node makes come from: no shapes and places, and nothing that is always the same."""
+        return self.data_inputs(node)[:1] if is_moving(node) else self._varying(node)
+
+    def count_varying(self, node: Node) -> int:
+        """How many of the values that a node reads are not always the same."""
+        return len(self._varying(node))
+
+    def _varying(self, node: Node) -> list[int]:
+        return [place for place in self.data_inputs(node) if place not in self.fixed]
+
+    def made_from(self, place: int) -> Iterator[int]:
+        """The values that a value is made from, each from the next alone, as far as that goes or matters."""
+        for _ in range(_STEPS):
+            maker = self.makers.get(place)
+            read = [] if maker is None else self.content(maker)
+            if len(read) != 1:
+                break
+            place = read[0]
+            yield place
 
     def _number(self, description: object) -> int:
         return self._numbers.setdefault(description, len(self._numbers))
@@ -112,12 +137,21 @@ class Classes:
         passing = is_passing(node)
         if passing:
             self.of[node.outputs[0]] = inputs[0]
-            self.passing.append(node)
+            self._add_passing(node)
         description = self._description(node, inputs)
         for place, output in enumerate(node.outputs):
             if output and not (passing and place == 0):
                 self.of[output] = self._number((description, place))
         self._register(node, description, passing=passing)
+        if self._is_fixed(node, inputs):
+            self.fixed.update(self.outputs(node))
+
+    def _add_passing(self, node: Node) -> None:
+        self.passing.append(node)
+        way = (*self.ways.get(node.inputs[0], ()), (node.op_type, node.attributes))
+        self.ways[node.outputs[0]] = way
+        self.copies[node.key] = self._copies.setdefault((self.of[node.outputs[0]], way), [])
+        self.copies[node.key].append(node)
 
     def _register(self, node: Node, description: object, *, passing: bool) -> None:
         first = self._first.setdefault(description, node)
@@ -135,6 +169,10 @@ class Classes:
             for number in dict.fromkeys(self._inputs[node.key]):
                 if number != NOTHING:
                     self.readers.setdefault(number, []).append(node)
+
+    def _is_fixed(self, node: Node, inputs: Sequence[int]) -> bool:
+        known = [place == NOTHING or place in self.constants or place in self.fixed for place in inputs]
+        return bool(known) and all(known) and node.key not in self._holders and not is_random(node)
 
     def _description(self, node: Node, inputs: Sequence[int]) -> object:
         if node.key in self._holders or is_random(node) or not any(node.outputs):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from modelexport.graph.index import Graph
 from modelexport.graph.inlining import inlined
 from modelexport.lineage.functions import called
+from modelexport.lineage.heirs import ConstantHeirs
 from modelexport.lineage.linking import Linker, matched
 from modelexport.lineage.matching import Matching
-from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
 from modelexport.record.sketch import Sketches
 
@@ -31,7 +31,7 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 def _traced(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
     matching = matched(before, after, sketches)
     nodes = Linker(matching).links()
-    constants = _Constants(matching)
+    constants = ConstantHeirs(matching, nodes)
     folded = constants.folded()
     return Lineage(nodes, folded, constants.stands_for(), _consistency(matching, nodes, folded), _kinship(matching))
 
@@ -44,53 +44,6 @@ def _kinship(matching: Matching) -> Kinship:
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 1.0
-
-
-class _Constants:
-    def __init__(self, matching: Matching) -> None:
-        self._before, self._after = matching.before, matching.after
-        self._matching = matching
-        self._anchors = matching.anchors
-
-    def stands_for(self) -> dict[str, tuple[str, ...]]:
-        """By the name of an initializer after: those before that it is a copy of, under other names."""
-        held: dict[int, list[str]] = {}
-        for name in self._before.graph.initializers:
-            held.setdefault(self._before.of[name], []).append(name)
-        found: dict[str, tuple[str, ...]] = {}
-        for name in self._after.graph.initializers:
-            names = held.get(self._anchors.get(self._after.of[name]), ())
-            if names and name not in names:
-                found[name] = tuple(names)
-        return found
-
-    def folded(self) -> dict[str, Link]:
-        """Initializers after that stand where something was computed, with the nodes that computed it."""
-        found: dict[str, dict[str, None]] = {}
-        for key, origin in self._matching.matches.items():
-            node = self._after.graph.by_key[key]
-            for value, was in zip(node.inputs, origin.inputs, strict=False):
-                if value in self._after.graph.initializers and was in self._before.graph.producers:
-                    found.setdefault(value, {}).update(dict.fromkeys(self._computed_by(was)))
-        by_key = self._before.graph.by_key
-        return {
-            name: Link(tuple(sorted(keys, key=lambda key: by_key[key].position)), Relation.FOLDED, Confidence.STRONG)
-            for name, keys in found.items()
-            if keys
-        }
-
-    def _computed_by(self, value: str) -> Iterable[str]:
-        """The node that made a value, and those before it as far back as nothing but constants is read."""
-        graph = self._before.graph
-        found: dict[str, None] = {}
-        waiting = [graph.producers[value]]
-        while waiting:
-            node = waiting.pop()
-            if node.key in found or not node.inputs:
-                continue  # a literal is data, not work
-            found[node.key] = None
-            waiting += (one for one in graph.predecessors(node) if one.key not in graph.computed)
-        return found
 
 
 def _consistency(matching: Matching, nodes: Mapping[str, Link], folded: Mapping[str, Link]) -> Consistency:
@@ -107,7 +60,7 @@ def _consistency(matching: Matching, nodes: Mapping[str, Link], folded: Mapping[
     )
 
 
-_SAME = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN)
+_SAME = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN, Relation.SPLIT)
 
 
 def _disorder(before: Graph, after: Graph, nodes: Mapping[str, Link]) -> int:

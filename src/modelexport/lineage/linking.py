@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
-from modelexport.lineage.classes import Classes
+from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.constants import ConstantLinker
 from modelexport.lineage.ends import anchor_ends
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.names import NameLinker
-from modelexport.lineage.operators import is_rearranging, is_view
+from modelexport.lineage.operators import family, is_linear, is_rearranging, is_view
 from modelexport.lineage.regions import Regions
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.sketch import Sketches
 
-# Nodes in a row that do nothing.
-_STEPS = 4
 # Sources of a reader that are asked which of several equal nodes they read.
 _VOTERS = 4
 
@@ -54,6 +53,7 @@ class Linker:
         self._matching = matching
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
+        self._alive = frozenset(matching.anchors.known.values())
         self._passing = frozenset(matching.after.passing)
         self._quantizers: dict[int, list[Node]] = {}
         for node in matching.after.passing:
@@ -76,9 +76,12 @@ class Linker:
                 self._link_region(twins, self._left_to_quantizers(node, regions.sources[node.key]))
         self._link_merged()
         self._link_idle()
+        self._link_views()
+        self._link_weights()
         for node in late:
             self._link_rearranging(node, regions.sources[node.key])
         self._link_passing()
+        self._mark_parts()
         self._link_rest()
         nothing = Link((), Relation.INTRODUCED, Confidence.NONE)
         return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
@@ -86,14 +89,18 @@ class Linker:
     def _left_to_quantizers(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """The region without what a quantizer does that reads the result of a node which is as it was before."""
         work = self._matching.works.get(node.key)
-        quantizers = self._quantizers.get(self._after.result(node), ())
         rest = [one for one in region if one is not work]
         same = work is not None and (work.op_type, work.attributes) == (node.op_type, node.attributes)
-        if work is None or not same or not quantizers or not all(map(self._is_plain, rest)):
+        if work is None or not same or not all(map(self._is_activation, rest)):
             return region
-        for quantizer in quantizers if rest else ():
-            self._add(quantizer, rest, _relation(rest), Confidence.STRONG)
-        return [work]
+        return [work] if self._leave_to_quantizers(self._after.result(node), rest) else region
+
+    def _leave_to_quantizers(self, place: int, gone: Sequence[Node]) -> bool:
+        """Link quantizers of a value to what they do; whether there are any."""
+        quantizers = self._quantizers.get(place, ())
+        for quantizer in quantizers if gone else ():
+            self._add(quantizer, gone, _relation(gone), Confidence.STRONG)
+        return bool(quantizers)
 
     def _link_region(self, twins: Sequence[Node], region: Sequence[Node]) -> None:
         sources = [twin for one in region for twin in self._before.twins_of(one)]
@@ -162,20 +169,36 @@ class Linker:
             maker = self._after.makers.get(place)
             if maker is None or maker.key not in self._found:
                 continue
-            first = self._anchors.get(place)
-            changed = self._has_other_constants(maker)
-            between = (node for other in others for node in self._between(first, other, changed))
+            between = [node for other in others for node in self._between(self._anchors.get(place), other)]
             gone = [node for node in between if node.key not in covered]
-            if changed:
-                self._extend(maker, gone)
-            elif gone:
-                for quantizer in self._quantizers.get(place, ()):
-                    self._add(quantizer, gone, _relation(gone), Confidence.STRONG)
+            # What nobody has taken in did nothing, and is nobody's.
+            self._extend(maker, [node for node in gone if self._is_weighed(node, maker)])
+            self._leave_to_quantizers(place, [node for node in gone if self._is_activation(node)])
         still_there = frozenset(origin.key for origin in self._matching.matches.values())
         for taken, kept in ((self._matching.absorbed, still_there), (self._matching.skipped, covered)):
             for key, origins in taken.items():
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._extend(self._after.graph.by_key[key], gone)
+
+    def _link_views(self) -> None:
+        """A view of what another view read does the work of both."""
+        for key, origin in self._matching.matches.items():
+            node = self._after.graph.by_key[key]
+            if is_view(node):
+                here, there = self._after.inputs(node)[0], self._before.inputs(origin)[0]
+                between = self._between(self._anchors.get(here), there)
+                self._extend(node, [one for one in between if is_view(one) and one.key not in self._covered])
+
+    def _link_weights(self) -> None:
+        """Who reads a weight has a part in the work of the node that read it, if there was only one."""
+        for node in self._after.nodes:
+            for place in self._after.constant_inputs(node):
+                if place not in self._anchors or self._after.size(place) == 1 or node.key not in self._found:
+                    continue
+                readers = self._anchors.readers_before(place)
+                twins = self._before.twins_of(readers[0]) if len(readers) == 1 else []
+                if not {twin.key for twin in twins}.intersection(self._found[node.key].sources):
+                    self._extend(node, twins)
 
     def _extend(self, node: Node, gone: Sequence[Node], relation: Relation = Relation.FUSED) -> None:
         if gone and node.key in self._found:
@@ -183,50 +206,88 @@ class Linker:
             sources = [*map(self._before.graph.by_key.__getitem__, link.sources), *gone]
             self._add(node, sources, relation, min(link.confidence, Confidence.STRONG))
 
-    def _between(self, one: int, other: int, changed: bool) -> list[Node]:
-        """The nodes on the way from one value to the other, whichever comes first.
-
-        changed  whether what they did with weights may be in the weights of the node before them
-        """
+    def _between(self, one: int, other: int) -> list[Node]:
+        """The nodes on the way from one value to the other, whichever comes first."""
         for start, end in ((one, other), (other, one)):
-            found: list[Node] = []
-            place = end
-            for _ in range(_STEPS):
-                node = self._before.makers.get(place)
-                read = [] if node is None else self._before.content(node)
-                if node is None or len(read) != 1 or not (changed or self._is_plain(node)):
-                    break
-                found.append(node)
-                place = read[0]
-                if place == start:
-                    return found
+            steps = [end, *self._before.made_from(end)]
+            if start in steps:
+                return [self._before.makers[place] for place in steps[: steps.index(start)]]
         return []
 
-    def _is_plain(self, node: Node) -> bool:
-        """Whether a node has no numbers of its own: those that it had would be in some weight now."""
-        return is_view(node) or not self._before.constant_inputs(node)
+    def _is_weighed(self, origin: Node, maker: Node) -> bool:
+        """Whether what a node did with its constants is in the weights of another: these are others now, or else the
+        first one's have gone without a trace. They may all the same have kept their names."""
+        if not is_linear(origin) or all(self._after.size(place) == 1 for place in self._after.constant_inputs(maker)):
+            return False
+        work = self._matching.matches.get(maker.key)
+        constants = self._before.constant_inputs(origin)
+        changed = work is not None and not self._anchors.is_same_work(maker, work)
+        return bool(constants) and (changed or any(self._is_lost(place) for place in constants))
 
-    def _has_other_constants(self, node: Node) -> bool:
-        origin = self._matching.matches.get(node.key)
-        return origin is not None and not self._anchors.is_same_work(node, origin)
+    def _is_lost(self, place: int) -> bool:
+        """Whether a constant that is no mere number is in the graph before alone."""
+        return self._before.size(place) > 1 and place not in self._alive
+
+    def _is_activation(self, origin: Node) -> bool:
+        """Whether a quantizer can do what a node did, by cutting off: it has no numbers of its own but limits."""
+        single = all(self._before.size(place) <= 1 for place in self._before.constant_inputs(origin))
+        return single and len(self._before.content(origin)) == 1 and not (is_rearranging(origin) or is_linear(origin))
 
     def _link_passing(self) -> None:
         """Casts, identities and quantizers: the same ones if there were any at that place."""
         known: dict[tuple[int, str], list[Node]] = {}
         for node in (*self._before.passing, *self._before.literals):
-            known.setdefault((self._before.of[node.outputs[0]], node.op_type), []).append(node)
+            known.setdefault((self._before.of[node.outputs[0]], family(node.op_type)), []).append(node)
         for node in reversed((*self._after.literals, *self._after.passing)):
-            place = self._after.of[node.outputs[0]]
-            others = (self._anchors.get(place), *self._anchors.also.get(place, ()))
-            same = [origin for other in others for origin in known.get((other, node.op_type), ())]
+            others = self._origins(node)
+            same = [origin for other in others for origin in known.get((other, family(node.op_type)), ())]
             same = [origin for origin in same if origin.attributes == node.attributes] or same
-            if same:
-                told = self._told(node, same)
-                found = [origin for origin in same if origin.key == told] or same
-                if node.key in self._found:
-                    self._extend(node, found)  # it has taken in what lay before it
-                else:
-                    self._add(node, found, _kept(node, found[0]), Confidence.EXACT)
+            told = self._told(node, same)
+            found = [origin for origin in same if origin.key == told] or same
+            if node.key in self._found:
+                self._extend(node, found)  # it has taken in what lay before it
+            elif len(found) == 1 or node in self._passing:
+                self._link_copies(node, found, same)
+
+    def _link_copies(self, node: Node, found: Sequence[Node], same: Sequence[Node]) -> None:
+        """What hands a value on, to those that it is; if some that did the same are gone, it stands for them too."""
+        if not found:
+            return
+        way = self._before.ways.get(found[0].outputs[0])
+        twins = [origin for origin in same if self._before.ways.get(origin.outputs[0]) == way]
+        if node in self._passing and len(self._after.copies[node.key]) < len(twins):
+            found = twins
+        self._add(node, found, Relation.SHARED if len(found) > 1 else _kept(node, found[0]), Confidence.EXACT)
+
+    def _origins(self, node: Node) -> list[int]:
+        """The classes before that may be what a node hands on: what is known, and what its name says if that fits."""
+        place = self._after.of[node.outputs[0]]
+        known = self._anchors.get(place)
+        named = self._before.of.get(node.outputs[0], NOTHING)
+        fits = known != NOTHING and known in self._before.made_from(named)
+        return [known, *self._anchors.also.get(place, ()), *([named] if fits else [])]
+
+    def _mark_parts(self) -> None:
+        """Nodes that read each other in the place of one node do a part of its work each."""
+        heirs: dict[str, list[Node]] = {}
+        for node in self._after.nodes:
+            link = self._found.get(node.key)
+            if link is not None and len(link.sources) == 1:
+                heirs.setdefault(link.sources[0], []).append(node)
+        for nodes in heirs.values():
+            for node in self._joined(nodes) if len(nodes) > 1 else ():
+                for twin in self._after.twins[node.key]:
+                    self._found[twin.key] = replace(self._found[twin.key], relation=Relation.SPLIT)
+
+    def _joined(self, nodes: Sequence[Node]) -> list[Node]:
+        """Those that read what another one makes, or make what another one reads."""
+        made = {place for node in nodes for place in self._after.outputs(node)}
+        read = {place for node in nodes for place in self._after.inputs(node)}
+        return [
+            node
+            for node in nodes
+            if not made.isdisjoint(self._after.inputs(node)) or not read.isdisjoint(self._after.outputs(node))
+        ]
 
     def _link_rest(self) -> None:
         """What a tool brought along belongs to its neighbours."""

@@ -122,7 +122,7 @@ class Matching:
         """
         if self.anchors.agreement(node, origin) is not None:
             return True
-        return certain and node.attributes == origin.attributes and self.anchors.is_same_work(node, origin)
+        return certain and node.attributes == origin.attributes and self.anchors.may_be_same_work(node, origin)
 
     # by what a node reads
 

@@ -47,7 +47,9 @@ class NameLinker:
                 if other == NOTHING or other in self._before.constants:
                     continue
                 place = self._after.of[value]
-                if place not in self._after.constants and found.setdefault(place, other) != other:
+                if place in self._after.constants or found.setdefault(place, other) == other:
+                    continue
+                if found[place] not in self._before.made_from(other):  # else what lay between is gone
                     torn.add(place)
         return {place: other for place, other in found.items() if place not in torn}
 
@@ -55,9 +57,12 @@ class NameLinker:
         maker, origin = self._after.makers.get(place), self._before.makers.get(other)
         if maker is None or origin is None:
             return False
-        hinted = {self._hints[read] for read in self._after.inputs(maker) if read in self._hints}
+        hints = {read: self._hints[read] for read in self._after.inputs(maker) if read in self._hints}
+        hinted = set(hints.values())
         if family(maker.op_type) == family(origin.op_type):
-            return not hinted.isdisjoint(self._before.inputs(origin))
+            return not hinted.isdisjoint(self._before.inputs(origin)) or any(
+                self._are_joined(one, place) for one in hints
+            )
         # A node that does by itself what several did: all that it reads is somewhere above.
         return bool(hinted) and hinted <= self._near_above(origin)
 
@@ -76,9 +81,22 @@ class NameLinker:
         for reader in self._after.readers_of(place):
             for made in self._after.outputs(reader):
                 origin = self._before.makers.get(self._hints.get(made, _UNKNOWN))
-                if origin is not None and other in self._before.inputs(origin):
+                if origin is not None and (other in self._before.inputs(origin) or self._are_joined(place, made)):
                     return True
         return False
+
+    def _are_joined(self, upper: int, lower: int) -> bool:
+        """Whether two nodes are the same under their names, and what lay between them is gone."""
+        if not (self._is_same(upper) and self._is_same(lower)):
+            return False
+        read = self._before.inputs(self._before.makers[self._hints[lower]])
+        return any(self._hints[upper] in self._before.made_from(one) for one in read)
+
+    def _is_same(self, place: int) -> bool:
+        maker, origin = self._after.makers.get(place), self._before.makers.get(self._hints[place])
+        if maker is None or origin is None:
+            return False
+        return (maker.op_type, maker.attributes) == (origin.op_type, origin.attributes)
 
     def _common_prefix(self) -> str:
         """What a tool put before every name, if it did."""

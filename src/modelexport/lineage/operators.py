@@ -28,10 +28,12 @@ _PASSING = frozenset(
     }
 )
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_MOVES = frozenset({"Slice", "Expand", "Tile", "Pad"})
+_LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "MatMul", "Gemm", "Conv"})
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min", "Sum", "Mean", "Equal"})
 _PREFIXES = ("DynamicQuantize", "QLinear", "Nhwc", "Fused", "Simplified", "Quick", "Fast", "Bias", "Skip")
 _SUFFIXES = ("IntegerToFloat", "Integer", "NBits")
-_SAME_WORK = {"Gemm": "MatMul", "QGemm": "MatMul", "QAttention": "Attention"}
+_SAME_WORK = {"CastLike": "Cast", "Gemm": "MatMul", "QGemm": "MatMul", "QAttention": "Attention"}
 
 
 def is_passing(node: Node) -> bool:
@@ -47,6 +49,16 @@ def is_view(node: Node) -> bool:
 def is_rearranging(node: Node) -> bool:
     """Whether the numbers stay as they are, perhaps in another order."""
     return is_view(node) or node.op_type == "Transpose"
+
+
+def is_moving(node: Node) -> bool:
+    """Whether the numbers are those of the first input, perhaps not all of them or more than once."""
+    return is_view(node) or node.op_type in _MOVES
+
+
+def is_linear(node: Node) -> bool:
+    """Whether what a node does with constants can be done by the weights of the node before it."""
+    return node.op_type in _LINEAR
 
 
 def is_commutative(family: str) -> bool:

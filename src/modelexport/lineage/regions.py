@@ -77,8 +77,9 @@ class Regions:
         return (*self._ahead(node, work), *(behind if len(behind) <= _STEPS else (work,)))
 
     def _ahead(self, node: Node, work: Node) -> tuple[Node, ...]:
-        """What lay between a node's work and what it reads now, if all of that is known."""
-        if not all(place in self._anchors for place in self._after.data_inputs(node)):
+        """What lay between a node's work and what it reads now, if all of that is known or it reads more than before."""
+        read = self._after.data_inputs(node)
+        if len(read) <= len(self._before.data_inputs(work)) and not all(place in self._anchors for place in read):
             return ()
         heads = frozenset(place for place in self._before.data_inputs(work) if place not in self._alive)
         found = tuple(one for one in self._region(heads, frozenset()) if one.key not in self._done)
