@@ -77,7 +77,7 @@ class Regions:
         return (*self._ahead(node, work), *(behind if len(behind) <= _STEPS else (work,)))
 
     def _ahead(self, node: Node, work: Node) -> tuple[Node, ...]:
-        """What lay between a node's work and what it reads now, if all of that is known or it reads more than before."""
+        """What lay between a node's work and what it reads now, if that is known or it reads more than before."""
         read = self._after.data_inputs(node)
         if len(read) <= len(self._before.data_inputs(work)) and not all(place in self._anchors for place in read):
             return ()
