@@ -98,8 +98,15 @@ class Truth:
         origin = self.origin(node)
         if origin is None:
             return set()
-        same = [key for key in self.work(node) if self._numbers(key) == self._numbers(origin.key) is not None]
-        return {origin.key, *same}
+        found, here = {origin.key}, origin
+        while self._is_idle(here.key):
+            made = self._numbers(here.key)
+            read = next(value for value in here.inputs if self._numbers(value) == made)
+            if read not in self._before.producers:
+                break
+            here = self._before.producers[read]
+            found.add(here.key)
+        return found
 
     def modules(self, node: Node) -> set[ModuleCall]:
         """The modules that may be named for a node; none if names do not tell.
@@ -133,6 +140,8 @@ class Truth:
         read = {self._known(value) for value in node.inputs if value in after}
         if None in read:
             return []
+        # What made the same as one of these may have been merged with it.
+        same = {self._numbers(value) for value in read if value is not None} - {None}
         found: dict[str, None] = {}
         waiting = [origin]
         while waiting:
@@ -141,6 +150,7 @@ class Truth:
                 continue
             found[one.key] = None
             above = [value for value in one.inputs if value in before and value not in read]
+            above = [value for value in above if self._numbers(value) not in same]
             if len(found) > _LARGEST or any(value not in self._before.producers for value in above):
                 return []  # the tool computes it from something else
             waiting += (self._before.producers[value] for value in above)

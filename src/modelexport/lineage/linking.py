@@ -17,7 +17,7 @@ from modelexport.lineage.constants import ConstantLinker
 from modelexport.lineage.ends import anchor_ends
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.names import NameLinker
-from modelexport.lineage.operators import family, is_linear, is_rearranging, is_view
+from modelexport.lineage.operators import family, is_linear, is_moving, is_rearranging, is_view
 from modelexport.lineage.regions import Regions
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
@@ -76,7 +76,7 @@ class Linker:
                 self._link_region(twins, self._left_to_quantizers(node, regions.sources[node.key]))
         self._link_merged()
         self._link_idle()
-        self._link_views()
+        self._link_dropped()
         self._link_weights()
         for node in late:
             self._link_rearranging(node, regions.sources[node.key])
@@ -109,6 +109,7 @@ class Linker:
 
     def _link_rearranging(self, node: Node, region: Sequence[Node]) -> None:
         """It took the place of others of its kind that are gone; else it serves whoever made or reads the value."""
+        region = self._beside(node, region)
         alike = [one for one in region if one.op_type == node.op_type]
         gone = [one for one in region if one.key not in self._covered]
         found = [one for one in gone if one in alike] or [one for one in gone if is_rearranging(one)] or alike or gone
@@ -118,25 +119,57 @@ class Linker:
             for twin in self._after.twins[node.key]:
                 self._join(twin, self._makers(twin))
 
+    def _beside(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
+        """Those of a region that a node may stand for: what moved the value that it reads, or the one that it makes."""
+        result = self._anchors.get(self._after.result(node))
+        if result == NOTHING:
+            return region
+        read = {self._anchors.get(place) for place in self._after.data_inputs(node)} - {NOTHING}
+        found: list[Node] = []
+        waiting = [self._before.makers.get(result)]
+        while waiting:
+            one = waiting.pop()
+            if one in region and one is not None and one not in found and is_rearranging(one):
+                found.append(one)
+                waiting += map(self._before.makers.get, self._before.content(one))
+        made = set(read)
+        for one in sorted(region, key=lambda other: other.position):
+            if is_rearranging(one) and one not in found and not made.isdisjoint(self._before.content(one)):
+                found.append(one)
+                made.update(self._before.outputs(one))
+        work = self._before.makers.get(result)
+        return found or ([work] if work in region and work is not None else [])
+
     def _link_twins(self, mine: Sequence[Node], theirs: Sequence[Node], confidence: Confidence) -> None:
         """Equal nodes by name, or each to each in their order; if some are gone, the others stand for all."""
-        if len(mine) == len(theirs):
-            left = {node.key: node for node in theirs}
-            told = {node.key: self._told(node, theirs) for node in mine} if len(mine) > 1 else {}
-            for node in sorted(mine, key=lambda one: one.key not in told or told[one.key] is None):
-                wanted = told.get(node.key)
-                origin = left.pop(wanted if wanted in left else next(iter(left)))
-                self._add(node, [origin], _kept(node, origin), confidence)
+        mine = [node for node in mine if len(mine) == 1 or not self._link_named(node, theirs)]
+        if len(mine) != len(theirs):
+            for node in mine:
+                relation = Relation.SHARED if len(theirs) > 1 else _kept(node, theirs[0])
+                self._add(node, theirs, relation, confidence)
             return
-        for node in mine:
-            relation = Relation.SHARED if len(theirs) > 1 else _kept(node, theirs[0])
-            self._add(node, theirs, relation, confidence)
+        left = {node.key: node for node in theirs}
+        told = {node.key: self._told(node, theirs) for node in mine} if len(mine) > 1 else {}
+        for node in sorted(mine, key=lambda one: told.get(one.key) is None):
+            wanted = told.get(node.key)
+            like = (key for key, one in left.items() if bool(one.graph) == bool(node.graph))
+            origin = left.pop(wanted if wanted in left else next(like, next(iter(left))))
+            self._add(node, [origin], _kept(node, origin), confidence)
+
+    def _link_named(self, node: Node, theirs: Sequence[Node]) -> bool:
+        """Link one of several equal nodes to the one of its name, if that was not equal to them before."""
+        named = self._before.graph.by_key.get(node.key)
+        if named is None or named in theirs or (named.op_type, named.attributes) != (node.op_type, node.attributes):
+            return False
+        self._add(node, [named], Relation.KEPT, Confidence.STRONG)
+        return True
 
     def _told(self, node: Node, twins: Sequence[Node]) -> str | None:
-        """Which of several equal nodes this one is: by name, or by what reads it."""
-        keys = {twin.key for twin in twins}
-        if node.key in keys:
+        """Which of several equal nodes this one is: by name, or by what reads it. Those in bodies are in bodies."""
+        if any(twin.key == node.key for twin in twins):
             return node.key
+        alike = [twin for twin in twins if bool(twin.graph) == bool(node.graph)]
+        keys = {twin.key for twin in alike or twins}
         before = self._before.graph
         votes = Counter(
             above.key
@@ -180,14 +213,16 @@ class Linker:
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._extend(self._after.graph.by_key[key], gone)
 
-    def _link_views(self) -> None:
-        """A view of what another view read does the work of both."""
+    def _link_dropped(self) -> None:
+        """Who reads what another node read has taken that one in. A view does nothing, but for another view."""
         for key, origin in self._matching.matches.items():
             node = self._after.graph.by_key[key]
-            if is_view(node):
-                here, there = self._after.inputs(node)[0], self._before.inputs(origin)[0]
+            for here, there in zip(self._after.inputs(node), self._before.inputs(origin), strict=False):
+                if NOTHING in (here, there) or self._anchors.get(here) in (there, NOTHING):
+                    continue
                 between = self._between(self._anchors.get(here), there)
-                self._extend(node, [one for one in between if is_view(one) and one.key not in self._covered])
+                gone = [one for one in between if one.key not in self._covered]
+                self._extend(node, [one for one in gone if (is_view(one) if is_view(node) else self._is_plain(one))])
 
     def _link_weights(self) -> None:
         """Who reads a weight has a part in the work of the node that read it, if there was only one."""
@@ -227,6 +262,11 @@ class Linker:
     def _is_lost(self, place: int) -> bool:
         """Whether a constant that is no mere number is in the graph before alone."""
         return self._before.size(place) > 1 and place not in self._alive
+
+    def _is_plain(self, origin: Node) -> bool:
+        """Whether a node changes numbers, and has none of its own."""
+        moves = is_moving(origin) or is_rearranging(origin)
+        return not moves and not self._before.constant_inputs(origin)
 
     def _is_activation(self, origin: Node) -> bool:
         """Whether a quantizer can do what a node did, by cutting off: it has no numbers of its own but limits."""

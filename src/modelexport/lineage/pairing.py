@@ -46,8 +46,8 @@ def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Ite
         more = len(mine) > len(theirs)
         for place, other in zip(mine, theirs, strict=False):
             # What reads more has taken in what put values together, and none of these is what that made.
-            certain = not (more and _is_joined(other, anchors))
-            yield from _in_like_places(node, place, other, anchors, certain=certain)
+            if not (more and _is_joined(other, anchors)):
+                yield from _in_like_places(node, place, other, anchors)
         yield from _behind_joints(node, theirs, anchors, done) if more else ()
 
 
@@ -160,22 +160,19 @@ def _distance(other: int, origin: Node, anchors: Anchors) -> int | None:
     return None
 
 
-def _in_like_places(reader: Node, place: int, other: int, anchors: Anchors, *, certain: bool) -> Iterator[Pair]:
-    """Two values that different operators read: one of these may do what the other's neighbours did.
-
-    certain  whether they are the same if nothing better is found
-    """
+def _in_like_places(reader: Node, place: int, other: int, anchors: Anchors) -> Iterator[Pair]:
+    """Two values that different operators read: one of these may do what the other's neighbours did."""
     maker, origin = anchors.after.makers.get(place), anchors.before.makers.get(other)
     same = None if maker is None else _same_above(place, maker, other, anchors)
     if maker is None or origin is None:
-        yield from [Pair(place, other)] if certain else []
+        yield Pair(place, other)
     elif same is not None:
         yield same if _has_taken_in(reader, maker, same, anchors) else Pair(place, other)
-    elif certain:
+    else:
         yield Pair(place, other)
         if is_rearranging(maker) and not is_rearranging(origin):
             for read in anchors.after.data_inputs(maker)[:1]:
-                yield from _in_like_places(reader, read, other, anchors, certain=True)
+                yield from _in_like_places(reader, read, other, anchors)
 
 
 def _has_taken_in(reader: Node, maker: Node, pair: Pair, anchors: Anchors) -> bool:
