@@ -9,11 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from onnx import TensorProto
+
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.operators import family, is_commutative, is_moving, is_passing, is_random
 
 # In the place of an input or output that is left out.
 NOTHING = -1
+# Values that a weight was ever seen to be computed from, with room to spare.
+_MOST_CONSTANTS = 64
+_FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 # Nodes in a row that tools are known to drop.
 _STEPS = 4
 
@@ -89,6 +94,24 @@ class Classes:
         """How many elements a constant has; 0 if that is not known."""
         tensor = self.graph.initializers.get(self.names.get(place, ""))
         return 0 if tensor is None else math.prod(tensor.shape)
+
+    def weights(self, node: Node) -> Iterator[int]:
+        """The weights that a node reads, be it through nodes that work on constants alone."""
+        waiting, seen = list(self.inputs(node)), set[int]()
+        while waiting and len(seen) < _MOST_CONSTANTS:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if place in self.constants and self.is_weight(place):
+                yield place
+            elif place in self.fixed and place in self.makers:
+                waiting += self.inputs(self.makers[place])
+
+    def is_weight(self, place: int) -> bool:
+        """Whether a constant holds several numbers that are no places or sizes."""
+        tensor = self.graph.initializers.get(self.names.get(place, ""))
+        return tensor is not None and tensor.dtype in _FLOATS and math.prod(tensor.shape) > 1
 
     def content(self, node: Node) -> list[int]:
         """What the numbers that a node makes come from: no shapes and places, and nothing that is always the same."""

@@ -39,7 +39,7 @@ def matched(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) ->
         node, origin = matching.after.makers.get(place), matching.before.makers.get(other)
         if place in matching.anchors or node is None or origin is None:
             continue
-        if matching.anchors.agreement(node, origin) is not None:
+        if matching.anchors.agreement(node, origin) is not None or matching.share_weight(node, origin):
             matching.anchor(place, other)
             matching.settle()
     matching.guess()
@@ -225,15 +225,26 @@ class Linker:
                 self._extend(node, [one for one in gone if (is_view(one) if is_view(node) else self._is_plain(one))])
 
     def _link_weights(self) -> None:
-        """Who reads a weight has a part in the work of the node that read it, if there was only one."""
+        """Who reads a weight has a part in the work of the node that read it, if there was only one that is gone."""
+        still_there = frozenset(origin.key for origin in self._matching.matches.values())
         for node in self._after.nodes:
-            for place in self._after.constant_inputs(node):
-                if place not in self._anchors or self._after.size(place) == 1 or node.key not in self._found:
+            for place in self._after.weights(node) if node.key in self._found else ():
+                if place not in self._anchors:
                     continue
-                readers = self._anchors.readers_before(place)
-                twins = self._before.twins_of(readers[0]) if len(readers) == 1 else []
+                sources = [self._before.graph.by_key[key] for key in self._found[node.key].sources]
+                gone = [one for one in self._anchors.readers_before(place) if one.key not in still_there]
+                beside = [one for one in gone if len(gone) == 1 or self._is_beside(one, sources)]
+                twins = self._before.twins_of(beside[0]) if len(beside) == 1 else []
                 if not {twin.key for twin in twins}.intersection(self._found[node.key].sources):
                     self._extend(node, twins)
+
+    def _is_beside(self, node: Node, others: Sequence[Node]) -> bool:
+        """Whether a node reads what one of others makes, or makes what it reads."""
+        made, read = set(self._before.outputs(node)), set(self._before.inputs(node))
+        return any(
+            not read.isdisjoint(self._before.outputs(one)) or not made.isdisjoint(self._before.inputs(one))
+            for one in others
+        )
 
     def _extend(self, node: Node, gone: Sequence[Node], relation: Relation = Relation.FUSED) -> None:
         if gone and node.key in self._found:

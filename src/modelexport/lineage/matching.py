@@ -260,7 +260,7 @@ class Matching:
                 return place
             following = absorbed or readers
             if len(following) != 1:
-                break
+                return place if sure and node.op_type == origin.op_type else NOTHING  # it cannot have taken in both
             rest = set(self.before.data_inputs(following[0])) - {place}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return place if sure and any(rest <= self._known(reader) for reader in direct) else NOTHING
@@ -280,6 +280,12 @@ class Matching:
                 break
             place = self.after.result(readers[0])
         return False
+
+    def share_weight(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads a weight that another one read."""
+        theirs = [place for place in self.before.constant_inputs(origin) if self.before.is_weight(place)]
+        mine = (self.anchors.get(place) for place in self.after.weights(node) if place in self.anchors)
+        return any(self.anchors.is_like(place, theirs) for place in mine)
 
     def _weights(self, node: Node) -> Iterator[int]:
         """What is known of the constants that a node reads."""
@@ -328,8 +334,11 @@ def _is_alone(kind: str, crowd: list[Node]) -> bool:
 
 def _behind_views(readers: Iterable[Node], classes: Classes) -> Iterator[Node]:
     """What reads a value in the end, be it in another shape."""
-    for reader in readers:
-        if is_view(reader):
-            yield from _behind_views(classes.readers_of(classes.result(reader))[:_CROWD], classes)
-        else:
+    waiting = [(reader, 0) for reader in readers]
+    while waiting:
+        reader, steps = waiting.pop(0)
+        if not is_view(reader):
             yield reader
+        elif steps < _STEPS:
+            following = classes.readers_of(classes.result(reader))[:_CROWD]
+            waiting += [(one, steps + 1) for one in following]
