@@ -16,7 +16,7 @@ from corpus.outcome import EXPORTERS
 
 from matrix.page import PAGE, page, targets
 from matrix.plan import CHAINS, ROWS
-from matrix.running import run_all
+from matrix.running import Export, Workers
 from matrix.score import Result
 
 _WORK = Path(__file__).parents[1] / "build" / "lineage"
@@ -26,14 +26,14 @@ def main() -> int:
     options = _parser().parse_args()
     if not options.resume:
         shutil.rmtree(_WORK, ignore_errors=True)
-    subjects = [(row, exporter) for row in options.rows or ROWS for exporter in options.exporter or EXPORTERS]
+    exports = [Export(row, exporter) for row in options.rows or ROWS for exporter in options.exporter or EXPORTERS]
     results: list[Result] = []
-    for found in run_all(subjects, options.tool or CHAINS, _WORK, options.jobs):
+    for found in Workers(options.tool or CHAINS, _WORK, options.jobs).run(exports):
         results += found
-        _tell(found, len(results) // len(found), len(subjects))
+        _tell(found, len(results) // len(found), len(exports))
     if not (options.rows or options.tool or options.exporter):
-        order = {subject: place for place, subject in enumerate(subjects)}
-        results.sort(key=lambda one: order[one.row, one.exporter])
+        order = {export: place for place, export in enumerate(exports)}
+        results.sort(key=lambda one: order[Export(one.row, one.exporter)])
         PAGE.write_text(page(results), encoding="utf-8")
     return _verdict([result for result in results if result.scores])
 

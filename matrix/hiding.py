@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 _SEED = 0
+_Noted = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,10 @@ class Hidden:
 
 
 def hide(model: onnx.ModelProto, share: float) -> Hidden:
-    """Take a share of the names of all values but inputs and outputs, and everything that is written on nodes."""
+    """Take a share of the names of all values but inputs and outputs, all names of nodes, and all notes."""
     hidden = onnx.ModelProto()
     hidden.CopyFrom(model)
-    del hidden.metadata_props[:]
+    _clear_notes(hidden)
     ends = {value.name for value in (*hidden.graph.input, *hidden.graph.output)}
     names = sorted(set(_made(hidden.graph)) - ends)
     gone = random.Random(_SEED).sample(names, int(len(names) * share))
@@ -33,11 +34,12 @@ def hide(model: onnx.ModelProto, share: float) -> Hidden:
 
 
 def _made(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names of weights and of whatever nodes make, in bodies too."""
+    """The names of weights and of whatever nodes make, in bodies too, and of what bodies are given."""
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from filter(None, node.output)
         for body in _bodies(node):
+            yield from (value.name for value in body.input)
             yield from _made(body)
 
 
@@ -50,18 +52,23 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     del graph.value_info[:]
-    for tensor in graph.initializer:
-        tensor.name = names.get(tensor.name, tensor.name)
-    for value in (*graph.input, *graph.output):
+    _clear_notes(graph)
+    values: list[onnx.TensorProto | onnx.ValueInfoProto] = [*graph.initializer, *graph.input, *graph.output]
+    for value in values:
         value.name = names.get(value.name, value.name)
+        _clear_notes(value)
     for node in graph.node:
         node.name = ""
-        del node.metadata_props[:]
-        node.doc_string = ""
+        _clear_notes(node)
         node.input[:] = _renamed(node.input, names)
         node.output[:] = _renamed(node.output, names)
         for body in _bodies(node):
             _rename(body, names)
+
+
+def _clear_notes(holder: _Noted) -> None:
+    holder.ClearField("metadata_props")
+    holder.ClearField("doc_string")
 
 
 def _renamed(values: Iterable[str], names: Mapping[str, str]) -> list[str]:

@@ -162,8 +162,8 @@ def _exceptions(results: Sequence[Result]) -> Table:
     odd = [result for result in results if result.outcome is not Outcome.OK]
     groups = _grouped(odd, _reason)
     rows = tuple(
-        (*map(str, reason[:2]), _plain(reason[2]), ", ".join(f"{one.row} ({one.exporter})" for one in group))
-        for reason, group in sorted(groups.items())
+        (chain, outcome, _plain(message), ", ".join(dict.fromkeys(f"{one.row} ({one.exporter})" for one in group)))
+        for (chain, outcome, message), group in sorted(groups.items())
     )
     text = (
         "A tool that fails made nothing. What is broken or changed was relinked and scored all the same; its values "
@@ -187,7 +187,7 @@ def _grouped(results: Iterable[Result], key: Callable[[Result], _Key]) -> dict[_
 
 
 def _plain(message: str) -> str:
-    return message.replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(message.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _share(part: int, whole: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import onnx
@@ -36,15 +36,28 @@ def relink_model(ancestor: Ancestor, model: onnx.ModelProto) -> Relinked:
     return Relinked(graph, lineage, inherited(ancestor.record, lineage, graph, "matrix"))
 
 
+Relinker = Callable[[Ancestor, onnx.ModelProto], Relinked]
+
+
 class Scorer:
     """
     wrong  a line about each node that was not found, is credited wrongly or makes something else
     """
 
     def __init__(
-        self, ancestor: Ancestor, made: onnx.ModelProto, values: tuple[Values, Values], *, lossy: bool
+        self,
+        ancestor: Ancestor,
+        made: onnx.ModelProto,
+        values: tuple[Values, Values],
+        *,
+        lossy: bool,
+        relinker: Relinker = relink_model,
     ) -> None:
-        """values  of both graphs, by their own names; of a file that cannot be run, none"""
+        """
+        values    of both graphs, by their own names; of a file that cannot be run, none
+        relinker  who is scored
+        """
+        self._relinker = relinker
         self._ancestor, self._made, self._values, self._lossy = ancestor, made, values, lossy
         self._after = index_model(made)
         self._truth = Truth((ancestor.graph, values[0]), (self._after, values[1]), ancestor.record)
@@ -53,7 +66,7 @@ class Scorer:
     def score(self, share: float) -> Score:
         """With a share of names hidden."""
         hidden = hide(self._made, share)
-        found = relink_model(self._ancestor, hidden.model)
+        found = self._relinker(self._ancestor, hidden.model)
         total = Score()
         for node, other in self._pairs(found):
             counts = not share or node.outputs[0].rpartition("|")[2] in hidden.names
@@ -82,7 +95,8 @@ class Scorer:
         contains = not self._truth.origins(node).isdisjoint(link.sources)
         wanted = self._truth.modules(node)
         credited = found.record.nodes[other.key].attribution.ancestor
-        module = bool(wanted) and (credited in wanted or self._truth.are_merged(node, link.sources))
+        possible = {*wanted, self._truth.merged(node, link.sources)} if wanted else set()
+        module = credited is not None and credited in possible
         if not contains:
             self._say(share, node, f"is {origin.op_type} {origin.key}, not {link.relation} from {link.sources[:3]}")
         elif wanted and not module:

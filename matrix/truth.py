@@ -6,7 +6,7 @@ a node does is everything between the named values that it reads and the one tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -118,10 +118,15 @@ class Truth:
         told += [whole] if whole else []
         return {call for call in map(self._module, told) if call is not None}
 
-    def are_merged(self, node: Node, sources: Sequence[str]) -> bool:
-        """Whether all that a node is said to stand for made the same as the true one, and is gone otherwise."""
+    def merged(self, node: Node, sources: Collection[str]) -> ModuleCall | None:
+        """The module around all that a node is said to stand for besides the true one.
+
+        None if there are no others, or if not all of them made the same as the true one and are gone otherwise.
+        """
         origin = self.origin(node)
-        return origin is not None and {origin.key, *self._merged(origin.key)}.issuperset(sources)
+        if origin is None or not set(sources) - {origin.key}:
+            return None
+        return self._module(sources) if {origin.key, *self._merged(origin.key)}.issuperset(sources) else None
 
     def owners(self, node: Node) -> frozenset[ModuleCall]:
         """Every module that a node works for; none if names do not tell. What did nothing is nobody's work."""

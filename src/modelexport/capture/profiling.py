@@ -63,7 +63,8 @@ def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
         ) from error
     events, spans = _read(written)
     counted = spans[request.warmup :]
-    return ProfiledRun(events, counted, tuple(session.get_providers()))
+    ran = tuple(dict.fromkeys(event.provider for event in events if event.provider))
+    return ProfiledRun(events, counted, ran or tuple(session.get_providers()))
 
 
 def _providers(runtime: Any, wanted: Sequence[str]) -> list[str]:

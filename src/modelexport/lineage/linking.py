@@ -341,8 +341,10 @@ class Linker:
         ]
 
     def _link_rest(self) -> None:
-        """What a tool brought along belongs to its neighbours."""
+        """What a tool brought along belongs to its neighbours. What comes from another model does not."""
         left = [node for node in self._after.graph.nodes if node.key not in self._found]
+        foreign = self._foreign(left)
+        left = [node for node in left if node.key not in foreign]
         for node in reversed(left):
             if not self._is_handed_on(node):
                 self._join(node, self._readers(node))
@@ -355,6 +357,22 @@ class Linker:
             if len(waiting) == len(left):
                 break
             left = waiting
+
+    def _foreign(self, left: Sequence[Node]) -> set[str]:
+        """Nodes with weights that nobody knows, before or behind everything that is known."""
+        graph = self._after.graph
+        fed, used = set(self._found), set(self._found)
+        for node in graph.nodes if left else ():
+            if any(one.key in fed for one in graph.predecessors(node)):
+                fed.add(node.key)
+        for node in reversed(graph.nodes) if left else ():
+            if any(one.key in used for one in graph.successors(node)):
+                used.add(node.key)
+        outside = [node for node in left if not (node.key in fed and node.key in used)]
+        return {node.key for node in outside if self._has_unknown_weight(node)}
+
+    def _has_unknown_weight(self, node: Node) -> bool:
+        return any(place not in self._anchors for place in self._after.weights(node))
 
     def _is_handed_on(self, node: Node) -> bool:
         """A quantizer or cast of something computed belongs to who computed it."""

@@ -21,6 +21,8 @@ from modelexport.record.provenance import Provenance
 from modelexport.record.verification import AttributionProof, NodeProof, Verdict
 
 _NOBODY: Frontier = frozenset()
+# Domains of operators whose results have channels in another order, and some more of them to fill up a block.
+_OWN_LAYOUTS = frozenset({"com.microsoft.nchwc"})
 # In the place of modules that made the same: a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
@@ -193,7 +195,7 @@ class Court:
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if owners <= beside and not heard.passers:
             return Verdict.NOT_PROVABLE, "beside a node that does the work of several modules", beside
-        return self._misplaced(owners, heard, under)
+        return self._misplaced(node, heard, under)
 
     def _fused_beside(self, node: Node) -> Frontier:
         """The owners of neighbours that do the work of several modules: their values show the last of these only."""
@@ -204,8 +206,11 @@ class Court:
                 found.update(owners)
         return frozenset(found)
 
-    def _misplaced(self, owners: Frontier, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
+    def _misplaced(self, node: Node, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
         """A node that says something, and not that it is its owner's."""
+        owners = frozenset(self._provenance.nodes[node.key].attribution.owners)
+        if node.domain in _OWN_LAYOUTS:
+            return Verdict.NOT_PROVABLE, "kept in a layout of ONNX Runtime's own", under
         if heard.passers and not heard.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
         if heard.new and under and not owners & under:

@@ -34,7 +34,8 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
     yield from (plain(line, "dim") for line in _facts(file))
     if not file.matches_record:
         yield Text(
-            "The graph was changed after export: nodes that the record does not know have no module.",
+            "The graph was changed after export: nodes that the record does not know have no module. "
+            "`modelexport relink` finds out where they come from.",
             "yellow",
         )
     if analysis.filter_tag:

@@ -115,7 +115,9 @@ def _covered(found: Consistency) -> str:
     if found.folded:
         told.append(f"{len(found.folded)} became constants")
     if found.removed:
-        told.append(f"{len(found.removed)} were removed ({some_of(found.removed)})")
+        told.append(
+            f"{len(found.removed)} {'was' if len(found.removed) == 1 else 'were'} removed ({some_of(found.removed)})"
+        )
     return f"of {counted(found.nodes, 'node')} before that work on the inputs, {', '.join(told)}"
 
 
