@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +26,20 @@ from corpus.manifest import read_rows
 import modelexport as mx
 from matrix.plan import PREFIX, is_lossy, run_chain
 from matrix.score import SHARES, Outcome, Result
-from matrix.scoring import Scorer, relink_model
+from matrix.scoring import Relinked, Scorer, relink_model
 from matrix.truth import Values
 from matrix.values import run_values
 from modelexport.api.opening import open_file
-from modelexport.api.relink import Ancestor, ancestor_in, planted_ancestor
+from modelexport.api.relink import ancestor_in, planted_ancestor
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import ExportFailed, ModelExportError
 from modelexport.graph.model_file import open_model
 from modelexport.proving.measure import measure
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.verification import Tolerance
 from modelexport.tools.models import read_whole
+
+Owners = Mapping[str, frozenset[ModuleCall]]
 
 BEFORE = "before.onnx"
 # Seconds for one chain. A tool may hang in C, where only the system can end it.
@@ -118,7 +121,7 @@ class Subject:
             outcome, message = Outcome.BROKEN, _told(error, str(made.parent))
         scorer = Scorer(self._ancestor, model, (self._values, after), lossy=is_lossy(result.chain))
         scores = {share: scorer.score(share) for share in SHARES}
-        planted, alone = self._alone(made, model)
+        planted, alone = self._alone(made, model, owners_of(scorer.named))
         wrong = tuple(scorer.wrong[:_WRONG])
         head = (result.row, result.exporter, result.chain)
         return Result(*head, outcome, message, scores, planted, alone, wrong)
@@ -136,19 +139,22 @@ class Subject:
                 return Outcome.CHANGED, f"{name} differs by {difference.max_abs:.2g}"
         return Outcome.OK, ""
 
-    def _alone(self, made: Path, model: onnx.ModelProto) -> tuple[bool, tuple[int, int]]:
-        """From the record inside the file: whether it is there, and how many nodes get the same modules from it."""
+    @staticmethod
+    def _alone(made: Path, model: onnx.ModelProto, theirs: Owners) -> tuple[bool, tuple[int, int]]:
+        """From the record inside the file: whether it is there, and how many nodes get the same modules from it.
+
+        theirs  the modules of each node, from the file before
+        """
         try:
             planted = planted_ancestor(open_file(made))
         except ModelExportError:
             return False, (0, 0)
-        mine, theirs = (self._owners(ancestor, model) for ancestor in (planted, self._ancestor))
+        mine = owners_of(relink_model(planted, model))
         return True, (sum(mine[key] == theirs[key] for key in theirs), len(theirs))
 
-    @staticmethod
-    def _owners(ancestor: Ancestor, model: onnx.ModelProto) -> dict[str, frozenset[object]]:
-        nodes = relink_model(ancestor, model).record.nodes
-        return {key: frozenset(entry.attribution.owners) for key, entry in nodes.items()}
+
+def owners_of(found: Relinked) -> Owners:
+    return {key: frozenset(entry.attribution.owners) for key, entry in found.record.nodes.items()}
 
 
 def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:

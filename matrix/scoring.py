@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx
 
@@ -63,10 +64,15 @@ class Scorer:
         self._truth = Truth((ancestor.graph, values[0]), (self._after, values[1]), ancestor.record)
         self.wrong: list[str] = []
 
+    @cached_property
+    def named(self) -> Relinked:
+        """With all names that values have."""
+        return self._relinker(self._ancestor, hide(self._made, 0.0).model)
+
     def score(self, share: float) -> Score:
         """With a share of names hidden."""
         hidden = hide(self._made, share)
-        found = self._relinker(self._ancestor, hidden.model)
+        found = self._relinker(self._ancestor, hidden.model) if share else self.named
         total = Score()
         for node, other in self._pairs(found):
             counts = not share or node.outputs[0].rpartition("|")[2] in hidden.names

@@ -191,7 +191,8 @@ class Court:
         if silence := heard.silence or self._trouble or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
         beside = self._fused_beside(node)
-        if not heard.idle and not all(self._takes_part(one, around | beside) for one in owners):
+        moved = heard.idle or node.domain in _OWN_LAYOUTS
+        if not moved and not all(self._takes_part(one, around | beside) for one in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if owners <= beside and not heard.passers:
             return Verdict.NOT_PROVABLE, "beside a node that does the work of several modules", beside
