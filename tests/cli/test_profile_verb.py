@@ -210,7 +210,7 @@ class TestFailures:
     def test_onnxruntime_is_missing(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
         text = refused(folder, capsys, "profile", folder / "bert.onnx", *QUICK)
-        assert "profiling needs onnxruntime" in text
+        assert "needs onnxruntime, which is not installed" in text
         assert "pip install 'modelexport[runtime]'" in text
 
 

@@ -225,18 +225,27 @@ class Linker:
                 self._extend(node, [one for one in gone if (is_view(one) if is_view(node) else self._is_plain(one))])
 
     def _link_weights(self) -> None:
-        """Who reads a weight has a part in the work of the node that read it, if there was only one that is gone."""
+        """Who reads a weight that none of its sources read has a part in the work of the node that read it."""
         still_there = frozenset(origin.key for origin in self._matching.matches.values())
         for node in self._after.nodes:
             for place in self._after.weights(node) if node.key in self._found else ():
-                if place not in self._anchors:
-                    continue
-                sources = [self._before.graph.by_key[key] for key in self._found[node.key].sources]
-                gone = [one for one in self._anchors.readers_before(place) if one.key not in still_there]
-                beside = [one for one in gone if len(gone) == 1 or self._is_beside(one, sources)]
-                twins = self._before.twins_of(beside[0]) if len(beside) == 1 else []
-                if not {twin.key for twin in twins}.intersection(self._found[node.key].sources):
-                    self._extend(node, twins)
+                readers = self._anchors.readers_before(place) if place in self._anchors else []
+                gone = [one for one in readers if one.key not in still_there and not self._is_fixed(one)]
+                if not self._is_among(readers, self._found[node.key].sources):
+                    self._extend(node, self._only_one(gone, node))
+
+    def _is_fixed(self, origin: Node) -> bool:
+        """Whether a node worked on constants alone: what it made is a constant now."""
+        return self._before.result(origin) in self._before.fixed
+
+    def _is_among(self, nodes: Sequence[Node], keys: Sequence[str]) -> bool:
+        return any(twin.key in keys for node in nodes for twin in self._before.twins_of(node))
+
+    def _only_one(self, gone: Sequence[Node], node: Node) -> Sequence[Node]:
+        """With its twins, the one of several nodes that is beside what another is known to do."""
+        sources = [self._before.graph.by_key[key] for key in self._found[node.key].sources]
+        beside = [one for one in gone if len(gone) == 1 or self._is_beside(one, sources)]
+        return self._before.twins_of(beside[0]) if len(beside) == 1 else []
 
     def _is_beside(self, node: Node, others: Sequence[Node]) -> bool:
         """Whether a node reads what one of others makes, or makes what it reads."""
