@@ -40,7 +40,7 @@ _TEXT = (
     "relinker (`matrix/truth.py`).\n\n"
     "Independently, both files are run, and the result of every node that is said to come from others is compared with "
     "theirs: within the tolerance of `verify` where the tool does not change numbers; else it is contradicted if it is "
-    "less than 20 dB near and another tensor is nearer.\n"
+    "less than 20 dB near and another tensor is nearer than that.\n"
 )
 
 

@@ -86,8 +86,9 @@ class Truth:
         """A name may lie: a quantizer that does what came next leaves that one's name to the value before it."""
         mine = self._values_after.get(node.key)
         near = {} if mine is None else {key: self._nearness(key, mine) for key in self._between(node, named)}
-        best = max(near, key=near.__getitem__, default=named.key)
-        return self._before.by_key[best] if near.get(best, 0.0) > near.get(named.key, -np.inf) + _NEARER else named
+        best = self._before.by_key[max(near, key=near.__getitem__, default=named.key)]
+        margin = 0.0 if best.op_type == node.op_type else _NEARER
+        return best if near.get(best.key, 0.0) > near.get(named.key, -np.inf) + margin else named
 
     def _nearness(self, key: str, mine: np.ndarray) -> float:
         array = self._values_before.get(key)

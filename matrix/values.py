@@ -15,7 +15,7 @@ from modelexport.proving.measure import measure
 from modelexport.record.lineage import Lineage, Relation
 from modelexport.record.verification import Tolerance
 
-# Decibels. Above it, nobody would call a tensor another one; below, another tensor has to be nearer.
+# Decibels. Above it, nobody would call a tensor another one; below, another has to be above it, and so much nearer.
 _NEAR = 20.0
 _NEARER = 3.0
 _COMPARED = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN, Relation.FUSED, Relation.SHARED)
@@ -93,8 +93,9 @@ class Comparer:
         return found.sqnr >= _NEAR if self._lossy else found.agrees
 
     def _is_another(self, theirs: Iterable[np.ndarray], mine: np.ndarray) -> bool:
-        """Of fewer bits, numbers may drift far: it is another tensor if another one is nearer."""
+        """Of fewer bits, numbers may drift far: it is another tensor if another one is near, and much nearer."""
         if not self._lossy:
             return True
         best = max(nearness(one, mine) for one in theirs)
-        return any(nearness(one, mine) > best + _NEARER for one in self._values_before.values())
+        enough = max(_NEAR, best + _NEARER)
+        return any(nearness(one, mine) >= enough for one in self._values_before.values())

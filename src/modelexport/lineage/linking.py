@@ -222,7 +222,7 @@ class Linker:
                     continue
                 between = self._between(self._anchors.get(here), there)
                 gone = [one for one in between if one.key not in self._covered]
-                self._extend(node, [one for one in gone if (is_view(one) if is_view(node) else self._is_plain(one))])
+                self._extend(node, [one for one in gone if self._is_taken_in(one, node)])
 
     def _link_weights(self) -> None:
         """Who reads a weight that none of its sources read has a part in the work of the node that read it."""
@@ -283,10 +283,14 @@ class Linker:
         """Whether a constant that is no mere number is in the graph before alone."""
         return self._before.size(place) > 1 and place not in self._alive
 
-    def _is_plain(self, origin: Node) -> bool:
-        """Whether a node changes numbers, and has none of its own."""
-        moves = is_moving(origin) or is_rearranging(origin)
-        return not moves and not self._before.constant_inputs(origin)
+    def _is_taken_in(self, origin: Node, node: Node) -> bool:
+        """Whether the reader of a node that is gone does its work: it is one of the same kind, it has no numbers, or
+        these are in weights that nobody knows."""
+        if is_view(node) or is_moving(origin) or is_rearranging(origin):
+            return is_view(node) and is_view(origin)
+        constants = self._before.constant_inputs(origin)
+        lost = is_linear(origin) and any(self._is_lost(place) for place in constants)
+        return not constants or (lost and self._has_unknown_weight(node))
 
     def _is_activation(self, origin: Node) -> bool:
         """Whether a quantizer can do what a node did, by cutting off: it has no numbers of its own but limits."""

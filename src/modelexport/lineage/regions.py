@@ -38,7 +38,7 @@ class Regions:
         self.sources: dict[str, tuple[Node, ...]] = {}
         for node in self._after.nodes:
             if node.key not in matching.matches:
-                found = self._found(node)
+                found = self._with_siblings(node, self._found(node))
                 if found:
                     self.sources[node.key] = found
 
@@ -88,6 +88,16 @@ class Regions:
     def _works_of_readers(self, node: Node) -> list[Node]:
         readers = (reader for place in self._after.outputs(node) for reader in self._after.readers_of(place))
         return [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
+
+    def _with_siblings(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A node that makes several values is also in the place of what made others of them from the same value."""
+        if sum(place != NOTHING for place in self._after.outputs(node)) < 2:
+            return region
+        read = {self._anchors.get(place) for place in self._after.data_inputs(node)} - {NOTHING}
+        kinds = {one.op_type for one in region if not read.isdisjoint(self._before.data_inputs(one))}
+        beside = (reader for place in read for reader in self._before.readers_of(place)[:_MOST])
+        gone = [one for one in beside if one.op_type in kinds and one.key not in self._done and one not in region]
+        return (*region, *gone)
 
     def _behind(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
         """What of a region depends on a node, and the node itself."""
