@@ -32,7 +32,7 @@ from matrix.values import run_values
 from modelexport.api.opening import open_file
 from modelexport.api.relink import ancestor_in, planted_ancestor
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
-from modelexport.errors import ExportFailed, ModelExportError
+from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
 from modelexport.graph.model_file import open_model
 from modelexport.proving.measure import measure
 from modelexport.record.hierarchy import ModuleCall
@@ -54,15 +54,14 @@ def main() -> None:
     os.chdir(folder)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    if not Path(BEFORE).exists():
-        refusal = _export(row, exporter)
-        if refusal:
-            for chain in chains:
-                _write(Result(row, exporter, chain, Outcome.REFUSED, refusal))
-            return
-    subject = Subject(Path(BEFORE))
+    refusal = "" if Path(BEFORE).exists() else _export(row, exporter)
+    try:
+        subject = None if refusal else Subject(Path(BEFORE))
+    except RuntimeFailed as error:
+        subject, refusal = None, first_line(error.message)
     for chain in chains:
-        _write(subject.attempt(row, exporter, chain))
+        refused = Result(row, exporter, chain, Outcome.REFUSED, refusal)
+        _write(refused if subject is None else subject.attempt(row, exporter, chain))
 
 
 def result_path(folder: Path, chain: str) -> Path:

@@ -17,7 +17,7 @@ class Outcome(StrEnum):
     FAILED   the tool raised an error, or brought its process down
     BROKEN   ONNX Runtime cannot run what it made
     CHANGED  it runs, and returns other numbers, though the tool is not meant to change any
-    REFUSED  torch does not export the model: there is nothing to run tools on
+    REFUSED  torch does not export the model, or ONNX Runtime does not run it: there is nothing to run tools on
     """
 
     OK = "ok"

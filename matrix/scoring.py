@@ -113,8 +113,8 @@ class Scorer:
 
     def _credited(self, share: float, node: Node, record: Provenance, other: Node) -> Score:
         owners = self._truth.owners(node)
-        if len(owners) < 2:
-            return Score()
+        if len(owners) < 2 or not self._values[1]:
+            return Score()  # names alone do not tell what a quantizer does in the place of an activation
         alone = len(record.nodes[other.key].attribution.owners) == 1
         if alone:
             credited = record.nodes[other.key].attribution.owners[0]

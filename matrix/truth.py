@@ -57,10 +57,14 @@ def tells(array: np.ndarray) -> bool:
 
 
 def nearness(one: np.ndarray, other: np.ndarray) -> float:
-    """In decibels, of two tensors that can be told from others; less than anything else if these cannot be compared."""
+    """In decibels, of two tensors that can be told from others; less than anything else if these cannot be compared.
+
+    Means are taken away: many tensors have nearly the same number everywhere, and are not the same for that.
+    """
     if one.size != other.size or not (tells(one) and tells(other)):
         return -np.inf
-    return measure(one.astype(np.float64).ravel(), other.astype(np.float64).ravel(), Tolerance()).sqnr
+    a, b = (array.astype(np.float64).ravel() for array in (one, other))
+    return measure(a - a.mean(), b - b.mean(), Tolerance()).sqnr
 
 
 class Truth:
