@@ -97,7 +97,7 @@ class TestRight:
         assert not found.empty + found.one_only + found.contradicted
 
     def test_a_file_that_cannot_be_run_is_scored_without_values(self) -> None:
-        assert scored(FUSED, ran=False) == replace(scored(FUSED), compared=0)
+        assert scored(FUSED, ran=False) == replace(scored(FUSED), compared=0, several=0)
 
 
 class TestWrong:
