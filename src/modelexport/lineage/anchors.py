@@ -39,6 +39,10 @@ class Anchors:
     def __contains__(self, place: int) -> bool:
         return place in self.known
 
+    def alive(self) -> frozenset[int]:
+        """The classes before that are still there."""
+        return frozenset(self.known.values())
+
     def get(self, place: int) -> int:
         """The class before, or NOTHING."""
         return self.known.get(place, NOTHING)

@@ -8,7 +8,7 @@ known, and for what is left, its neighbours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
@@ -17,6 +17,7 @@ from modelexport.lineage.constants import ConstantLinker
 from modelexport.lineage.ends import anchor_ends
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.names import NameLinker
+from modelexport.lineage.neighbours import Neighbours
 from modelexport.lineage.operators import family, is_linear, is_moving, is_rearranging, is_view
 from modelexport.lineage.regions import Regions
 from modelexport.record.evidence import Confidence
@@ -53,7 +54,8 @@ class Linker:
         self._matching = matching
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
-        self._alive = frozenset(matching.anchors.known.values())
+        self._alive = matching.anchors.alive()
+        self._still_there = matching.still_there()
         self._passing = frozenset(matching.after.passing)
         self._quantizers: dict[int, list[Node]] = {}
         for node in matching.after.passing:
@@ -61,6 +63,7 @@ class Linker:
                 self._quantizers.setdefault(matching.after.inputs(node)[0], []).append(node)
         self._found: dict[str, Link] = {}
         self._covered: set[str] = set()
+        self._neighbours = Neighbours(matching, self._found)
 
     def links(self) -> dict[str, Link]:
         regions = Regions(self._matching)
@@ -82,7 +85,7 @@ class Linker:
             self._link_rearranging(node, regions.sources[node.key])
         self._link_passing()
         self._mark_parts()
-        self._link_rest()
+        self._neighbours.link_rest()
         nothing = Link((), Relation.INTRODUCED, Confidence.NONE)
         return {node.key: self._found.get(node.key, nothing) for node in self._after.graph.nodes}
 
@@ -117,7 +120,7 @@ class Linker:
             self._link_region(self._after.twins[node.key], found)
         elif self._after.result(node) in self._anchors:
             for twin in self._after.twins[node.key]:
-                self._join(twin, self._makers(twin))
+                self._neighbours.join_makers(twin)
 
     def _beside(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """Those of a region that a node may stand for: what moved the value that it reads, or the one that it makes."""
@@ -207,8 +210,7 @@ class Linker:
             # What nobody has taken in did nothing, and is nobody's.
             self._extend(maker, [node for node in gone if self._is_weighed(node, maker)])
             self._leave_to_quantizers(place, [node for node in gone if self._is_activation(node)])
-        still_there = frozenset(origin.key for origin in self._matching.matches.values())
-        for taken, kept in ((self._matching.absorbed, still_there), (self._matching.skipped, covered)):
+        for taken, kept in ((self._matching.absorbed, self._still_there), (self._matching.skipped, covered)):
             for key, origins in taken.items():
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._extend(self._after.graph.by_key[key], gone)
@@ -226,11 +228,10 @@ class Linker:
 
     def _link_weights(self) -> None:
         """Who reads a weight that none of its sources read has a part in the work of the node that read it."""
-        still_there = frozenset(origin.key for origin in self._matching.matches.values())
         for node in self._after.nodes:
             for place in self._after.weights(node) if node.key in self._found else ():
                 readers = self._anchors.readers_before(place) if place in self._anchors else []
-                gone = [one for one in readers if one.key not in still_there and not self._is_fixed(one)]
+                gone = [one for one in readers if one.key not in self._still_there and not self._is_fixed(one)]
                 if not self._is_among(readers, self._found[node.key].sources):
                     self._extend(node, self._only_one(gone, node))
 
@@ -290,7 +291,7 @@ class Linker:
             return is_view(node) and is_view(origin)
         constants = self._before.constant_inputs(origin)
         lost = is_linear(origin) and any(self._is_lost(place) for place in constants)
-        return not constants or (lost and self._has_unknown_weight(node))
+        return not constants or (lost and self._matching.has_unknown_weight(node))
 
     def _is_activation(self, origin: Node) -> bool:
         """Whether a quantizer can do what a node did, by cutting off: it has no numbers of its own but limits."""
@@ -352,59 +353,6 @@ class Linker:
             for node in nodes
             if not made.isdisjoint(self._after.inputs(node)) or not read.isdisjoint(self._after.outputs(node))
         ]
-
-    def _link_rest(self) -> None:
-        """What a tool brought along belongs to its neighbours. What comes from another model does not."""
-        left = [node for node in self._after.graph.nodes if node.key not in self._found]
-        foreign = self._foreign(left)
-        left = [node for node in left if node.key not in foreign]
-        for node in reversed(left):
-            if not self._is_handed_on(node):
-                self._join(node, self._readers(node))
-        while left:
-            for node in left:
-                self._join(node, self._makers(node))
-            for node in reversed(left):
-                self._join(node, self._readers(node))
-            waiting = [node for node in left if node.key not in self._found]
-            if len(waiting) == len(left):
-                break
-            left = waiting
-
-    def _foreign(self, left: Sequence[Node]) -> set[str]:
-        """Nodes with weights that nobody knows, before or behind everything that is known."""
-        graph = self._after.graph
-        fed, used = set(self._found), set(self._found)
-        for node in graph.nodes if left else ():
-            if any(one.key in fed for one in graph.predecessors(node)):
-                fed.add(node.key)
-        for node in reversed(graph.nodes) if left else ():
-            if any(one.key in used for one in graph.successors(node)):
-                used.add(node.key)
-        outside = [node for node in left if not (node.key in fed and node.key in used)]
-        return {node.key for node in outside if self._has_unknown_weight(node)}
-
-    def _has_unknown_weight(self, node: Node) -> bool:
-        return any(place not in self._anchors for place in self._after.weights(node))
-
-    def _is_handed_on(self, node: Node) -> bool:
-        """A quantizer or cast of something computed belongs to who computed it."""
-        return node in self._passing and self._after.inputs(node)[0] not in self._after.constants
-
-    def _readers(self, node: Node) -> list[Node]:
-        return list(self._after.graph.successors(node))
-
-    def _makers(self, node: Node) -> list[Node]:
-        return list(self._after.graph.predecessors(node))
-
-    def _join(self, node: Node, others: Iterable[Node]) -> None:
-        if node.key in self._found:
-            return
-        keys = dict.fromkeys(
-            key for other in others if other.key in self._found for key in self._found[other.key].sources
-        )
-        if keys:
-            self._found[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)
 
     def _add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
         ordered = sorted({source.position: source.key for source in sources}.items())

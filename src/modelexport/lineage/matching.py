@@ -281,6 +281,13 @@ class Matching:
             place = self.after.result(readers[0])
         return False
 
+    def still_there(self) -> frozenset[str]:
+        """The keys of nodes before that some node after does the same as."""
+        return frozenset(origin.key for origin in self.matches.values())
+
+    def has_unknown_weight(self, node: Node) -> bool:
+        return any(place not in self.anchors for place in self.after.weights(node))
+
     def share_weight(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a weight that another one read."""
         theirs = [place for place in self.before.constant_inputs(origin) if self.before.is_weight(place)]

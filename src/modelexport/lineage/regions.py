@@ -28,8 +28,8 @@ class Regions:
         self._matching = matching
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
-        self._alive = frozenset(matching.anchors.known.values())
-        self._matched = frozenset(origin.key for origin in matching.matches.values())
+        self._alive = matching.anchors.alive()
+        self._matched = matching.still_there()
         self._done = self._matched.union(origin.key for origin in matching.works.values())
         self._heads: dict[str, frozenset[int]] = {}
         self._slices: dict[tuple[frozenset[int], frozenset[str]], tuple[Node, ...]] = {}

@@ -1,0 +1,68 @@
+"""Nodes that a tool brought along: they serve those beside them, and belong to these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from modelexport.graph.index import Node
+from modelexport.lineage.matching import Matching
+from modelexport.record.evidence import Confidence
+from modelexport.record.lineage import Link, Relation
+
+
+class Neighbours:
+    """Links for what is left. `found` are the links so far; new ones go there."""
+
+    def __init__(self, matching: Matching, found: dict[str, Link]) -> None:
+        self._matching = matching
+        self._after = matching.after
+        self._graph = matching.after.graph
+        self._passing = frozenset(matching.after.passing)
+        self._found = found
+
+    def link_rest(self) -> None:
+        """What a tool brought along belongs to its neighbours. What comes from another model does not."""
+        left = [node for node in self._graph.nodes if node.key not in self._found]
+        foreign = self._foreign(left)
+        left = [node for node in left if node.key not in foreign]
+        for node in reversed(left):
+            if not self._is_handed_on(node):
+                self._join(node, self._graph.successors(node))
+        while left:
+            for node in left:
+                self.join_makers(node)
+            for node in reversed(left):
+                self._join(node, self._graph.successors(node))
+            waiting = [node for node in left if node.key not in self._found]
+            if len(waiting) == len(left):
+                break
+            left = waiting
+
+    def join_makers(self, node: Node) -> None:
+        """Link a node to what made the values that it reads, unless it has a link."""
+        self._join(node, self._graph.predecessors(node))
+
+    def _foreign(self, left: Sequence[Node]) -> set[str]:
+        """Nodes with weights that nobody knows, before or behind everything that is known."""
+        fed, used = set(self._found), set(self._found)
+        for node in self._graph.nodes if left else ():
+            if any(one.key in fed for one in self._graph.predecessors(node)):
+                fed.add(node.key)
+        for node in reversed(self._graph.nodes) if left else ():
+            if any(one.key in used for one in self._graph.successors(node)):
+                used.add(node.key)
+        outside = [node for node in left if not (node.key in fed and node.key in used)]
+        return {node.key for node in outside if self._matching.has_unknown_weight(node)}
+
+    def _is_handed_on(self, node: Node) -> bool:
+        """A quantizer or cast of something computed belongs to who computed it."""
+        return node in self._passing and self._after.inputs(node)[0] not in self._after.constants
+
+    def _join(self, node: Node, others: Iterable[Node]) -> None:
+        if node.key in self._found:
+            return
+        keys = dict.fromkeys(
+            key for other in others if other.key in self._found for key in self._found[other.key].sources
+        )
+        if keys:
+            self._found[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)
