@@ -61,13 +61,13 @@ class Workers:
                 return read_result(target)
             if code is None:
                 return Result(*attempt.key, Outcome.TIMED_OUT, f"after {self.limit:g} s")
-            return Result(*attempt.key, Outcome.CRASHED, _cause(code, log))
+            return Result(*attempt.key, Outcome.CRASHED, cause(code, log))
 
     def _exit_code(self, command: Sequence[str], log: Path) -> int | None:
         """None if the worker had to be cut off."""
         with log.open("wb") as output:
             worker = subprocess.Popen(
-                command, cwd=_ROOT, env=_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=_ROOT, env=worker_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
             try:
                 return worker.wait(self.limit)
@@ -78,12 +78,13 @@ class Workers:
                 worker.wait()
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """One thread for each worker, since there are as many workers as cores, and nothing from the network."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def _cause(code: int, log: Path) -> str:
+def cause(code: int, log: Path) -> str:
+    """How a worker broke down, from its exit code and what it wrote."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

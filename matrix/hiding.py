@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import onnx
 
+from modelexport.graph.index import bodies
+
 _SEED = 0
 _Noted = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto
 
@@ -38,16 +40,9 @@ def _made(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from filter(None, node.output)
-        for body in _bodies(node):
+        for _, body in bodies(node, ""):
             yield from (value.name for value in body.input)
             yield from _made(body)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
@@ -62,7 +57,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         _clear_notes(node)
         node.input[:] = _renamed(node.input, names)
         node.output[:] = _renamed(node.output, names)
-        for body in _bodies(node):
+        for _, body in bodies(node, ""):
             _rename(body, names)
 
 

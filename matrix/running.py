@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+
+from corpus.workers import cause, worker_environment
 
 from matrix.attempt import result_path, running_path
 from matrix.score import Outcome, Result
@@ -72,15 +73,16 @@ def _read(path: Path) -> Result:
 
 
 def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """One thread for each worker, since there are as many as cores; and nothing from the network."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     log = folder / "log.txt"
     with log.open("wb") as output:
         ended = subprocess.run(
-            command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+            command,
+            cwd=_ROOT,
+            env=worker_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
         )
-    if ended.returncode < 0:
-        name = signal.Signals(-ended.returncode).name
-        return ended.returncode, "took too long" if name == "SIGALRM" else f"killed by {name}"
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return ended.returncode, lines[-1].strip() if lines else f"exit code {ended.returncode}"
+    took_too_long = ended.returncode == -signal.SIGALRM
+    return ended.returncode, "took too long" if took_too_long else cause(ended.returncode, log)
