@@ -22,7 +22,6 @@ from modelexport.graph.model_file import parse_model
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.sketch import sketches_of
 from modelexport.lineage.descent import trace_lineage
-from modelexport.record.sketch import Sketches
 
 # Nodes of one layer, and how many there are to be.
 _NODES_OF_LAYER = 19
@@ -57,12 +56,8 @@ def _named(model: onnx.ModelProto) -> float:
 
 def _hidden(model: onnx.ModelProto) -> float:
     (file, before), (other, after) = _opened(model), _opened(hide(model, 0.9).model)
-    return _seconds(lambda: trace_lineage(before, after, (_fresh(file), _fresh(other))))
-
-
-def _fresh(file: ModelFile) -> Sketches:
-    """Nothing is kept from the round before."""
-    return sketches_of(file)
+    # Made in each round, so that nothing is kept from the one before.
+    return _seconds(lambda: trace_lineage(before, after, (sketches_of(file), sketches_of(other))))
 
 
 def _refuse(name: str) -> None:
