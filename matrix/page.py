@@ -40,7 +40,9 @@ _TEXT = (
     "relinker (`matrix/truth.py`).\n\n"
     "Independently, both files are run, and the result of every node that is said to come from others is compared with "
     "theirs: within the tolerance of `verify` where the tool does not change numbers; else it is contradicted if it is "
-    "less than 20 dB near and another tensor is nearer than that.\n"
+    "less than 20 dB near and another tensor is nearer than that. Where this is so of a node that has kept its own "
+    "name ({drifted} nodes), few bits have moved the numbers further than one tensor is from the next: such a node is "
+    "not compared.\n"
 )
 
 
@@ -62,6 +64,7 @@ def page(results: Sequence[Result]) -> str:
         models=len({result.row for result in made}),
         files=f"{len(made):,}",
         nodes=f"{summed(made, 0.0).nodes:,}",
+        drifted=f"{summed(made, 0.0).drifted:,}",
     )
     tables = [_targets(made), _tools(made), _models(made), _exceptions(results)]
     return "\n".join(["# Lineage", "", head, *(table.markdown() for table in tables)])

@@ -41,6 +41,7 @@ class Score:
     one_only      those that are credited to one module alone
     compared      nodes whose result can be compared with that of a source
     contradicted  those that make something else
+    drifted       nodes that a tool of few bits makes less like themselves than like others: not compared
     """
 
     nodes: int = 0
@@ -53,6 +54,7 @@ class Score:
     one_only: int = 0
     compared: int = 0
     contradicted: int = 0
+    drifted: int = 0
 
     def __add__(self, other: Score) -> Score:
         return Score(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Score)))

@@ -126,12 +126,17 @@ class Scorer:
         names = {other.key: node for node, other in self._pairs(found)}
         before, after = self._values
         renamed = {key: after[node.key] for key, node in names.items() if node.key in after}
-        comparer = Comparer((self._ancestor.graph, before), (found.graph, renamed), lossy=self._lossy)
+        left = {key: node.key for key, node in names.items()}
+        comparer = Comparer((self._ancestor.graph, before), (found.graph, renamed), left, lossy=self._lossy)
         comparison = comparer.compare(found.lineage)
         for key in comparison.contradicted:
             link = found.lineage.nodes[key]
             self._say(share, names[key], f"makes other values than {link.sources[:3]} ({link.relation})")
-        return {"compared": comparison.compared, "contradicted": len(comparison.contradicted)}
+        return {
+            "compared": comparison.compared,
+            "contradicted": len(comparison.contradicted),
+            "drifted": comparison.drifted,
+        }
 
     def _say(self, share: float, node: Node, what: str) -> None:
         self.wrong.append(f"{share:.0%}: {node.op_type} {node.key}: {what}")

@@ -32,6 +32,8 @@ _PASSING = frozenset(
     }
 )
 _LARGEST = 500
+# Nodes in a row that a tool is thought to take in.
+_STEPS = 4
 # Decibels.
 _NEARER = 3.0
 
@@ -73,26 +75,41 @@ class Truth:
         self._before, self._values_before = before
         self._after, self._values_after = after
         self._record = record
-        self._origins: dict[str, Node | None] = {}
+        self._possible: dict[str, tuple[Node, ...]] = {}
+        for node in self._after.nodes:  # what each one reads is known by then
+            self._possible[node.key] = self._possible_origins(node)
 
     def origin(self, node: Node) -> Node | None:
         """The node before that made the value of the same name. A cast or quantizer is not what it is put behind."""
-        if node.key not in self._origins:
-            named = self._before.producers.get(self._name(node.key))
-            other = named is not None and named.op_type != node.op_type
-            if named is None or (other and (is_passing(named) or is_passing(node))):
-                self._origins[node.key] = None
-            else:
-                self._origins[node.key] = self._by_value(node, named)
-        return self._origins[node.key]
+        return next(iter(self._possible[node.key]), None)
 
-    def _by_value(self, node: Node, named: Node) -> Node:
-        """A name may lie: a quantizer that does what came next leaves that one's name to the value before it."""
+    def _possible_origins(self, node: Node) -> tuple[Node, ...]:
+        named = self._before.producers.get(self._name(node.key))
+        other = named is not None and named.op_type != node.op_type
+        if named is None or (other and (is_passing(named) or is_passing(node))):
+            return ()
         mine = self._values_after.get(node.key)
-        near = {} if mine is None else {key: self._nearness(key, mine) for key in self._between(node, named)}
-        best = self._before.by_key[max(near, key=near.__getitem__, default=named.key)]
-        margin = 0.0 if best.op_type == node.op_type else _NEARER
-        return best if near.get(best.key, 0.0) > near.get(named.key, -np.inf) + margin else named
+        return (named,) if mine is None or not tells(mine) else self._by_value(node, named, mine)
+
+    def _by_value(self, node: Node, named: Node, mine: np.ndarray) -> tuple[Node, ...]:
+        """A name may lie: a quantizer that does what came next leaves that one's name to the value before it, and a
+        weight that takes in what came next may leave its own. Where values hardly tell, the operator may be right."""
+        between = self._between(node, named)
+        rates = {key: self._nearness(key, mine) for key in (*between, *self._behind(named))}
+        near = [key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER]
+        if named.key in near:
+            near = [key for key in between if key in near and self._before.by_key[key].op_type == node.op_type]
+            near = [named.key] if named.op_type == node.op_type else [named.key, *near]
+        return tuple(map(self._before.by_key.__getitem__, sorted(near, key=rates.__getitem__, reverse=True)))
+
+    def _behind(self, node: Node) -> Iterator[str]:
+        """A node, and those behind it that each change nothing but what the last one made."""
+        for _ in range(_STEPS):
+            yield node.key
+            readers = self._before.consumers.get(node.key, ())
+            if len(readers) != 1 or len(self._before.computed.intersection(readers[0].inputs)) != 1:
+                break
+            node = readers[0]
 
     def _nearness(self, key: str, mine: np.ndarray) -> float:
         array = self._values_before.get(key)
@@ -100,9 +117,9 @@ class Truth:
 
     def origins(self, node: Node) -> set[str]:
         """The keys of all that made it: a tool may put the name of what did nothing on the node before it."""
-        origin = self.origin(node)
-        if origin is None:
-            return set()
+        return {key for origin in self._possible[node.key] for key in self._idle_above(origin)}
+
+    def _idle_above(self, origin: Node) -> set[str]:
         found, here = {origin.key}, origin
         while self._is_idle(here.key):
             made = self._numbers(here.key)
@@ -118,9 +135,8 @@ class Truth:
 
         Of the same operator, that of the node before, or the one around all that it took over; of another, the latter.
         """
-        whole = self.work(node)
         told = [[key] for key in self.origins(node) if self._before.by_key[key].op_type == node.op_type]
-        told += [whole] if whole else []
+        told += filter(None, self._works(node))
         return {call for call in map(self._module, told) if call is not None}
 
     def merged(self, node: Node, sources: Collection[str]) -> ModuleCall | None:
@@ -134,13 +150,16 @@ class Truth:
         return self._module(sources) if {origin.key, *self._merged(origin.key)}.issuperset(sources) else None
 
     def owners(self, node: Node) -> frozenset[ModuleCall]:
-        """Every module that a node works for; none if names do not tell. What did nothing is nobody's work."""
-        return frozenset(self._owners(key for key in self.work(node) if not self._is_idle(key)))
+        """Every module that a node surely works for; none if names do not tell. What did nothing is nobody's work."""
+        working = ((key for key in work if not self._is_idle(key)) for work in self._works(node))
+        return min((frozenset(self._owners(work)) for work in working), key=len, default=frozenset())
 
     def work(self, node: Node) -> list[str]:
         """The nodes before, by key, between what a node reads and what it makes. Nothing where a name is missing."""
-        origin = self.origin(node)
-        return [] if origin is None else self._between(node, origin)
+        return next(iter(self._works(node)), [])
+
+    def _works(self, node: Node) -> list[list[str]]:
+        return [self._between(node, origin) for origin in self._possible[node.key]]
 
     def _between(self, node: Node, origin: Node) -> list[str]:
         # Of a node that works on shapes, all that goes on is of interest; of others, what happens to the data.
@@ -150,6 +169,8 @@ class Truth:
         read = {self._known(value) for value in node.inputs if value in after}
         if None in read:
             return []
+        # What has become a constant under its own name is not computed here.
+        read |= {self._name(value) for value in node.inputs if value not in after}
         # What made the same as one of these may have been merged with it.
         same = {self._numbers(value) for value in read if value is not None} - {None}
         found: dict[str, None] = {}
@@ -199,13 +220,20 @@ class Truth:
         return None if array is None else array.dtype.str.encode() + array.tobytes()
 
     def _known(self, value: str) -> str | None:
-        """The value before of the same name, looked for behind casts and quantizers."""
+        """The value before of the same name, looked for behind casts and quantizers; or the one that its maker made.
+
+        These are not the same where a name lies. What a quantizer does is done when its result is read.
+        """
+        mine = self._values_after.get(value)
         while self._name(value) not in self._values:
             maker = self._after.producers.get(value)
             if maker is None or not is_passing(maker):
                 return None
             value = maker.inputs[0]
-        return self._name(value)
+        named, origin = self._name(value), next(iter(self._possible.get(value, ())), None)
+        if mine is None or origin is None:
+            return named
+        return max((named, origin.key), key=lambda key: self._nearness(key, mine))
 
     @cached_property
     def _values(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,31 +37,49 @@ class Comparison:
     """
     compared      nodes whose result can be compared with that of a source
     contradicted  keys of those that make something else
+    drifted       how many would seem to make something else under their own names as well: values do not tell
     """
 
     compared: int
     contradicted: tuple[str, ...]
+    drifted: int = 0
 
 
 class Comparer:
-    def __init__(self, before: tuple[Graph, Values], after: tuple[Graph, Values], *, lossy: bool) -> None:
+    def __init__(
+        self, before: tuple[Graph, Values], after: tuple[Graph, Values], names: Mapping[str, str], *, lossy: bool
+    ) -> None:
+        """names  that the tool left to values after, whatever they are called now"""
         self._before, self._values_before = before
         self._after, self._values_after = after
+        self._names = names
         self._lossy = lossy
 
     def compare(self, lineage: Lineage) -> Comparison:
-        compared, contradicted = 0, []
+        compared, drifted, contradicted = 0, 0, []
         for node in self._last_ones(lineage):
             link = lineage.nodes[node.key]
             mine = self._values_after.get(node.key)
             if link.relation not in _COMPARED or mine is None or not tells(mine) or is_passing(node):
                 continue
             theirs = [one for one in self._made(link.sources) if one.size == mine.size]
-            if theirs:
+            if self._has_drifted(node, mine):
+                drifted += 1
+            elif theirs:
                 compared += 1
-                if not any(self._agrees(one, mine) for one in theirs) and self._is_another(theirs, mine):
+                if self._contradict(theirs, mine):
                     contradicted.append(node.key)
-        return Comparison(compared, tuple(contradicted))
+        return Comparison(compared, tuple(contradicted), drifted)
+
+    def _has_drifted(self, node: Node, mine: np.ndarray) -> bool:
+        """Whether a tool of few bits has made of a node with its name something that is more like another's."""
+        origin = self._before.by_key.get(self._names.get(node.key, ""))
+        if not self._lossy or origin is None or origin.op_type != node.op_type:
+            return False
+        return self._contradict(list(self._made([origin.key])), mine)
+
+    def _contradict(self, theirs: Sequence[np.ndarray], mine: np.ndarray) -> bool:
+        return not any(self._agrees(one, mine) for one in theirs) and self._is_another(theirs, mine)
 
     def _last_ones(self, lineage: Lineage) -> Iterator[Node]:
         """Nodes that are the last to do the work of some node: of several that share it, the others make less."""
@@ -96,6 +114,6 @@ class Comparer:
         """Of fewer bits, numbers may drift far: it is another tensor if another one is near, and much nearer."""
         if not self._lossy:
             return True
-        best = max(nearness(one, mine) for one in theirs)
+        best = max((nearness(one, mine) for one in theirs), default=-np.inf)
         enough = max(_NEAR, best + _NEARER)
         return any(nearness(one, mine) >= enough for one in self._values_before.values())

@@ -157,6 +157,32 @@ class TestValues:
         assert honest is not None
         assert unknown.key == honest.key == "r1"
 
+    def test_where_values_hardly_tell_it_may_be_the_one_of_the_name_or_of_the_operator(self) -> None:
+        """An activation that cut off next to nothing: that the node does its work is not sure."""
+        case = after_dense(node("MatMul", "x w1", "h1"), node("Add", "h1 b1", "r1"), *SECOND)
+        made, liar = values(DENSE), case.node("r1")
+        truth = case.truth(r1=made["a1"] * 0.45 + made["r1"] * 0.55)
+        assert truth.origins(liar) == {"a1", "r1"}
+        assert written(truth.owners(liar)) == {"fc1"}
+        assert written(truth.modules(liar)) == {"fc1", str(ModuleCall(""))}
+        assert written(case.truth(r1=made["r1"]).owners(liar)) == {"fc1", "act"}
+
+    def test_weights_that_take_in_what_came_next_may_leave_the_name_before_it(self) -> None:
+        """Then `h1` is what `a1` was, and who reads it does not add anything."""
+        case = after_dense(node("Gemm", "x w1 b1", "h1"), node("Relu", "h1", "r1"), *SECOND)
+        truth, liar, reader = case.truth(h1=values(DENSE)["a1"]), case.node("h1"), case.node("r1")
+        assert set(truth.work(liar)) == {"h1", "a1"}
+        assert truth.work(reader) == ["r1"]
+        assert set(case.truth().work(reader)) == {"r1", "a1"}
+
+    def test_what_has_become_a_constant_under_its_name_is_nobodys_work(self) -> None:
+        before = model(node("Shape", "x", "s"), node("Add", "s s", "t"), node("Concat", "s t", "y", axis=0))
+        after = model(
+            node("Shape", "x", "s"), node("Concat", "s t", "y", axis=0), weights=[tensor("t", np.array([8, 12]))]
+        )
+        case = Case(before, after, tree({"": "Net"}), {"s": [""], "t": [""], "y": [""]})
+        assert case.truth().work(case.node("y")) == ["y"]
+
     def test_values_choose_among_the_nodes_between_alone(self) -> None:
         """That a tensor looks like another one elsewhere is chance."""
         case = after_dense(*DENSE.graph.node)

@@ -22,11 +22,13 @@ def compared(
     lossy: bool = False,
     relation: Relation = Relation.REWRITTEN,
     op_type: str = "Elu",
+    name: str = "",
 ) -> Comparison:
     """One node that is said to come from others, and made something."""
     after = graph(node(op_type, "x", "y"))
     lineage = Lineage({"y": Link(sources or ("a",), relation)}, {})
-    return Comparer((BEFORE, VALUES), (after, {} if made is None else {"y": made}), lossy=lossy).compare(lineage)
+    values = {} if made is None else {"y": made}
+    return Comparer((BEFORE, VALUES), (after, values), {"y": name}, lossy=lossy).compare(lineage)
 
 
 FINE, CONTRADICTED, UNKNOWN = Comparison(1, ()), Comparison(1, ("y",)), Comparison(0, ())
@@ -68,6 +70,27 @@ class TestLossy:
         assert compared((A + 30 * VALUES["b"]) / 31, lossy=True) == CONTRADICTED
 
 
+class TestDrift:
+    """What is less like itself than like another tensor is not to be judged by values."""
+
+    LIKE_B = VALUES["b"] + np.float32(0.05) * NOISE
+
+    def test_of_a_node_that_has_kept_its_name(self) -> None:
+        assert compared(self.LIKE_B, lossy=True, op_type="Relu", name="a") == Comparison(0, (), 1)
+
+    def test_whatever_it_is_said_to_be(self) -> None:
+        assert compared(self.LIKE_B, "y", lossy=True, op_type="Relu", name="a") == Comparison(0, (), 1)
+
+    def test_a_node_that_is_like_itself_is_judged(self) -> None:
+        assert compared(self.LIKE_B, lossy=True, op_type="Sin", name="b") == CONTRADICTED
+
+    def test_a_name_on_another_operator_says_nothing(self) -> None:
+        assert compared(self.LIKE_B, lossy=True, op_type="Elu", name="a") == CONTRADICTED
+
+    def test_tools_that_change_no_numbers_have_no_drift(self) -> None:
+        assert compared(self.LIKE_B, op_type="Relu", name="a") == CONTRADICTED
+
+
 class TestWhatIsCompared:
     @pytest.mark.parametrize("relation", [Relation.INTRODUCED, Relation.SPLIT, Relation.FOLDED])
     def test_not_what_need_not_make_the_same(self, relation: Relation) -> None:
@@ -97,7 +120,7 @@ class TestSharedWork:
         lineage = Lineage(
             {"part": Link(("a",), Relation.REWRITTEN), "y": Link(last_from or ("a",), Relation.REWRITTEN)}, {}
         )
-        return Comparer((BEFORE, VALUES), (after, {"part": first, "y": last}), lossy=False).compare(lineage)
+        return Comparer((BEFORE, VALUES), (after, {"part": first, "y": last}), {}, lossy=False).compare(lineage)
 
     def test_the_first_may_make_something_else(self) -> None:
         assert self.compared(random(4, 6, seed=7), A) == Comparison(1, ())

@@ -108,6 +108,10 @@ class Classes:
             elif place in self.fixed and place in self.makers:
                 waiting += self.inputs(self.makers[place])
 
+    def weighs(self, node: Node) -> bool:
+        """Whether a node reads any weight."""
+        return next(self.weights(node), None) is not None
+
     def is_weight(self, place: int) -> bool:
         """Whether a constant holds several numbers that are no places or sizes."""
         tensor = self.graph.initializers.get(self.names.get(place, ""))

@@ -80,6 +80,7 @@ class Linker:
         self._link_merged()
         self._link_idle()
         self._link_dropped()
+        self._link_read_through()
         self._link_weights()
         for node in late:
             self._link_rearranging(node, regions.sources[node.key])
@@ -225,6 +226,19 @@ class Linker:
                 between = self._between(self._anchors.get(here), there)
                 gone = [one for one in between if one.key not in self._covered]
                 self._extend(node, [one for one in gone if self._is_taken_in(one, node)])
+
+    def _link_read_through(self) -> None:
+        """Who reads an earlier value, and makes the same as before, does all that lay between, whoever else does."""
+        for key, origin in self._matching.works.items():
+            node = self._after.graph.by_key[key]
+            if self._after.result(node) not in self._anchors:
+                continue
+            for here, there in zip(self._after.inputs(node), self._before.inputs(origin), strict=False):
+                known = self._anchors.get(here)
+                if self._anchors.is_next(known, there):
+                    between = [one for one in self._between(known, there) if not is_view(one)]
+                    quantized = here in self._quantizers
+                    self._extend(node, [one for one in between if not (quantized and self._is_activation(one))])
 
     def _link_weights(self) -> None:
         """Who reads a weight that none of its sources read has a part in the work of the node that read it."""

@@ -137,8 +137,9 @@ class Matching:
         if (others and others[0][0] == rate) or not (only or self._is_enough(places, rate[0])):
             return
         if self.anchors.is_same_work(node, origin) and not self._reads_more(node, origin):
-            sure = not others and all(place in self.anchors for place in places)
-            self._match(node, origin, Confidence.EXACT if sure else Confidence.STRONG)
+            known = all(place in self.anchors for place in places)
+            if known or origin.key not in self._taken:  # else two that may read different values would be one
+                self._match(node, origin, Confidence.EXACT if known and not others else Confidence.STRONG)
         else:
             self._work(node, origin)
 

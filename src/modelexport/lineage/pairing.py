@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 
 from modelexport.graph.index import Node
 from modelexport.lineage.anchors import Anchors
-from modelexport.lineage.operators import family, is_commutative, is_rearranging, is_view
+from modelexport.lineage.operators import family, is_commutative, is_linear, is_rearranging, is_view
 
 # Nodes that are stepped over in search of the same value.
 _STEPS = 4
@@ -168,6 +168,8 @@ def _in_like_places(reader: Node, place: int, other: int, anchors: Anchors) -> I
         yield Pair(place, other)
     elif same is not None:
         yield same if _has_taken_in(reader, maker, same, anchors) else Pair(place, other)
+    elif _is_left_to_reader(maker, origin, anchors):
+        yield Pair(place, anchors.before.content(origin)[0], (origin,))
     else:
         yield Pair(place, other)
         if is_rearranging(maker) and not is_rearranging(origin):
@@ -185,6 +187,14 @@ def _has_taken_in(reader: Node, maker: Node, pair: Pair, anchors: Anchors) -> bo
     return any(anchors.get(place) in constants for place in anchors.after.constant_inputs(reader))
 
 
+def _is_left_to_reader(maker: Node, origin: Node, anchors: Anchors) -> bool:
+    """Whether what a node did with a number is not in another that works with weights, as these are what they were."""
+    weights = list(anchors.after.weights(maker))
+    changes = is_linear(origin) and len(anchors.before.content(origin)) == 1
+    by_number = not anchors.before.weighs(origin) and bool(anchors.before.constant_inputs(origin))
+    return changes and by_number and bool(weights) and all(place in anchors for place in weights)
+
+
 def _same_above(place: int, maker: Node, other: int, anchors: Anchors) -> Pair | None:
     """What a node made, with the nearest value from another one upwards that may be it."""
     skipped: list[Node] = []
@@ -192,20 +202,22 @@ def _same_above(place: int, maker: Node, other: int, anchors: Anchors) -> Pair |
         origin = anchors.before.makers.get(other)
         if origin is None:
             return None
-        if _may_be_same(maker, origin) and anchors.agreement(maker, origin) is not None:
+        if _may_be_same(maker, origin, anchors) and anchors.agreement(maker, origin) is not None:
             return Pair(place, other, tuple(skipped))
         content = anchors.before.content(origin)
-        if len(content) != 1:
+        # A view can be put anywhere: that there is another further up says nothing.
+        if len(content) != 1 or (is_view(maker) and not is_rearranging(origin)):
             return None
         skipped.append(origin)
         other = content[0]
     return None
 
 
-def _may_be_same(node: Node, origin: Node) -> bool:
+def _may_be_same(node: Node, origin: Node, anchors: Anchors) -> bool:
     """Whether two nodes may do the same work, as far as they themselves say."""
     if is_view(node) and is_view(origin):
         return True
     if node.op_type == origin.op_type:
-        return node.attributes == origin.attributes
+        # A product with a number is not one with a weight.
+        return node.attributes == origin.attributes and anchors.after.weighs(node) == anchors.before.weighs(origin)
     return family(node.op_type) == family(origin.op_type)
