@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from tests.building import graph, node, weight
+from tests.building import graph, node
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage
@@ -99,7 +99,7 @@ def test_two_nodes_that_read_different_values_are_not_one() -> None:
         node("Erf", "ac", "ae"),
         node("Tanh", "bc", "bt"),
         node("Max", "ae bt", "y"),
-        weights=[*tensors(one=[1]), weight("ka"), weight("kb")],
+        weights=tensors(one=[1], ka=W1, kb=W2),
     )
     after = graph(
         node("Sin", "x", "n0"),
@@ -112,7 +112,7 @@ def test_two_nodes_that_read_different_values_are_not_one() -> None:
         node("Erf", "n5", "n7"),
         node("Tanh", "n6", "n8"),
         node("Max", "n8 n7", "y"),
-        weights=[*tensors(one=[1]), weight("ka")],
+        weights=tensors(one=[1], ka=W1),
     )
     assert sources(before, after, "n5") & {"ac", "bc"} == {"ac"}
     assert sources(before, after, "n6") & {"ac", "bc"} == {"bc"}

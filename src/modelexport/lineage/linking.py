@@ -93,11 +93,12 @@ class Linker:
     def _left_to_quantizers(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """The region without what a quantizer does that reads the result of a node which is as it was before."""
         work = self._matching.works.get(node.key)
-        rest = [one for one in region if one is not work]
-        same = work is not None and (work.op_type, work.attributes) == (node.op_type, node.attributes)
-        if work is None or not same or not all(map(self._is_activation, rest)):
+        if work is None or (work.op_type, work.attributes) != (node.op_type, node.attributes):
             return region
-        return [work] if self._leave_to_quantizers(self._after.result(node), rest) else region
+        left = [one for one in region if one is not work and self._is_activation(one)]
+        if not self._leave_to_quantizers(self._after.result(node), left):
+            return region
+        return [one for one in region if one not in left]
 
     def _leave_to_quantizers(self, place: int, gone: Sequence[Node]) -> bool:
         """Link quantizers of a value to what they do; whether there are any."""
@@ -228,7 +229,8 @@ class Linker:
                 self._extend(node, [one for one in gone if self._is_taken_in(one, node)])
 
     def _link_read_through(self) -> None:
-        """Who reads an earlier value, and makes the same as before, does all that lay between, whoever else does."""
+        """Who reads an earlier value, and makes the same as before, does all that lay between, whoever else does; but
+        for what is in the making of that value."""
         for key, origin in self._matching.works.items():
             node = self._after.graph.by_key[key]
             if self._after.result(node) not in self._anchors:
@@ -236,9 +238,14 @@ class Linker:
             for here, there in zip(self._after.inputs(node), self._before.inputs(origin), strict=False):
                 known = self._anchors.get(here)
                 if self._anchors.is_next(known, there):
+                    done = self._sources_above(here)
                     between = [one for one in self._between(known, there) if not is_view(one)]
-                    quantized = here in self._quantizers
-                    self._extend(node, [one for one in between if not (quantized and self._is_activation(one))])
+                    self._extend(node, [one for one in between if one.key not in done])
+
+    def _sources_above(self, place: int) -> set[str]:
+        """What the nodes do that make a value, or quantize it."""
+        makers = [*self._quantizers.get(place, ()), *filter(None, [self._after.makers.get(place)])]
+        return {key for maker in makers if maker.key in self._found for key in self._found[maker.key].sources}
 
     def _link_weights(self) -> None:
         """Who reads a weight that none of its sources read has a part in the work of the node that read it."""

@@ -15,7 +15,7 @@ from modelexport.graph.index import Node
 from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.constants import ConstantLinker
-from modelexport.lineage.operators import family, is_passing, is_view
+from modelexport.lineage.operators import family, is_passing, is_product, is_view
 from modelexport.lineage.pairing import paired_inputs
 from modelexport.record.evidence import Confidence
 
@@ -83,6 +83,10 @@ class Matching:
 
     def guess(self) -> None:
         """Where nothing else helps: what a node makes that does some work, and perhaps what came next as well."""
+        for node in self.after.nodes:
+            if is_product(node) and node.key not in self.matches and node.key not in self.works:
+                self._by_later_result(node)
+        self.settle()
         # What is made of constants alone has a part in the work, and does not end it.
         doing = [node for node in self.after.nodes if node.key in self.works and self.after.data_inputs(node)]
         for node in doing:
@@ -114,6 +118,21 @@ class Matching:
                 self._work(node, origin)  # it may have taken in what came before
             return True
         return False
+
+    def _by_later_result(self, node: Node) -> None:
+        """A product that makes what came behind another one of its kind does the work of that one."""
+        other = self.anchors.get(self.after.result(node))
+        for _ in range(_STEPS):
+            origin = self.before.makers.get(other)
+            if origin is None:
+                break
+            if self.anchors.agreement(node, origin) is not None:
+                self._work(node, origin)
+                break
+            content = self.before.content(origin)
+            if len(content) != 1 or is_product(origin):
+                break
+            other = content[0]
 
     def _can_be(self, node: Node, origin: Node, *, certain: bool) -> bool:
         """Whether two nodes that make the same can do it in the same way.
@@ -151,14 +170,15 @@ class Matching:
                 self.works.setdefault(node.key, readers[0])
 
     def _candidates(self, node: Node, places: list[int]) -> list[Node]:
-        """Nodes of the same kind before that read one of the same values: the one that fewest read."""
+        """Nodes of the same kind before that read one of the same values: the one of these that fewest read."""
         lists = [self.anchors.readers_before(place) for place in places if place in self.anchors]
-        fewest = min(lists, key=len, default=[])
-        if len(fewest) > _CROWD:
-            return []
+        crowds = sorted((crowd for crowd in lists if len(crowd) <= _CROWD), key=len)
         kind = family(node.op_type)
-        found = [other for other in fewest if family(other.op_type) == kind]
-        return found or [other for other in _behind_views(fewest, self.before) if family(other.op_type) == kind]
+        for crowd in (*crowds, *(_behind_views(crowd, self.before) for crowd in crowds[:1])):
+            found = [other for other in crowd if family(other.op_type) == kind]
+            if found:
+                return found
+        return []
 
     def _rated(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[tuple[int, bool, bool], Node]]:
         for origin in candidates:

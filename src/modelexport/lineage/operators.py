@@ -30,6 +30,7 @@ _PASSING = frozenset(
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MOVES = frozenset({"Slice", "Expand", "Tile", "Pad"})
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "MatMul", "Gemm", "Conv"})
+_PRODUCTS = frozenset({"MatMul", "Conv", "ConvTranspose"})
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min", "Sum", "Mean", "Equal"})
 _PREFIXES = ("DynamicQuantize", "QLinear", "Nhwc", "Fused", "Simplified", "Quick", "Fast", "Bias", "Skip")
 _SUFFIXES = ("IntegerToFloat", "Integer", "NBits")
@@ -59,6 +60,11 @@ def is_moving(node: Node) -> bool:
 def is_linear(node: Node) -> bool:
     """Whether what a node does with constants can be done by the weights of the node before it."""
     return node.op_type in _LINEAR
+
+
+def is_product(node: Node) -> bool:
+    """Whether a node sums up products with weights, which can take in what is done with its result."""
+    return family(node.op_type) in _PRODUCTS
 
 
 def is_commutative(family: str) -> bool:

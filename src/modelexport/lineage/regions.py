@@ -28,7 +28,7 @@ class Regions:
         self._matching = matching
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
-        self._alive = matching.anchors.alive()
+        self._alive = matching.anchors.alive().union(*matching.anchors.also.values())
         self._matched = matching.still_there()
         self._done = self._matched.union(origin.key for origin in matching.works.values())
         self._heads: dict[str, frozenset[int]] = {}
