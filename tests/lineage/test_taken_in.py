@@ -85,34 +85,33 @@ def test_a_product_with_a_number_is_not_in_a_norm_whose_weight_is_as_it_was() ->
     assert sources(before, after, "n1") == {"n"}
 
 
-def test_two_nodes_that_read_different_values_are_not_one() -> None:
-    """Both read a value of the first layer, as that of the second was equal; what else they read is not known."""
+def test_a_product_with_other_weights_is_found_by_what_came_behind_it() -> None:
+    """Its weights have taken in a norm and are rounded; a quantizer cuts off what the activation did."""
+    scale = {f"s{place}": np.float32(0.1 * place) for place in range(1, 4)}
+    norms = {name: np.arange(start, start + 4, dtype=np.float32) for name, start in (("g1", 50), ("g2", 60))}
     before = graph(
-        node("Sin", "x", "ax"),
-        node("Cos", "x", "bx"),
-        node("Sqrt", "ka", "ad"),
-        node("Sqrt", "kb", "bd"),
-        node("ReduceMax", "ax", "am"),
-        node("ReduceMax", "bx", "bm"),
-        node("Concat", "am one ad", "ac", axis=0),
-        node("Concat", "bm one bd", "bc", axis=0),
-        node("Erf", "ac", "ae"),
-        node("Tanh", "bc", "bt"),
-        node("Max", "ae bt", "y"),
-        weights=tensors(one=[1], ka=W1, kb=W2),
+        node("Abs", "x", "a"),
+        node("MatMul", "a w1", "p1"),
+        node("Mul", "p1 g1", "m1"),
+        node("Relu", "m1", "r1"),
+        node("MatMul", "r1 w2", "p2"),
+        node("Mul", "p2 g2", "m2"),
+        node("Relu", "m2", "r2"),
+        node("Neg", "r2", "y"),
+        weights=tensors(w1=W1, w2=W2, **norms),
     )
     after = graph(
-        node("Sin", "x", "n0"),
-        node("Cos", "x", "n1"),
-        node("Sqrt", "ka", "n2"),
-        node("GlobalMaxPool", "n1", "n4"),
-        node("Concat", "n4 one n2", "n6", axis=0),
-        node("GlobalMaxPool", "n0", "n3"),
-        node("Concat", "n3 one n2", "n5", axis=0),
-        node("Erf", "n5", "n7"),
-        node("Tanh", "n6", "n8"),
-        node("Max", "n8 n7", "y"),
-        weights=tensors(one=[1], ka=W1),
+        node("Abs", "x", "a"),
+        node("MatMul", "a v1", "n1"),
+        node("QuantizeLinear", "n1 s1", "q1"),
+        node("DequantizeLinear", "q1 s1", "d1"),
+        node("MatMul", "d1 v2", "r2"),
+        node("QuantizeLinear", "r2 s2", "q2"),
+        node("DequantizeLinear", "q2 s2", "d2"),
+        node("Neg", "d2", "y"),
+        weights=tensors(v1=W1 * 7.3, v2=W2[::-1] * 0.11, **scale),
     )
-    assert sources(before, after, "n5") & {"ac", "bc"} == {"ac"}
-    assert sources(before, after, "n6") & {"ac", "bc"} == {"bc"}
+    assert sources(before, after, "r2") == {"p2", "m2"}
+    assert sources(before, after, "q2") == {"r2"}
+    assert sources(before, after, "q1") == {"r1"}
+    assert sources(before, after, "n1") == {"p1", "m1"}
