@@ -113,9 +113,25 @@ class Anchors:
                 strange.append(place)
         if strictly and any(self._contradict(place, other) for place in strange for other in left):
             rest = [other for other in left if other not in self.before.constants]
-            if len(strange) != 1 or len(rest) != 1 or not self.is_next(self.get(strange[0]), rest[0]):
+            if len(strange) != len(rest) or not self._are_next(strange, rest):
                 return None
         return present - len(left)
+
+    def reads_alike(self, node: Node, origin: Node) -> bool:
+        """Whether all that a node reads is known, and is what another one read or what that was made from alone."""
+        mine, theirs = self.after.data_inputs(node), self.before.data_inputs(origin)
+        return len(mine) == len(theirs) and all(place in self.known for place in mine) and self._are_next(mine, theirs)
+
+    def _are_next(self, places: Sequence[int], others: Sequence[int]) -> bool:
+        """Whether each of some values after is one of others before, or one of these is made from it alone."""
+        left = list(others)
+        for place in places:
+            known = self.get(place)
+            found = next((other for other in left if known == other or self.is_next(known, other)), None)
+            if found is None:
+                return False
+            left.remove(found)
+        return True
 
     def _contradict(self, place: int, other: int) -> bool:
         """Whether two values in the same place cannot be the same: a constant may stand for what was computed."""

@@ -84,7 +84,7 @@ class Matching:
     def guess(self) -> None:
         """Where nothing else helps: what a node makes that does some work, and perhaps what came next as well."""
         for node in self.after.nodes:
-            if is_product(node) and node.key not in self.matches and node.key not in self.works:
+            if node.key not in self.matches and node.key not in self.works:
                 self._by_later_result(node)
         self.settle()
         # What is made of constants alone has a part in the work, and does not end it.
@@ -120,14 +120,16 @@ class Matching:
         return False
 
     def _by_later_result(self, node: Node) -> None:
-        """A product that makes what came behind another one of its kind does the work of that one."""
+        """A product that makes what came behind another one of its kind does the work of that one; so does what else
+        reads the same, or what came before that."""
         other = self.anchors.get(self.after.result(node))
         for _ in range(_STEPS):
             origin = self.before.makers.get(other)
             if origin is None:
                 break
             if self.anchors.agreement(node, origin) is not None:
-                self._work(node, origin)
+                if is_product(node) or (not is_view(node) and self.anchors.reads_alike(node, origin)):
+                    self._work(node, origin)
                 break
             content = self.before.content(origin)
             if len(content) != 1 or is_product(origin):
