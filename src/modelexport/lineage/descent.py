@@ -8,7 +8,7 @@ from modelexport.graph.index import Graph
 from modelexport.graph.inlining import inlined
 from modelexport.lineage.functions import called
 from modelexport.lineage.heirs import ConstantHeirs
-from modelexport.lineage.linking import Linker, matched
+from modelexport.lineage.linking import linked, matched
 from modelexport.lineage.matching import Matching
 from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
 from modelexport.record.sketch import Sketches
@@ -30,7 +30,7 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
 def _traced(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
     matching = matched(before, after, sketches)
-    nodes = Linker(matching).links()
+    nodes = linked(matching)
     constants = ConstantHeirs(matching, nodes)
     folded = constants.folded()
     return Lineage(nodes, folded, constants.stands_for(), _consistency(matching, nodes, folded), _kinship(matching))

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from modelexport.graph.index import Node
-from modelexport.lineage.matching import Matching
+from modelexport.lineage.links import Links
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
 
 
 class Neighbours:
-    """Links for what is left. `found` are the links so far; new ones go there."""
+    """Links for what is left."""
 
-    def __init__(self, matching: Matching, found: dict[str, Link]) -> None:
-        self._matching = matching
-        self._after = matching.after
-        self._graph = matching.after.graph
-        self._passing = frozenset(matching.after.passing)
-        self._found = found
+    def __init__(self, links: Links) -> None:
+        self._matching = links.matching
+        self._after = links.after
+        self._graph = links.after.graph
+        self._passing = frozenset(links.after.passing)
+        self._found = links.found
 
-    def link_rest(self) -> None:
+    def link(self) -> None:
         """What a tool brought along belongs to its neighbours. What comes from another model does not."""
         left = [node for node in self._graph.nodes if node.key not in self._found]
         foreign = self._foreign(left)
