@@ -1,88 +1,141 @@
 """Which node of the graph an event of ONNX Runtime's profile is about.
 
-Events have the name of their node. Optimizers give one name to several nodes; those are told apart by their operator
-and by the order in which they run, which is that of the file. Events of a node without a name have its operator and a
-number in place of it.
+An event has the name of its node, or the node's operator and number if it has none. Neither needs to be unique:
+optimizers give one name to several nodes, and the branches of an If number theirs alike. What events have besides is
+order: one run of a graph is one group of events, and the groups of a node's bodies are inside of its event. So a
+group is held against a graph as a whole. ONNX Runtime writes a graph that it has changed in the order in which it runs
+it, and leaves one that it has not changed in the order of its numbers; whichever of the two fits is how the events are
+read. Where several readings fit, nothing in the profile says which is right, and the event keeps all of its nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 
 from modelexport.errors import UserError
-from modelexport.graph.index import Graph, Node
-from modelexport.record.profile import KernelEvent, RawEvent, Span
+from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.record.profile import KernelEvent, RawEvent, RawRun
+
+# For each event of a group, and for those inside of it right after it: the keys of the nodes that it may be about.
+_Reading = tuple[tuple[str, ...], ...]
+# What a group of events looks like, times left out.
+_Shape = tuple[tuple[str, str, int, tuple["_Shape", ...]], ...]
 
 
-def join_events(
-    events: Iterable[RawEvent], spans: Sequence[Span], graph: Graph
-) -> tuple[list[KernelEvent], dict[str, str]]:
-    """The events by node key, and who ran each node. Raises UserError for the profile of another file."""
-    counted = list(_by_run(events, spans))
-    nodes: dict[tuple[str, str], list[Node]] = {}
-    for node in graph.nodes:
-        nodes.setdefault((node.name, node.op_type), []).append(node)
-    nodes.update(_without_names([event for event, _ in counted], nodes, graph))
-    begin = spans[0].start if spans else 0.0
+def join_events(runs: Sequence[RawRun], graph: Graph) -> list[KernelEvent]:
+    """The events by node key, in the order in which they began. Raises UserError for the profile of another file."""
+    reader = _Reader(graph)
+    begin = runs[0].start if runs else 0.0
     found: list[KernelEvent] = []
-    providers: dict[str, str] = {}
-    seen: dict[tuple[int, str, str], int] = {}
-    for event, run in counted:
-        group = nodes.get((event.name, event.op_type))
-        if group is None:
-            raise UserError(
-                f"the profile is of another file: it has a {event.op_type} {event.name!r} that the graph does not have",
-                "Run the file itself: `modelexport profile FILE`.",
+    for number, run in enumerate(runs):
+        reading = reader.read(_shape(run.events), MAIN)
+        if reading is None:
+            raise _is_of_another_file(run.events, graph)
+        for (event, depth), keys in zip(_unfolded(run.events), reading, strict=True):
+            found.append(
+                KernelEvent(
+                    keys=keys,
+                    run=number,
+                    start=event.start - begin,
+                    duration=event.duration,
+                    inside=sum(one.duration for body in event.bodies for one in body),
+                    depth=depth,
+                    provider=event.provider,
+                )
             )
-        turn = seen[run, event.name, event.op_type] = seen.get((run, event.name, event.op_type), -1) + 1
-        node = group[turn % len(group)]
-        found.append(KernelEvent(node.key, run, event.start - begin, event.duration))
-        providers[node.key] = event.provider
-    return _without_bodies(found, graph), providers
-
-
-def _without_bodies(events: Sequence[KernelEvent], graph: Graph) -> list[KernelEvent]:
-    """Events of nodes that hold bodies, with what ran inside of them: it has events of its own."""
-    latest: dict[str, int] = {}
-    inside = [0.0] * len(events)
-    for place, event in enumerate(events):
-        latest[event.key] = place
-        holder = latest.get(graph.owners.get(graph.by_key[event.key].graph, ""))
-        if holder is not None:
-            inside[holder] += event.duration
-    return [replace(event, inside=time) if time else event for event, time in zip(events, inside, strict=True)]
-
-
-def _without_names(
-    events: Sequence[RawEvent], named: Mapping[tuple[str, str], list[Node]], graph: Graph
-) -> dict[tuple[str, str], list[Node]]:
-    """Nodes without a name by what events call them: an operator and a number, as in `MatMul_35`."""
-    seen = dict.fromkeys((event.name, event.op_type) for event in events)
-    strange: dict[str, list[str]] = {}
-    for name, op_type in seen:
-        if (name, op_type) not in named and _number(name, op_type) is not None and ("", op_type) in named:
-            strange.setdefault(op_type, []).append(name)
-    # What an optimizer wrote is in the order in which it runs; what it left alone, in the order of its numbers.
-    ran = [op_type for _, op_type in seen] == [node.op_type for node in graph.nodes]
-    found: dict[tuple[str, str], list[Node]] = {}
-    for op_type, names in strange.items():
-        group = named["", op_type]
-        ordered = names if ran else sorted(names, key=lambda name: _number(name, op_type) or 0)
-        found.update({(name, op_type): [group[place % len(group)]] for place, name in enumerate(ordered)})
     return found
 
 
-def _number(name: str, op_type: str) -> int | None:
-    number = name.removeprefix(f"{op_type}_")
-    return int(number) if number != name and number.isdecimal() else None
+class _Reader:
+    """Reads groups of events; one that it has seen before is not read again."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._bodies = graph.bodies
+        self._nodes: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            self._nodes.setdefault(node.graph, []).append(node)
+        self._seen: dict[tuple[_Shape, str], _Reading | None] = {}
+
+    def read(self, group: _Shape, graph_id: str) -> _Reading | None:
+        """None if this cannot be a run of that graph."""
+        if (group, graph_id) not in self._seen:
+            self._seen[group, graph_id] = self._read(group, self._nodes.get(graph_id, []))
+        return self._seen[group, graph_id]
+
+    def _read(self, group: _Shape, nodes: list[Node]) -> _Reading | None:
+        ran = list(range(len(group)))
+        numbered = sorted(ran, key=lambda place: group[place][2])
+        ordered = [self._in_order(group, order, nodes) for order in (ran, numbered)]
+        return _either([one for one in ordered if one is not None]) or self._by_name(group, nodes)
+
+    def _in_order(self, group: _Shape, order: list[int], nodes: list[Node]) -> _Reading | None:
+        """The events in some order are the nodes in that of the file."""
+        if len(group) != len(nodes):
+            return None
+        about = dict(zip(order, nodes, strict=True))
+        return self._inside(group, [[about[place]] for place in range(len(group))])
+
+    def _by_name(self, group: _Shape, nodes: list[Node]) -> _Reading | None:
+        """In no order that is known: of several nodes with one name, an event may be about each."""
+        named: dict[tuple[str, str], list[Node]] = {}
+        for node in nodes:
+            named.setdefault((node.op_type, node.name), []).append(node)
+        return self._inside(group, [named.get((one[1], one[0]), []) + named.get((one[1], ""), []) for one in group])
+
+    def _inside(self, group: _Shape, choices: Sequence[Iterable[Node]]) -> _Reading | None:
+        """What is left of the choices once names, operators, and what ran inside are held against them."""
+        found: list[tuple[str, ...]] = []
+        for event, nodes in zip(group, choices, strict=True):
+            fitting = [(node, self._in_bodies(event, node)) for node in nodes if _fits(event, node)]
+            left = [(node, bodies) for node, bodies in fitting if bodies is not None]
+            merged = _either([bodies for _, bodies in left])
+            if merged is None:
+                return None
+            found += [tuple(node.key for node, _ in left), *merged]
+        return tuple(found)
+
+    def _in_bodies(self, event: tuple[str, str, int, tuple[_Shape, ...]], node: Node) -> _Reading | None:
+        """Each group inside of an event is a run of one of its node's bodies."""
+        found: list[tuple[str, ...]] = []
+        for group in event[3]:
+            readings = [self.read(group, body) for body in self._bodies.get(node.key, ())]
+            merged = _either([one for one in readings if one is not None])
+            if merged is None:
+                return None
+            found += merged
+        return tuple(found)
 
 
-def _by_run(events: Iterable[RawEvent], spans: Sequence[Span]) -> Iterable[tuple[RawEvent, int]]:
-    """Events in the order of time, with the number of the run that each is part of; those of no run are dropped."""
-    run = 0
-    for event in sorted(events, key=lambda one: one.start):
-        while run < len(spans) and event.start >= spans[run].end:
-            run += 1
-        if run < len(spans) and event.start >= spans[run].start:
-            yield event, run
+def _fits(event: tuple[str, str, int, tuple[_Shape, ...]], node: Node) -> bool:
+    name, op_type, index, _ = event
+    return node.op_type == op_type and name == (node.name or f"{op_type}_{index}")
+
+
+def _either(readings: Sequence[_Reading]) -> _Reading | None:
+    """Several readings of the same events as one: each event may be about any of the nodes."""
+    if not readings:
+        return None
+    return tuple(tuple(dict.fromkeys(key for keys in one for key in keys)) for one in zip(*readings, strict=True))
+
+
+def _shape(events: Iterable[RawEvent]) -> _Shape:
+    return tuple((one.name, one.op_type, one.index, tuple(map(_shape, one.bodies))) for one in events)
+
+
+def _unfolded(events: Iterable[RawEvent], depth: int = 0) -> Iterator[tuple[RawEvent, int]]:
+    """Each event, then those inside of it; with the number of bodies around it."""
+    for event in events:
+        yield event, depth
+        for body in event.bodies:
+            yield from _unfolded(body, depth + 1)
+
+
+def _is_of_another_file(events: Iterable[RawEvent], graph: Graph) -> UserError:
+    hint = "Run the file itself: `modelexport profile FILE`."
+    named = {(node.op_type, node.name) for node in graph.nodes}
+    for event, _ in _unfolded(events):
+        nameless = event.name == f"{event.op_type}_{event.index}" and (event.op_type, "") in named
+        if (event.op_type, event.name) not in named and not nameless:
+            kernel = f"{event.op_type} {event.name!r}"
+            return UserError(f"the profile is of another file: it has a {kernel} that the graph does not have", hint)
+    return UserError("the profile is of another file: its kernels are not those of the graph", hint)
