@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.building import body, graph, node
 
@@ -120,7 +122,7 @@ class TestBodies:
     @staticmethod
     def deciding(yes: tuple[str, str], no: tuple[str, str], name: str = "") -> Graph:
         """An If whose branches have two nodes each."""
-        branches = {
+        branches: dict[str, Any] = {
             branch: body(
                 *(node(op, "x", f"{branch}_{place}", name) for place, op in enumerate(ops)), outputs=f"{branch}_1"
             )

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Sequence
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 
 
-def calls_by_module(
-    nodes: Iterable[tuple[Sequence[ModuleCall], int, float]], hierarchy: Hierarchy
-) -> dict[str, float]:
+def calls_by_module(nodes: Iterable[tuple[Sequence[ModuleCall], int, float]], hierarchy: Hierarchy) -> dict[str, float]:
     """By module path, from nodes: the calls that each is part of, how many bodies it is in, how often it ran."""
     best: dict[ModuleCall, tuple[int, float]] = {}
     for calls, depth, kernels in nodes:
-        for call in dict.fromkeys(one for call in calls for one in hierarchy.stack(call)):
-            best[call] = max(best.get(call, (-depth, 0.0)), (-depth, kernels))
+        for open_call in dict.fromkeys(one for call in calls for one in hierarchy.stack(call)):
+            best[open_call] = max(best.get(open_call, (-depth, 0.0)), (-depth, kernels))
     found: dict[str, float] = {}
     for call, (_, kernels) in best.items():
         found[call.path] = found.get(call.path, 0.0) + kernels

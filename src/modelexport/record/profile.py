@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from modelexport.record.hierarchy import ModuleCall
 
-
 # Fewer runs say nothing about how far they are apart.
 RUNS_FOR_SPREAD = 5
 # A module whose runs are further apart than this share of its time is noisy.

@@ -1,7 +1,7 @@
 """A profile as a trace that Perfetto, chrome://tracing and speedscope open: one lane for each level of modules.
 
-A node runs inside of its module, that inside of the one around it. Neighbours of one module become one bar. What several
-modules have in common is a bar of its own inside of the module around them, named after them all.
+A node runs inside of its module, that inside of the one around it. Neighbours of one module become one bar. What
+several modules have in common is a bar of its own inside of the module around them, named after them all.
 """
 
 from __future__ import annotations
