@@ -1,13 +1,12 @@
 """How much of the time that ONNX Runtime spends in kernels is charged to modules, all optimizations on.
 
-`attributed` is the share of kernel time of nodes that belong to some module; `in parts` is the sum of what the modules
-spend by themselves, against the whole. Both must be all of it. `shared` is what kernels do for several modules at once,
-which is charged to none of them alone.
+`attributed` is the share of kernel time of nodes that belong to some module; `in parts` is what the modules are charged
+with in all runs, against what ONNX Runtime's trace adds up to by itself. Both must be all of it. `shared` is what kernels
+do for several modules at once, which is charged to none of them alone.
 """
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +27,9 @@ _RUNS = 5
 def measure() -> Table:
     rows, holds = [], True
     for name, exporter, kind, profile in _profiles():
-        parts = sum(module.own for module in profile.modules) / profile.time
-        shared = sum(node.time for node in profile.nodes if len(node.owners) > 1) / profile.time
-        holds &= profile.attributed == 1.0 and math.isclose(parts, 1.0, abs_tol=1e-9)
+        parts = profile.check.charged / profile.check.trace
+        shared = sum(node.time for node in profile.nodes if node.sharers) / profile.time
+        holds &= profile.attributed == 1.0 and profile.check.holds
         figures = (f"{profile.attributed:.1%}", f"{parts:.6f}", f"{shared:.1%}")
         rows.append((name, exporter, kind, str(len(profile.nodes)), *figures))
     columns = ("model", "exporter", "weights", "nodes", "attributed", "in parts", "shared")

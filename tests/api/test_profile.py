@@ -108,6 +108,23 @@ class TestCalls:
         assert (calls["block.out"], calls["last.out"]) == (2, 1)
         assert found["block"].kernels >= 2 * found["last"].kernels > 2
 
+    def test_in_a_loop(self, tmp_path: Path) -> None:
+        class Looping(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.step = Block()
+                self.last = nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                start = (torch.tensor(0), x)
+                loop: Any = torch.while_loop
+                return self.last(loop(lambda i, _: i < 5, lambda i, x: (i + 1, self.step(x)), start)[1])
+
+        path = exported(Looping(), tmp_path / "loop.onnx")
+        found = {module.path: module for module in mx.profile(path, runs=2, warmup=0, optimization="none").modules}
+        assert [found[path].calls for path in ("", "step", "step.fc", "last")] == [1, 5, 5, 1]
+        assert (found["step.fc"].kernels, found["last"].kernels) == (5, 1)
+
 
 class TestSum:
     """The trace is added up from its times alone, the parts from what modules are charged with."""

@@ -223,6 +223,7 @@ class TestFailures:
             (["--inputs", folder / "a.npz"], "'input_ids'"),
             (["--inputs", folder / "none.npz"], "cannot read the arrays"),
             (["--inputs", folder / "text.npz"], "not an npz file"),
+            (["--inputs", folder / "a.npz", "--input", "input_ids=1x2"], "either --inputs or --input"),
             (["--input", "nobody=1x8"], "no input 'nobody'"),
             (["--input", "input_ids=1x2x3"], "not as 1x2x3"),
             (["--input", "input_ids"], "cannot read the input"),

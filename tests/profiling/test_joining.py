@@ -104,7 +104,7 @@ class TestBodies:
         once = (event("inner", "Neg"),)
         found = join_events([run(event("outer", "Loop", 0, once, once, once, duration=9))], made)
         assert [one.keys for one in found] == [("y",), *[("y|body|t",)] * 3]
-        assert [one.depth for one in found] == [0, 1, 1, 1]
+        assert [(one.depth, one.repeated) for one in found] == [(0, False), *[(1, True)] * 3]
         assert [one.own for one in found] == [3, 2, 2, 2]
 
     def test_what_runs_inside_of_a_node_is_not_counted_twice(self) -> None:
@@ -114,6 +114,7 @@ class TestBodies:
         deepest = (event("neg", "Neg", 0, duration=5), event("exp", "Exp", 1, duration=6))
         middle = (event("inner", "If", 0, deepest, duration=20),)
         found = join_events([run(event("outer", "If", 0, middle, duration=30), event("relu", "Relu", 1))], made)
+        assert [(one.depth, one.repeated) for one in found] == [(depth, False) for depth in (0, 1, 2, 2, 0)]
         assert [(one.keys[0].rpartition("|")[2], one.duration, one.own) for one in found] == [
             *(("y", 30, 10), ("v", 20, 9), ("t", 5, 5), ("u", 6, 6)),
             ("z", 2, 2),

@@ -88,9 +88,19 @@ class TestCalls:
 
     def test_a_module_in_a_loop_is_called_each_time_and_the_one_around_the_loop_once(self) -> None:
         owners = {"loop": self.owned(ModuleCall("block")), "in": self.owned(ModuleCall("block.fc"))}
-        events = [KernelEvent(("loop",), 0, 0, 9, 3), *(KernelEvent(("in",), 0, at, 1, depth=1) for at in range(3))]
-        found = timed(self.hierarchy(), owners, events, 1)
+        found = timed(self.hierarchy(), owners, self.looping(3), 1)
         assert [(module.calls, module.kernels) for module in found.values()] == [(1, 4), (1, 4), (3, 3)]
+
+    @pytest.mark.parametrize("times", [1, 2, 3])
+    def test_as_often_as_the_loop_runs_and_not_as_it_did_when_calls_were_recorded(self, times: int) -> None:
+        inside = self.owned(ModuleCall("block.fc"), ModuleCall("block.fc", 1))
+        found = timed(self.hierarchy(), {"loop": self.owned(ModuleCall("")), "in": inside}, self.looping(times), 1)
+        assert [module.calls for module in found.values()] == [1, times, times]
+
+    @staticmethod
+    def looping(times: int) -> list[KernelEvent]:
+        body = [KernelEvent(("in",), 0, at, 1, depth=1, repeated=True) for at in range(times)]
+        return [KernelEvent(("loop",), 0, 0, 9, 3), *body]
 
     def test_a_kernel_of_two_calls_is_one_of_each_and_inside_of_their_module(self) -> None:
         owners = {"a": self.owned(ModuleCall("block.fc"), ModuleCall("block.fc", 1)), "b": self.owned(ModuleCall(""))}

@@ -47,6 +47,11 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"runs is {runs} and warmup is {warmup}", "Give at least one run, and no fewer than 0 before.")
     if optimization not in LEVELS:
         raise UserError(f"unknown optimization {optimization!r}", f"Known: {', '.join(LEVELS)}.")
+    if inputs is not None and input:
+        raise UserError(
+            f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
+            "Give either --inputs or --input.",
+        )
     path = Path(file)
     clock = Clock(progress)
     with clock.step("read"):

@@ -16,6 +16,9 @@ from modelexport.errors import UserError
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.profile import KernelEvent, RawEvent, RawRun
 
+# Operators that run a body of theirs no more than once.
+_ONCE = frozenset({"If"})
+
 # For each event of a group, and for those inside of it right after it: the keys of the nodes that it may be about.
 _Reading = tuple[tuple[str, ...], ...]
 # What a group of events looks like, times left out.
@@ -31,7 +34,7 @@ def join_events(runs: Sequence[RawRun], graph: Graph) -> list[KernelEvent]:
         reading = reader.read(_shape(run.events), MAIN)
         if reading is None:
             raise _is_of_another_file(run.events, graph)
-        for (event, depth), keys in zip(_unfolded(run.events), reading, strict=True):
+        for (event, around), keys in zip(_unfolded(run.events), reading, strict=True):
             found.append(
                 KernelEvent(
                     keys=keys,
@@ -39,7 +42,8 @@ def join_events(runs: Sequence[RawRun], graph: Graph) -> list[KernelEvent]:
                     start=event.start - begin,
                     duration=event.duration,
                     inside=sum(one.duration for body in event.bodies for one in body),
-                    depth=depth,
+                    depth=len(around),
+                    repeated=any(op_type not in _ONCE for op_type in around),
                     provider=event.provider,
                 )
             )
@@ -122,12 +126,12 @@ def _shape(events: Iterable[RawEvent]) -> _Shape:
     return tuple((one.name, one.op_type, one.index, tuple(map(_shape, one.bodies))) for one in events)
 
 
-def _unfolded(events: Iterable[RawEvent], depth: int = 0) -> Iterator[tuple[RawEvent, int]]:
-    """Each event, then those inside of it; with the number of bodies around it."""
+def _unfolded(events: Iterable[RawEvent], around: tuple[str, ...] = ()) -> Iterator[tuple[RawEvent, tuple[str, ...]]]:
+    """Each event, then those inside of it; with the operators in whose bodies it is."""
     for event in events:
-        yield event, depth
+        yield event, around
         for body in event.bodies:
-            yield from _unfolded(body, depth + 1)
+            yield from _unfolded(body, (*around, event.op_type))
 
 
 def _is_of_another_file(events: Iterable[RawEvent], graph: Graph) -> UserError:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from modelexport.profiling.calls import calls_by_module
+from modelexport.profiling.calls import Ran, calls_by_module
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, lineage_of, parent_path
 from modelexport.record.profile import RUNS_FOR_SPREAD, KernelEvent, ModuleTime, NodeTime, SharedTime
 from modelexport.record.provenance import Provenance, is_within
@@ -26,6 +26,7 @@ class _Series:
 
     times: list[float]
     depth: int
+    repeated: bool
     provider: str
     kernels: int = 0
 
@@ -42,7 +43,7 @@ class Timeline:
     def of(cls, events: Iterable[KernelEvent], record: Provenance, runs: int) -> Timeline:
         series: dict[tuple[str, ...], _Series] = {}
         for event in events:
-            one = series.setdefault(event.keys, _Series([0.0] * runs, event.depth, event.provider))
+            one = series.setdefault(event.keys, _Series([0.0] * runs, event.depth, event.repeated, event.provider))
             one.times[event.run] += event.own
             one.kernels += 1
         order = {key: place for place, key in enumerate(record.nodes)}
@@ -102,12 +103,12 @@ class Timeline:
         strays = [node for node in nodes if node.module is None]
         return (*_compared(found), *([self._module(None, "", strays, 0.0)] if strays else ()))
 
-    def _called(self, nodes: Iterable[NodeTime]) -> Iterator[tuple[Sequence[ModuleCall], int, float]]:
-        """For each node: calls that it is evidence of, how many bodies it is in, how often it ran."""
+    def _called(self, nodes: Iterable[NodeTime]) -> Iterator[Ran]:
         for node in nodes:
             around = self._around(node.keys)
-            calls = ([] if around is None else [around]) if node.others else node.owners
-            yield calls, self.series[node.keys].depth, node.kernels
+            calls = (() if around is None else (around,)) if node.others else node.owners
+            series = self.series[node.keys]
+            yield Ran(calls, series.depth, series.repeated, node.kernels)
 
     def _module(self, path: str | None, class_name: str, inside: list[NodeTime], calls: float) -> ModuleTime:
         own = [node for node in inside if node.module == path]

@@ -49,11 +49,12 @@ class RawRun:
 class KernelEvent:
     """One run of one node.
 
-    keys    the node; several if the profile does not tell them apart
-    run     how many times the model had run before
-    start   microseconds since the first run began
-    inside  of the duration, what nodes inside of this one took: those of the branch of an If, for instance
-    depth   how many bodies it is in
+    keys      the node; several if the profile does not tell them apart
+    run       how many times the model had run before
+    start     microseconds since the first run began
+    inside    of the duration, what nodes inside of this one took: those of the branch of an If, for instance
+    depth     how many bodies it is in
+    repeated  whether one of them may run several times: that of a Loop, for instance
     """
 
     keys: tuple[str, ...]
@@ -62,6 +63,7 @@ class KernelEvent:
     duration: float
     inside: float = 0.0
     depth: int = 0
+    repeated: bool = False
     provider: str = ""
 
     @property
