@@ -1,8 +1,8 @@
 """How much of the time that ONNX Runtime spends in kernels is charged to modules, all optimizations on.
 
 `attributed` is the share of kernel time of nodes that belong to some module; `in parts` is what the modules are charged
-with in all runs, against what ONNX Runtime's trace adds up to by itself. Both must be all of it. `shared` is what kernels
-do for several modules at once, which is charged to none of them alone.
+with in all runs, against what ONNX Runtime's trace adds up to by itself. Both must be all of it. `shared` is what
+kernels do for several modules at once, which is charged to none of them alone.
 """
 
 from __future__ import annotations

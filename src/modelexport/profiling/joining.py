@@ -21,8 +21,9 @@ _ONCE = frozenset({"If"})
 
 # For each event of a group, and for those inside of it right after it: the keys of the nodes that it may be about.
 _Reading = tuple[tuple[str, ...], ...]
-# What a group of events looks like, times left out.
-_Shape = tuple[tuple[str, str, int, tuple["_Shape", ...]], ...]
+# What an event looks like, times left out: name, operator, number, and the groups inside of it. And a group of them.
+_Event = tuple[str, str, int, tuple["_Shape", ...]]
+_Shape = tuple[_Event, ...]
 
 
 def join_events(runs: Sequence[RawRun], graph: Graph) -> list[KernelEvent]:
@@ -77,6 +78,8 @@ class _Reader:
         if len(group) != len(nodes):
             return None
         about = dict(zip(order, nodes, strict=True))
+        if not all(_fits(event, about[place]) for place, event in enumerate(group)):
+            return None
         return self._inside(group, [[about[place]] for place in range(len(group))])
 
     def _by_name(self, group: _Shape, nodes: list[Node]) -> _Reading | None:
@@ -84,24 +87,36 @@ class _Reader:
         named: dict[tuple[str, str], list[Node]] = {}
         for node in nodes:
             named.setdefault((node.op_type, node.name), []).append(node)
-        return self._inside(group, [named.get((one[1], one[0]), []) + named.get((one[1], ""), []) for one in group])
+        choices = []
+        for name, op_type, index, _ in group:
+            nameless = named.get((op_type, ""), []) if name == f"{op_type}_{index}" else []
+            exact = named.get((op_type, name), [])
+            choices.append(exact + nameless if exact else nameless)
+        return self._inside(group, choices)
 
-    def _inside(self, group: _Shape, choices: Sequence[Iterable[Node]]) -> _Reading | None:
-        """What is left of the choices once names, operators, and what ran inside are held against them."""
+    def _inside(self, group: _Shape, choices: Sequence[list[Node]]) -> _Reading | None:
+        """What is left of the choices once what ran inside is held against them."""
         found: list[tuple[str, ...]] = []
+        alike: dict[int, tuple[str, ...]] = {}  # of many nodes that nothing tells apart, one tuple and not one each
         for event, nodes in zip(group, choices, strict=True):
-            fitting = [(node, self._in_bodies(event, node)) for node in nodes if _fits(event, node)]
-            left = [(node, bodies) for node, bodies in fitting if bodies is not None]
-            merged = _either([bodies for _, bodies in left])
-            if merged is None:
+            if not event[3]:
+                if id(nodes) not in alike:
+                    alike[id(nodes)] = tuple(node.key for node in nodes)
+                keys = alike[id(nodes)]
+                merged: _Reading | None = ()
+            else:
+                read = [(node.key, self._in_bodies(event[3], node)) for node in nodes]
+                keys = tuple(key for key, bodies in read if bodies is not None)
+                merged = _either([bodies for _, bodies in read if bodies is not None])
+            if not keys or merged is None:
                 return None
-            found += [tuple(node.key for node, _ in left), *merged]
+            found += [keys, *merged]
         return tuple(found)
 
-    def _in_bodies(self, event: tuple[str, str, int, tuple[_Shape, ...]], node: Node) -> _Reading | None:
+    def _in_bodies(self, groups: Iterable[_Shape], node: Node) -> _Reading | None:
         """Each group inside of an event is a run of one of its node's bodies."""
         found: list[tuple[str, ...]] = []
-        for group in event[3]:
+        for group in groups:
             readings = [self.read(group, body) for body in self._bodies.get(node.key, ())]
             merged = _either([one for one in readings if one is not None])
             if merged is None:
@@ -110,15 +125,15 @@ class _Reader:
         return tuple(found)
 
 
-def _fits(event: tuple[str, str, int, tuple[_Shape, ...]], node: Node) -> bool:
+def _fits(event: _Event, node: Node) -> bool:
     name, op_type, index, _ = event
     return node.op_type == op_type and name == (node.name or f"{op_type}_{index}")
 
 
 def _either(readings: Sequence[_Reading]) -> _Reading | None:
     """Several readings of the same events as one: each event may be about any of the nodes."""
-    if not readings:
-        return None
+    if len(readings) < 2:
+        return readings[0] if readings else None
     return tuple(tuple(dict.fromkeys(key for keys in one for key in keys)) for one in zip(*readings, strict=True))
 
 
