@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,7 @@ def profiled(
         providers=tuple(dict.fromkeys(node.provider for node in nodes)),
         requested=(),
         time=sum(node.time for node in nodes),
+        busy=statistics.median(sum(times) for times in zip(*durations.values(), strict=True)) if durations else 0.0,
         wall=clock / RUNS,
         spread=0.1,
         check=SumCheck(whole, sum(module.charged for module in timeline.modules(nodes))),

@@ -295,6 +295,20 @@ class TestNoise:
         assert "≈ differs from the next module" in text
         assert "noisy" not in text_of(small())
 
+    def test_kernels_that_are_disturbed_in_turn(self) -> None:
+        """Each takes its time in four runs of five, and in no run do all."""
+        late: dict[tuple[str, ...], list[float]] = {
+            ("a",): [9.0, 1, 1, 1, 9],
+            ("c",): [1.0, 9, 1, 9, 1],
+            ("e",): [1.0, 1, 9, 1, 1],
+        }
+        assert "kernels that took as long as they usually do would take 3 µs a run, and they take 11 µs" in text_of(
+            small(late), 200
+        )
+        assert json.loads(profile_json(small(late)))["disturbed"] is True
+        assert "keeps this machine busy" not in text_of(small(), 200)
+        assert json.loads(profile_json(small()))["disturbed"] is False
+
     def test_few_runs_say_nothing(self) -> None:
         found = small()
         unknown = [replace(module, spread=None) for module in found.modules]

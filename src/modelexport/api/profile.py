@@ -35,7 +35,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
 ) -> Profile:
     """Run a tagged file in ONNX Runtime and charge the time of every kernel to the module whose work it does.
 
-    before        a tagged file that this one was made from, if it carries no record of its own nodes
+    before        a tagged file that this one was made from; it is asked instead of the record in the file
     optimization  ONNX Runtime's: all, extended, basic or none
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
@@ -86,6 +86,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         providers=tuple(dict.fromkeys(event.provider for event in events)),
         requested=ran.requested,
         time=sum(node.time for node in nodes),
+        busy=statistics.median(run.busy for run in ran.runs),
         wall=statistics.median(walls),
         spread=spread(walls),
         check=SumCheck(sum(run.busy for run in ran.runs), sum(module.charged for module in modules)),

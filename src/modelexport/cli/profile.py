@@ -19,7 +19,7 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.option(
-    "--before", type=_FILE, metavar="FILE", help="The tagged file that FILE was made from, if FILE has no record."
+    "--before", type=_FILE, metavar="FILE", help="A tagged file that FILE was made from; asked instead of its record."
 )
 @click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
 @click.option(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from modelexport.profiling.calls import Ran, calls_by_module
-from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, lineage_of, parent_path
+from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, parent_path
 from modelexport.record.profile import RUNS_FOR_SPREAD, KernelEvent, ModuleTime, NodeTime, SharedTime
-from modelexport.record.provenance import Provenance, is_within
+from modelexport.record.provenance import Provenance
 
 
 @dataclass(slots=True)
@@ -78,14 +78,13 @@ class Timeline:
         return self.record.hierarchy.common_ancestor(known) if len(known) == len(places) else None
 
     def _place(self, keys: tuple[str, ...]) -> str | None:
-        """The same as a module: what several calls of one module have in common is inside of that module."""
+        """The innermost module around it all, if in other calls: what two calls of a module share is inside of it."""
         around = self._around(keys)
         if around is None:
             return None
-        paths = [list(lineage_of(owner.path)) for owner in self._owners(keys)]
-        common = [level[0] for level in zip(*paths, strict=False) if len(set(level)) == 1]
-        inner = [path for path in common if path in self.record.hierarchy.modules and is_within(path, around.path)]
-        return inner[-1] if inner else around.path
+        stacks = [[call.path for call in self.record.hierarchy.stack(owner)] for owner in self._owners(keys)]
+        common = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
+        return common[-1] if common else around.path
 
     def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
         """In the order of the hierarchy; what belongs to no module comes last."""

@@ -180,6 +180,7 @@ class Profile:
     providers  who ran kernels
     requested  providers that were asked for, the preferred one first; none if it was left to ONNX Runtime
     time       of all kernels in one run: the sum over nodes of their medians
+    busy       in which some kernel ran, run by run: the median
     wall       of one run from outside, the median
     spread     how far half of the runs are apart, as a share of `wall`; None if they are too few to say
     check      what the modules add up to, and what the trace says by itself
@@ -194,6 +195,7 @@ class Profile:
     providers: tuple[str, ...]
     requested: tuple[str, ...]
     time: float
+    busy: float
     wall: float
     spread: float | None
     check: SumCheck
@@ -207,6 +209,11 @@ class Profile:
     def attributed(self) -> float:
         """The share of the time that belongs to a module."""
         return sum(node.time for node in self.nodes if node.owners) / self.time if self.time else 1.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether most runs have kernels that took much longer than usual, other ones each time."""
+        return self.busy > self.time * (1 + NOISY)
 
     def fallback(self, module: ModuleTime) -> float:
         """Of the module's time, what another provider than the preferred one took."""

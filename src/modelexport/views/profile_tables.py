@@ -29,7 +29,7 @@ def profile_tables(
     yield from (plain(line, "dim") for line in _legend([module for _, module in shown]))
     yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
     yield plain(_sum(profile), "dim" if profile.check.holds else "red")
-    yield from (plain(f"note: {note}", "yellow") for note in [*_fallen(profile), *profile.notes])
+    yield from (plain(f"note: {note}", "yellow") for note in [*_fallen(profile), *_disturbed(profile), *profile.notes])
     if verbose and profile.seconds:
         yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in profile.seconds.items()), "dim")
 
@@ -41,7 +41,7 @@ def _head(profile: Profile) -> Text:
         f"{counted(profile.runs, 'run')} after {profile.warmup} to warm up",
         f"optimization {profile.optimization}",
         ", ".join(map(_short, profile.providers)),
-        f"{time_text(profile.wall)} a run ({apart}), {time_text(profile.time)} in kernels",
+        f"{time_text(profile.wall)} a run ({apart}), {time_text(profile.busy)} in kernels",
     )
     return plain(" · ".join(parts), "bold")
 
@@ -104,6 +104,12 @@ def _fallen(profile: Profile) -> Iterator[str]:
     asked, others = _short(profile.requested[0]), sorted({_short(node.provider) for node in profile.nodes})
     instead = ", ".join(name for name in others if name != asked)
     yield f"{part} of the time fell back from {asked} to {instead}, in {', '.join(paths[:_FALLEN])}{more}"
+
+
+def _disturbed(profile: Profile) -> Iterator[str]:
+    if profile.disturbed:
+        usual = f"kernels that took as long as they usually do would take {time_text(profile.time)} a run"
+        yield f"{usual}, and they take {time_text(profile.busy)}: something else keeps this machine busy"
 
 
 def _short(provider: str) -> str:
