@@ -149,6 +149,19 @@ class TestBodies:
             {"then_branch_1", "else_branch_1"},
         ]
 
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_a_branch_with_nodes_left_over_is_not_the_one_that_ran(self, nested: bool) -> None:
+        """One Sin is also a part of the other branch; but a branch runs as a whole."""
+        short = body(node("Sin", "x", "p"), outputs="p")
+        long = body(node("Sin", "x", "q"), node("Sin", "q", "r"), outputs="r")
+        ran = (nameless("Sin", 0),)
+        if nested:
+            short = body(node("If", "x", "m", then_branch=short), outputs="m")
+            long = body(node("If", "x", "n", then_branch=long), outputs="n")
+            ran = (nameless("If", 0, ran),)
+        made = graph(node("If", "x", "y", then_branch=long, else_branch=short))
+        assert joined(made, nameless("If", 0, ran)) == [("y",), *([("m",)] if nested else []), ("p",)]
+
     def test_what_is_nested_deeper_tells_what_is_around_it(self) -> None:
         def nesting(op: str, tag: str) -> object:
             inside = body(node(op, "x", f"{tag}_in"), outputs=f"{tag}_in")
