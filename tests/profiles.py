@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import strategies as st
 from tests.building import hierarchies, provenances
 from tests.verifying import EVIL, TEXT
 
-from modelexport.profiling.timing import module_times, node_times
+from modelexport.profiling.timing import Timeline
 from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
-from modelexport.record.profile import KernelEvent, Profile
+from modelexport.record.profile import KernelEvent, Profile, SumCheck
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 from modelexport.views.lineage_summary import LineageSummary
 
-RUNS = 3
+RUNS = 5
 
 
 def credited(hierarchy: Hierarchy, *paths: str) -> Attribution:
@@ -27,26 +30,33 @@ def credited(hierarchy: Hierarchy, *paths: str) -> Attribution:
     return Attribution(owners, hierarchy.common_ancestor(owners), Confidence.EXACT, evidence)
 
 
-def profiled(record: Provenance, durations: dict[str, list[float]], providers: dict[str, str]) -> Profile:
+def profiled(
+    record: Provenance, durations: Mapping[tuple[str, ...], Sequence[float]], providers: Mapping[str, str]
+) -> Profile:
     """Nodes one after the other in every run, each as long as it says for that run."""
     events = []
     clock = 0.0
     for run in range(RUNS):
-        for key, series in durations.items():
-            events.append(KernelEvent(key, run, clock, series[run]))
+        for keys, series in durations.items():
+            events.append(KernelEvent(keys, run, clock, series[run], provider=providers[keys[0]]))
             clock += series[run] + 1
-    nodes = node_times(events, record, providers, RUNS)
+    timeline = Timeline.of(events, record, RUNS)
+    nodes = timeline.nodes()
+    whole = sum(map(sum, durations.values()))
     return Profile(
         file=f"a{EVIL}.onnx",
         runs=RUNS,
         warmup=1,
         optimization="all",
-        providers=("CPUExecutionProvider",),
+        providers=tuple(dict.fromkeys(node.provider for node in nodes)),
+        requested=(),
         time=sum(node.time for node in nodes),
+        busy=statistics.median(sum(times) for times in zip(*durations.values(), strict=True)) if durations else 0.0,
         wall=clock / RUNS,
         spread=0.1,
+        check=SumCheck(whole, sum(module.charged for module in timeline.modules(nodes))),
         nodes=nodes,
-        modules=module_times(nodes, events, record, RUNS),
+        modules=timeline.modules(nodes),
         events=tuple(events),
         notes=(EVIL,),
         seconds={"run": 0.1},
@@ -70,7 +80,10 @@ def profiles(draw: st.DrawFn) -> Profile:
     record = Provenance(hierarchy, entries, {}, Origin("test", "test"))
     times = st.lists(st.floats(0, 1e6), min_size=RUNS, max_size=RUNS)
     providers = {key: draw(st.sampled_from(["CPUExecutionProvider", "CUDAExecutionProvider"])) for key in keys}
-    return profiled(record, {key: draw(times) for key in keys}, providers)
+    # Now and then, a node that nobody can tell from the next.
+    groups = [(key, *keys[place + 1 : place + 2]) if draw(st.booleans()) else (key,) for place, key in enumerate(keys)]
+    found = profiled(record, {group: draw(times) for group in groups}, providers)
+    return replace(found, requested=draw(st.sampled_from([(), ("CUDAExecutionProvider", "CPUExecutionProvider")])))
 
 
 @st.composite

@@ -242,7 +242,9 @@ class TestBodies:
         holders = [event for event in found.events if event.inside]
         assert len(holders) == 5
         for event in holders:
-            within = [other.duration for other in found.events if other.run == event.run and "_branch|" in other.key]
+            within = [
+                other.duration for other in found.events if other.run == event.run and "_branch|" in other.keys[0]
+            ]
             assert event.inside == pytest.approx(sum(within))
             assert event.own <= event.duration
 

@@ -31,6 +31,7 @@ from tests.cli.test_reading_verbs import run
 import modelexport as mx
 from modelexport.api import profile as api
 from modelexport.graph.embed import RECORD_KEY
+from modelexport.profiling.joining import join_events
 from modelexport.record.profile import Profile
 from modelexport.views.printable import printable
 
@@ -75,7 +76,11 @@ class TestAnswers:
         text = capsys.readouterr().out
         assert "2 runs after 0 to warm up · optimization all · " in text
         assert re.search(r"^BertModel +100\.0%", text, re.MULTILINE)
+        assert re.search(r"^module +time +self +median +± +calls +nodes +op types$", text, re.MULTILINE)
         assert "(fused: dense+intermediate_act_fn" in text
+        assert re.search("ONNX Runtime's trace has .* of kernels a run on average, and the parts add up to it", text)
+        assert "a run (spread unknown)" in text
+        assert "note: 2 of 5 runs that it takes to say how far times are apart: give more --runs" in text
         assert "100.0 % of the time of all kernels belongs to a module" in text
 
     def test_json(self, folder: Path, capsys: Captured) -> None:
@@ -85,6 +90,14 @@ class TestAnswers:
         schema = Path(mx.__file__).parent / "record" / "schema" / "profile.schema.json"
         jsonschema.validate(document, json.loads(schema.read_text()))
         assert document["time_us"] == pytest.approx(sum(one["self_us"] for one in document["modules"]), rel=1e-3)
+
+    def test_a_sum_that_does_not_hold(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is shown all the same, and the exit code says that something is wrong."""
+        monkeypatch.setattr(api, "join_events", lambda *arguments: join_events(*arguments)[1:])
+        assert run("profile", folder / "bert.onnx", *QUICK, "--format", "json") == 1
+        assert json.loads(capsys.readouterr().out)["sum_check"]["holds"] is False
+        assert run("profile", folder / "bert.onnx", *QUICK) == 1
+        assert "NOT TO BE RELIED ON" in capsys.readouterr().out
 
     def test_csv_into_a_file(self, folder: Path, capsys: Captured) -> None:
         report = folder / "report.csv"
@@ -181,6 +194,19 @@ class TestFailures:
         assert "% of its nodes do the work of a node there" in text
         assert "--before" in text
 
+    def test_what_onnx_runtime_wrote_is_no_model(self, folder: Path, capsys: Captured) -> None:
+        (folder / "profile.json").write_text('[{"cat": "Session", "name": "model_run", "ts": 1, "dur": 2}]')
+        assert "profile.json is not an ONNX model" in refused(
+            folder, capsys, "profile", folder / "profile.json", *QUICK
+        )
+        text = refused(folder, capsys, "profile", folder / "bert.onnx", *QUICK, "--before", folder / "profile.json")
+        assert "profile.json is not an ONNX model" in text
+
+    def test_a_provider_that_is_not_there(self, folder: Path, capsys: Captured) -> None:
+        text = refused(folder, capsys, "profile", folder / "bert.onnx", *QUICK, "--providers", "Abacus,CPU")
+        assert "this ONNX Runtime has no provider 'Abacus'" in text
+        assert "CPUExecutionProvider" in text
+
     def test_weights_that_are_missing(self, folder: Path, capsys: Captured) -> None:
         inner = folder / "inner"
         inner.mkdir()
@@ -197,6 +223,7 @@ class TestFailures:
             (["--inputs", folder / "a.npz"], "'input_ids'"),
             (["--inputs", folder / "none.npz"], "cannot read the arrays"),
             (["--inputs", folder / "text.npz"], "not an npz file"),
+            (["--inputs", folder / "a.npz", "--input", "input_ids=1x2"], "either --inputs or --input"),
             (["--input", "nobody=1x8"], "no input 'nobody'"),
             (["--input", "input_ids=1x2x3"], "not as 1x2x3"),
             (["--input", "input_ids"], "cannot read the input"),

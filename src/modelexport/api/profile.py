@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modelexport.api.opening import open_file
-from modelexport.api.relink import ancestor_in, ancestor_of, relinked
+from modelexport.api.relink import RelinkResult, ancestor_in, ancestor_of, relinked
 from modelexport.api.surroundings import Clock, Progress
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.profiling.joining import join_events
-from modelexport.profiling.timing import module_times, node_times, spread
-from modelexport.record.profile import Profile
+from modelexport.profiling.timing import Timeline, spread
+from modelexport.record.profile import RUNS_FOR_SPREAD, Profile, SumCheck
+
+# Names in a note.
+_SHOWN = 3
 
 
 def profile(  # noqa: PLR0913 - the keywords are the command line's options
@@ -32,7 +35,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
 ) -> Profile:
     """Run a tagged file in ONNX Runtime and charge the time of every kernel to the module whose work it does.
 
-    before        a tagged file that this one was made from, if it carries no record of its own nodes
+    before        a tagged file that this one was made from; it is asked instead of the record in the file
     optimization  ONNX Runtime's: all, extended, basic or none
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
@@ -44,6 +47,11 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"runs is {runs} and warmup is {warmup}", "Give at least one run, and no fewer than 0 before.")
     if optimization not in LEVELS:
         raise UserError(f"unknown optimization {optimization!r}", f"Known: {', '.join(LEVELS)}.")
+    if inputs is not None and input:
+        raise UserError(
+            f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
+            "Give either --inputs or --input.",
+        )
     path = Path(file)
     clock = Clock(progress)
     with clock.step("read"):
@@ -65,19 +73,39 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
                     f"{path} was not made from {ancestor.name}: {found.lineage.kinship}",
                     "Give the tagged file that it was made from: --before FILE.",
                 )
-            events, runners = join_events(ran.events, ran.spans, optimized.graph)
-    nodes = node_times(events, found.provenance, runners, runs)
+            events = join_events(ran.runs, optimized.graph)
+    timeline = Timeline.of(events, found.provenance, runs)
+    nodes = timeline.nodes()
+    modules = timeline.modules(nodes)
+    walls = [run.duration for run in ran.runs]
     return Profile(
         file=str(path),
         runs=runs,
         warmup=warmup,
         optimization=optimization,
-        providers=ran.providers,
+        providers=tuple(dict.fromkeys(event.provider for event in events)),
+        requested=ran.requested,
         time=sum(node.time for node in nodes),
-        wall=statistics.median(span.duration for span in ran.spans),
-        spread=spread([span.duration for span in ran.spans]),
+        busy=statistics.median(run.busy for run in ran.runs),
+        wall=statistics.median(walls),
+        spread=spread(walls),
+        check=SumCheck(sum(run.busy for run in ran.runs), sum(module.charged for module in modules)),
         nodes=nodes,
-        modules=module_times(nodes, events, found.provenance, runs),
+        modules=modules,
         events=tuple(events),
+        notes=(*_weights_note(found), *_runs_note(runs)),
         seconds=clock.seconds,
     )
+
+
+def _runs_note(runs: int) -> Iterator[str]:
+    if runs < RUNS_FOR_SPREAD:
+        yield f"{runs} of {RUNS_FOR_SPREAD} runs that it takes to say how far times are apart: give more --runs"
+
+
+def _weights_note(found: RelinkResult) -> Iterator[str]:
+    """It ran with its own weights, but who owns what was learned from a file with others."""
+    if found.differing:
+        more = ", …" if len(found.differing) > _SHOWN else ""
+        named = ", ".join(found.differing[:_SHOWN]) + more
+        yield f"{len(found.differing)} weights hold other numbers than in {found.before}: {named}"

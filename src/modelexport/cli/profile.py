@@ -19,7 +19,7 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.option(
-    "--before", type=_FILE, metavar="FILE", help="The tagged file that FILE was made from, if FILE has no record."
+    "--before", type=_FILE, metavar="FILE", help="A tagged file that FILE was made from; asked instead of its record."
 )
 @click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
 @click.option(
@@ -52,6 +52,11 @@ def profile(*, file: Path, providers: str, trace: Path | None, speech: Speech, *
 
     The graph that ONNX Runtime really ran is traced back to the modules. What one kernel does for several modules is
     charged to the module around them, and shown as shared.
+
+    \b
+    exit codes  0  done
+                1  what modules are charged with is not what ONNX Runtime's trace adds up to
+                2  the file, its record, the inputs or a provider cannot be used
     """
     from modelexport.api.profile import profile as profile_file
 
@@ -69,7 +74,7 @@ def profile(*, file: Path, providers: str, trace: Path | None, speech: Speech, *
 
         emit(profile_trace(found), trace)
     _show(found, speech, **shown)
-    return 0
+    return 0 if found.check.holds else 1
 
 
 def _ensure_targets(*paths: Path | None) -> None:

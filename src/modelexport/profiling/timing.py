@@ -7,103 +7,156 @@ node is in exactly one place, and the parts add up to the whole.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from modelexport.record.evidence import Attribution
-from modelexport.record.hierarchy import ROOT, Hierarchy, parent_path
-from modelexport.record.profile import KernelEvent, ModuleTime, NodeTime, SharedTime
+from modelexport.profiling.calls import Ran, calls_by_module
+from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, parent_path
+from modelexport.record.profile import RUNS_FOR_SPREAD, KernelEvent, ModuleTime, NodeTime, SharedTime
 from modelexport.record.provenance import Provenance
 
 
-def node_times(
-    events: Iterable[KernelEvent], record: Provenance, providers: Mapping[str, str], runs: int
-) -> tuple[NodeTime, ...]:
-    """The nodes that ran, in file order."""
-    events = list(events)
-    durations = _by_run(events, runs)
-    counts = Counter(event.key for event in events)
-    return tuple(
-        NodeTime(
-            key=key,
+@dataclass(slots=True)
+class _Series:
+    """The events of one node.
+
+    times  its time in each run
+    """
+
+    times: list[float]
+    depth: int
+    repeated: bool
+    provider: str
+    kernels: int = 0
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What ran, node by node. Nodes that the profile does not tell apart are one."""
+
+    record: Provenance
+    runs: int
+    series: Mapping[tuple[str, ...], _Series] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[KernelEvent], record: Provenance, runs: int) -> Timeline:
+        series: dict[tuple[str, ...], _Series] = {}
+        for event in events:
+            one = series.setdefault(event.keys, _Series([0.0] * runs, event.depth, event.repeated, event.provider))
+            one.times[event.run] += event.own
+            one.kernels += 1
+        order = {key: place for place, key in enumerate(record.nodes)}
+        return cls(record, runs, dict(sorted(series.items(), key=lambda item: order[item[0][0]])))
+
+    def nodes(self) -> tuple[NodeTime, ...]:
+        """In the order of the file."""
+        return tuple(self._node(keys, one) for keys, one in self.series.items())
+
+    def _node(self, keys: tuple[str, ...], series: _Series) -> NodeTime:
+        entry = self.record.nodes[keys[0]]
+        return NodeTime(
+            key=keys[0],
             name=entry.name,
             op_type=entry.op_type,
-            owners=entry.attribution.owners,
-            time=statistics.median(durations[key]),
-            calls=counts[key] / runs,
-            provider=providers.get(key, ""),
+            owners=self._owners(keys),
+            module=self._place(keys),
+            time=statistics.median(series.times),
+            kernels=series.kernels / self.runs,
+            provider=series.provider,
+            others=keys[1:],
         )
-        for key, entry in record.nodes.items()
-        if key in durations
-    )
 
+    def _owners(self, keys: tuple[str, ...]) -> tuple[ModuleCall, ...]:
+        nodes = self.record.nodes
+        return tuple(dict.fromkeys(owner for key in keys for owner in nodes[key].attribution.owners))
 
-def _by_run(events: Iterable[KernelEvent], runs: int) -> dict[str, list[float]]:
-    """By the key of a node: its time in each run."""
-    found: dict[str, list[float]] = {}
-    for event in events:
-        found.setdefault(event.key, [0.0] * runs)[event.run] += event.own
-    return found
+    def _around(self, keys: tuple[str, ...]) -> ModuleCall | None:
+        """The module call around everything that these nodes may be part of."""
+        places = [self.record.nodes[key].attribution.ancestor for key in keys]
+        known = [place for place in places if place is not None]
+        return self.record.hierarchy.common_ancestor(known) if len(known) == len(places) else None
 
+    def _place(self, keys: tuple[str, ...]) -> str | None:
+        """The innermost module around it all, if in other calls: what two calls of a module share is inside of it."""
+        around = self._around(keys)
+        if around is None:
+            return None
+        stacks = [[call.path for call in self.record.hierarchy.stack(owner)] for owner in self._owners(keys)]
+        common = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
+        return common[-1] if common else around.path
 
-def spread(numbers: Sequence[float]) -> float:
-    """How far the middle half of some numbers is apart, as a share of their median."""
-    middle = statistics.median(numbers)
-    if len(numbers) < 2 or not middle:
-        return 0.0
-    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
-    return (high - low) / middle
-
-
-def module_times(
-    nodes: Sequence[NodeTime], events: Iterable[KernelEvent], record: Provenance, runs: int
-) -> tuple[ModuleTime, ...]:
-    tree = _Tree(nodes, events, record, runs)
-    paths = [path for path in record.hierarchy.modules if path in tree.inside]
-    return tuple(map(tree.module, paths)) + tree.nobody()
-
-
-class _Tree:
-    """
-    inside  by module path: the nodes whose work is done inside of it
-    """
-
-    def __init__(self, nodes: Sequence[NodeTime], events: Iterable[KernelEvent], record: Provenance, runs: int) -> None:
-        self._hierarchy = record.hierarchy
-        self._runs = runs
-        self._places = {node.key: _place(record.nodes[node.key].attribution) for node in nodes}
-        self._series = _by_run(events, runs)
-        self.inside: dict[str, list[NodeTime]] = {}
-        self._strays = [node for node in nodes if self._places[node.key] is None]
+    def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
+        """In the order of the hierarchy; what belongs to no module comes last."""
+        hierarchy = self.record.hierarchy
+        inside: dict[str, list[NodeTime]] = {}
         for node in nodes:
-            for path in _upwards(self._places[node.key], self._hierarchy):
-                self.inside.setdefault(path, []).append(node)
+            for path in _upwards(node.module, hierarchy):
+                inside.setdefault(path, []).append(node)
+        calls = calls_by_module(self._called(nodes), hierarchy)
+        found = [
+            self._module(path, module.class_name, inside[path], calls.get(path, 0.0))
+            for path, module in hierarchy.modules.items()
+            if path in inside
+        ]
+        strays = [node for node in nodes if node.module is None]
+        return (*_compared(found), *([self._module(None, "", strays, 0.0)] if strays else ()))
 
-    def module(self, path: str) -> ModuleTime:
-        inside = self.inside[path]
-        own = [node for node in inside if self._places[node.key] == path]
-        return self._time(path, self._hierarchy.modules[path].class_name, inside, own)
+    def _called(self, nodes: Iterable[NodeTime]) -> Iterator[Ran]:
+        for node in nodes:
+            around = self._around(node.keys)
+            calls = (() if around is None else (around,)) if node.others else node.owners
+            series = self.series[node.keys]
+            yield Ran(calls, series.depth, series.repeated, node.kernels)
 
-    def nobody(self) -> tuple[ModuleTime, ...]:
-        return (self._time(None, "", self._strays, self._strays),) if self._strays else ()
-
-    def _time(self, path: str | None, class_name: str, inside: list[NodeTime], own: list[NodeTime]) -> ModuleTime:
+    def _module(self, path: str | None, class_name: str, inside: list[NodeTime], calls: float) -> ModuleTime:
+        own = [node for node in inside if node.module == path]
+        by_run = [sum(times) for times in zip(*(self.series[node.keys].times for node in inside), strict=True)]
         return ModuleTime(
             path=path,
             class_name=class_name,
             time=sum(node.time for node in inside),
             own=sum(node.time for node in own),
-            spread=spread([sum(self._series[node.key][run] for node in inside) for run in range(self._runs)]),
+            median=statistics.median(by_run),
+            spread=spread(by_run),
+            charged=sum(sum(self.series[node.keys].times) for node in own),
             nodes=len(inside),
-            calls=sum(node.calls for node in inside),
+            calls=calls,
+            kernels=sum(node.kernels for node in inside),
             operators=_sums((node.op_type, node.time) for node in inside),
             providers=_sums((node.provider, node.time) for node in inside),
             shared=_shared(own),
         )
 
 
-def _place(attribution: Attribution) -> str | None:
-    return None if attribution.ancestor is None else attribution.ancestor.path
+def spread(numbers: Sequence[float]) -> float | None:
+    """How far the middle half of some numbers is apart, as a share of their median; None if nothing says so."""
+    if len(numbers) < RUNS_FOR_SPREAD:
+        return None
+    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    if low == high:
+        return 0.0
+    return (high - low) / middle if middle else None
+
+
+def _compared(modules: Sequence[ModuleTime]) -> Iterator[ModuleTime]:
+    """With what is known about each and those next to it in time: whether they differ by more than their runs do."""
+    siblings: dict[str, list[ModuleTime]] = {}
+    for module in modules:
+        if module.path:
+            siblings.setdefault(parent_path(module.path), []).append(module)
+    alike: dict[str | None, list[str]] = {}
+    for group in siblings.values():
+        for one, other in pairwise(sorted(group, key=lambda module: module.median)):
+            if other.median - one.median < max(_apart(one), _apart(other)):
+                alike.setdefault(one.path, []).append(other.path or ROOT)
+                alike.setdefault(other.path, []).append(one.path or ROOT)
+    for module in modules:
+        yield replace(module, alike=tuple(alike.get(module.path, ())))
+
+
+def _apart(module: ModuleTime) -> float:
+    return module.median * (module.spread or 0.0)
 
 
 def _upwards(path: str | None, hierarchy: Hierarchy) -> Iterable[str]:
@@ -115,12 +168,14 @@ def _upwards(path: str | None, hierarchy: Hierarchy) -> Iterable[str]:
 
 
 def _shared(own: Iterable[NodeTime]) -> tuple[SharedTime, ...]:
-    groups: dict[tuple[str, ...], list[NodeTime]] = {}
+    groups: dict[tuple[tuple[str, ...], bool], list[NodeTime]] = {}
     for node in own:
-        modules = tuple(dict.fromkeys(owner.path for owner in node.owners))
-        if len(modules) > 1:
-            groups.setdefault(modules, []).append(node)
-    found = [SharedTime(modules, sum(one.time for one in nodes), len(nodes)) for modules, nodes in groups.items()]
+        if node.sharers:
+            groups.setdefault((node.sharers, bool(node.others)), []).append(node)
+    found = [
+        SharedTime(modules, sum(one.time for one in nodes), len(nodes), unclear)
+        for (modules, unclear), nodes in groups.items()
+    ]
     return tuple(sorted(found, key=lambda one: -one.time))
 
 
