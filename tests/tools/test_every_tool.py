@@ -81,10 +81,7 @@ def test_a_converter_gives_the_opset_that_was_asked_for(exported: Path, tmp_path
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_cannot_be_run(exported: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool itself says so, or what it made is tried; nothing is written either way."""
-    # Some tools leave files of their own where they were called.
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(tmp_path)  # some tools leave files of their own where they are called
     model = onnx.load(exported)
     strange = next(node for node in model.graph.node if node.op_type == "Softmax")
     strange.op_type = "Relic"
@@ -93,4 +90,4 @@ def test_a_file_that_cannot_be_run(exported: Path, tmp_path: Path, name: str, mo
     tool = name.partition(":")[0]
     with pytest.raises(ToolFailed, match=rf"^({tool} failed|ONNX Runtime cannot run what {name} made): \S+"):
         mx.run_tool(source, name, tmp_path / "out.onnx", samples=1)
-    assert sorted(tmp_path.iterdir()) == [here, source]
+    assert list(tmp_path.iterdir()) == [source]

@@ -35,6 +35,7 @@ class LineageSummary:
     related: bool
     differing: tuple[str, ...]
     seconds: Mapping[str, float]
+    idle: tuple[str, ...] = ()
 
     @property
     def tally(self) -> Tally:
@@ -56,6 +57,8 @@ def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator
         return
     for path in summary.files:
         yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
+    for tool in summary.idle:
+        yield plain(f"{tool} changed nothing: graph, weights and shapes are as they were before it", "yellow")
     relations = ", ".join(f"{relation} {count}" for relation, count in summary.relations.items())
     yield plain(f"{counted(summary.tally.total, 'node')} from {summary.before}: {relations}")
     yield plain(f"attributions: {confidences_text(summary.tally)}")
@@ -84,6 +87,7 @@ def lineage_json(summary: LineageSummary) -> str:
         "by_confidence": {level.label: count for level, count in tally.by_confidence.items()},
         "consistency": _consistency_document(lineage.consistency),
         "differing": list(summary.differing),
+        "idle": list(summary.idle),
         "nodes": [
             {
                 "key": key,
