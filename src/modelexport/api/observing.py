@@ -123,7 +123,9 @@ class Observer:
         """Compare a value with what the model returned, if it is returned."""
         for label in self._labels.get(name, ()):
             if self._reference.kept(self._outputs[label]):
-                self._returned[label] = self._compared(self._outputs[label], array)
+                # What went through a coarse type is as coarse as that, whatever type it is returned in.
+                seen = self._sampler.seen.get(name) or sample(array)
+                self._returned[label] = self._compared(self._outputs[label], array, seen)
 
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
         subject, numbers = self._opened.subject, self._numbers
@@ -154,10 +156,10 @@ class Observer:
                 return Divergence((root,), (found,), maker.key, None, wrong[0], maker.name)
         return None
 
-    def _compared(self, number: int, array: np.ndarray) -> Difference:
+    def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         wanted = self._reference.get(number)
         if wanted.shape == array.shape:
-            return self._numbers.measured(number, array, sample(array))
+            return self._numbers.measured(number, array, seen)
         nan = float("nan")
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 

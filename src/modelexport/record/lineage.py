@@ -9,6 +9,10 @@ from enum import StrEnum
 
 from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
 
+# Who gives evidence of lineage while a model is exported. Whoever else does is a tool that ran later.
+TORCH_OPTIMIZER = "torch optimizer"
+TORCHSCRIPT_FOLDING = "torchscript folding"
+
 
 class Relation(StrEnum):
     """How a node came from its sources.
@@ -50,6 +54,12 @@ def is_introduced(attribution: Attribution) -> bool:
     """Whether a node does no module's work: the last tool that touched it brought it along for those beside it."""
     last = attribution.evidence[-1] if attribution.evidence else None
     return last is not None and last.kind is EvidenceKind.LINEAGE and last.detail.startswith(Relation.INTRODUCED)
+
+
+def is_made_by_tool(attribution: Attribution) -> bool:
+    """Whether a weight or node is not as it was exported: a tool made it of others, or put it in their place."""
+    exporting = (TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING)
+    return any(item.kind is EvidenceKind.LINEAGE and item.source not in exporting for item in attribution.evidence)
 
 
 @dataclass(frozen=True)
