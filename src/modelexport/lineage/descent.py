@@ -9,6 +9,7 @@ from modelexport.lineage.functions import called
 from modelexport.lineage.heirs import ConstantHeirs
 from modelexport.lineage.linking import Linker, matched
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.swapping import doubted
 from modelexport.record.lineage import Kinship, Lineage
 from modelexport.record.sketch import Sketches
 
@@ -29,7 +30,7 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
 def _traced(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
     matching = matched(before, after, sketches)
-    nodes = Linker(matching).links()
+    nodes = doubted(Linker(matching).links(), matching)
     constants = ConstantHeirs(matching, nodes)
     folded = constants.folded()
     return Lineage(nodes, folded, constants.stands_for(), consistency(matching, nodes, folded), _kinship(matching))
