@@ -71,6 +71,22 @@ def test_what_it_makes_is_understood(exported: Path, tmp_path: Path, name: str) 
     assert SIGNS.get(name, frozenset()) <= {entry.op_type for entry in found.provenance.nodes.values()}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_in_a_file_of_their_own(exported: Path, tmp_path: Path, name: str) -> None:
+    """What a tool makes must not refer to a file that is somewhere else."""
+    source, target = tmp_path / "in" / "net.onnx", tmp_path / "out" / "net.onnx"
+    source.parent.mkdir()
+    target.parent.mkdir()
+    model = onnx.load(exported)
+    onnx.save(model, source, save_as_external_data=True, location="weights", size_threshold=64)
+    found = mx.run_tool(source, name, target, samples=1)
+    assert found.ok
+    assert sorted(path.name for path in source.parent.iterdir()) == ["net.onnx", "weights"]
+    (source.parent / "weights").unlink()
+    onnx.load(target)
+    assert mx.load(target).nodes == found.provenance.nodes
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("opset:21")])
 def test_a_converter_gives_the_opset_that_was_asked_for(exported: Path, tmp_path: Path, name: str) -> None:
     mx.run_tool(exported, name, tmp_path / "out.onnx", samples=1)
