@@ -11,9 +11,9 @@ import numpy as np
 from modelexport.analysis.analyze import Subject
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.graph.contents import contents
-from modelexport.graph.index import Graph
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.sample import Sample, sample
+from modelexport.proving.coarse_weights import coarse_weights
 from modelexport.proving.crossings import Crossings, find_crossings
 from modelexport.proving.divergence import call_numbers, class_name, compared_calls, first_divergence
 from modelexport.proving.finiteness import origins
@@ -68,14 +68,16 @@ def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, 
 class Sampler:
     """Samples of a run's values, each no finer than what it was made from."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, opened: Opened) -> None:
         self.seen: dict[str, Sample] = {}
-        self._graph = graph
+        self._graph = opened.subject.graph
+        self._weights = coarse_weights(opened.file, opened.subject.provenance)
 
     def take(self, name: str, array: np.ndarray) -> Sample:
         maker = self._graph.producers.get(name)
         read = () if maker is None else maker.inputs
-        taken = sample(array).made_from(self.seen[value] for value in read if value in self.seen)
+        sources = (self.seen.get(value) or self._weights.get(value) for value in read)
+        taken = sample(array).made_from(filter(None, sources))
         self.seen[name] = taken
         return taken
 
@@ -105,7 +107,7 @@ class Observer:
         """outputs  of the reference, by name"""
         graph = opened.subject.graph
         self._numbers = Numbers(reference, graph, opened.crossings, tolerance)
-        self._sampler = Sampler(graph)
+        self._sampler = Sampler(opened)
         self._opened = opened
         self._reference = reference
         self._outputs = outputs

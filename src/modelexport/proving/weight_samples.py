@@ -50,18 +50,23 @@ def precision_of(dtype: np.dtype[Any]) -> Precision | None:
     return _FORMATS.get(dtype.name)
 
 
-def held_precision(values: np.ndarray) -> Precision | None:
-    """That of the narrow format that some numbers went through before they were widened again; None if they did not.
+def rounded_to(values: np.ndarray) -> str:
+    """The narrow format that some numbers went through before they were widened again; empty if they did not.
 
     A few numbers fit everywhere, and so do whole ones.
     """
     if values.dtype != np.float32 or len(np.unique(values)) < _TELLING or np.array_equal(values, np.rint(values)):
-        return None
+        return ""
     if not (np.ascontiguousarray(values).view(np.uint32) & _LOWER_HALF).any():
-        return _FORMATS["bfloat16"]
+        return "bfloat16"
     with np.errstate(over="ignore"):
         half = np.array_equal(values, values.astype(np.float16).astype(np.float32))
-    return _FORMATS["float16"] if half else None
+    return "float16" if half else ""
+
+
+def held_precision(values: np.ndarray) -> Precision | None:
+    """That of the format that numbers were rounded to before; None if they were not."""
+    return _FORMATS.get(rounded_to(values))
 
 
 def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> Precision:
