@@ -92,6 +92,7 @@ def lineages(draw: st.DrawFn) -> LineageSummary:
     keys = st.lists(TEXT, max_size=3).map(tuple)
     links = st.builds(Link, keys, st.sampled_from(Relation), st.sampled_from(Confidence))
     shares = st.floats(0, 1)
+    edges = st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple)
     return LineageSummary(
         after=draw(TEXT),
         before=draw(TEXT),
@@ -99,11 +100,12 @@ def lineages(draw: st.DrawFn) -> LineageSummary:
         lineage=Lineage(
             {key: draw(links) for key in record.nodes},
             {},
-            consistency=Consistency(9, draw(keys), draw(keys), draw(st.integers(0, 9)), draw(keys)),
+            consistency=Consistency(9, draw(keys), draw(keys), draw(keys), draw(edges), draw(keys)),
             kinship=Kinship(draw(shares), draw(shares)),
         ),
         provenance=record,
         related=draw(st.booleans()),
         differing=draw(keys),
         seconds=draw(st.dictionaries(TEXT, st.floats(0, 100), max_size=2)),
+        idle=draw(keys),
     )

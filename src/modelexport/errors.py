@@ -113,9 +113,10 @@ class UnknownName(UserError):
         import difflib  # only needed when something is wrong, and not quick to import
 
         names = [str(item) or "(model)" for item in known]
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        folded = {item.casefold(): item for item in reversed(names)}
+        near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
         hint = (
-            f"Did you mean {near[0]!r}?"
+            f"Did you mean {folded[near[0]]!r}?"
             if near
             else f"Known: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else '.'}"
         )

@@ -173,6 +173,48 @@ class TestWhatIsRight:
         assert len(compared(found)) > 20
 
 
+class TestWhatToolsMade:
+    """Files that were optimized before: weights in blocks, rounded, under other names."""
+
+    @pytest.mark.parametrize("tool", ["ort:all", "fp16", "fp16+ort:all"])
+    @pytest.mark.parametrize("name", MODELS)
+    def test_the_weights_are_those_of_the_model(
+        self, name: str, tool: str, files: dict[str, Path], tmp_path: Path
+    ) -> None:
+        file = tmp_path / "made.onnx"
+        mx.run_tool(files[name], tool, file, samples=1)
+        found = mx.verify(file, MODELS[name](), inputs=INPUTS if name == "net" else None, min_sqnr=50)
+        assert found.ok
+        assert found.parameters is not None
+        assert found.parameters.differing == ()
+        assert found.parameters.compared > 3
+
+    @pytest.mark.parametrize("tool", ["fp16", "fp16+ort:all"])
+    @pytest.mark.parametrize("name", MODELS)
+    def test_what_comes_from_half_precision_is_as_coarse_as_that(
+        self, name: str, tool: str, files: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """It is returned, and by the second tool computed, as float32 all the same."""
+        file = tmp_path / "half.onnx"
+        mx.run_tool(files[name], tool, file, samples=1)
+        inputs = INPUTS if name == "net" else None
+        found = mx.verify(file, MODELS[name](), inputs=inputs)
+        assert found.ok
+        assert found.proof is not None
+        assert found.proof.compute_shown > 0.5 * found.proof.compute
+        assert not mx.verify(file, MODELS[name](), inputs=inputs, rtol=1e-4).ok, "who wants it finer is told"
+
+    def test_another_model_is_still_found_out(self, files: dict[str, Path], tmp_path: Path) -> None:
+        mx.run_tool(files["bert"], "ort:all", tmp_path / "made.onnx", samples=1)
+        other = MODELS["bert"]()
+        with torch.no_grad():
+            weight = other.get_parameter("encoder.layer.0.attention.self.query.weight")
+            weight.add_(torch.randn_like(weight) * 0.1)
+        found = mx.verify(tmp_path / "made.onnx", other)
+        assert found.parameters is not None
+        assert [one.name for one in found.parameters.differing] == ["encoder.layer.0.attention.self.query.weight"]
+
+
 class TestWhatIsWrong:
     @pytest.mark.parametrize("other", [False, True])
     def test_inside_of_a_fusion_the_group_is_named(self, other: bool, files: dict[str, Path], tmp_path: Path) -> None:

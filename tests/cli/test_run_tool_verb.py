@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.cli.test_reading_verbs import run
 
 import modelexport as mx
 from modelexport.api import run_tool as api
+from modelexport.capture import graph_inputs
 from modelexport.errors import UnknownName, UserError
 from modelexport.graph.embed import RECORD_KEY
 from modelexport.tools import optimizers
@@ -93,8 +95,15 @@ class TestNames:
             ("ort:3", "ort has no option '3'"),
             ("opset:x", "opset has no option 'x'\nIt takes a number, as in opset:21."),
             ("transformers:none", "transformers has no option 'none'\nIt knows: bart"),
-            ("", "unknown tool ''\nKnown: ort, "),
-            ("int8+", "unknown tool ''"),
+            ("INT8", "unknown tool 'INT8'\nDid you mean 'int8'?"),
+            ("OnnxSlim", "unknown tool 'OnnxSlim'\nDid you mean 'onnxslim'?"),
+            ("ort-all", "unknown tool 'ort-all'\nDid you mean 'ort:all'?"),
+            ("int8,ort:all", "unknown tool 'int8,ort:all'\nJoin several tools by +: int8+ort:all."),
+            ("int8 -> ort:all", "Join several tools by +: int8+ort:all."),
+            ("", "'' names no tool\nKnown: ort, "),
+            (" + ", "' + ' names no tool\nKnown: ort, "),
+            ("int8+", "there is no tool on one side of a + in 'int8+'\nName one on both sides, or leave it out: int8."),
+            ("int8++ort:all", "or leave it out: int8+ort:all."),
         ],
     )
     def test_a_name_or_an_option_that_nobody_knows(
@@ -122,6 +131,64 @@ class TestNames:
             ("ort", "all"),
             ("transformers", "bert"),
         ]
+
+
+class TestWhatChangedNothing:
+    def test_it_is_said(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+        with_tool(monkeypatch, "onnxslim", lambda job: shutil.copy(job.source, job.target))
+        arguments = ["run-tool", folder / "bert.onnx", "-o", folder / "out.onnx", "--no-check"]
+        assert run(*arguments, "--tool", "onnxslim") == 0
+        assert "onnxslim changed nothing: graph, weights and shapes are as they were before it" in output(capsys)
+        assert run(*arguments, "--tool", "ort:basic+onnxslim", "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["idle"] == ["onnxslim"]
+
+    def test_not_of_a_tool_that_did_something(self, folder: Path, capsys: Captured) -> None:
+        arguments = ["run-tool", folder / "bert.onnx", "-o", folder / "out.onnx", "--no-check"]
+        for tool in ("ort:basic", "shapes"):  # shapes alone are something, too
+            assert run(*arguments, "--tool", tool) == 0
+            assert "changed nothing" not in output(capsys)
+
+    def test_nor_of_one_that_changed_a_weight(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def touch(job: Job) -> None:
+            model = onnx.load(job.source)
+            largest = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+            largest.raw_data = largest.raw_data[:-1] + bytes([largest.raw_data[-1] ^ 1])
+            onnx.save(model, job.target)
+
+        with_tool(monkeypatch, "onnxslim", touch)
+        run("run-tool", folder / "bert.onnx", "-o", folder / "out.onnx", "--tool", "onnxslim", "--no-check")
+        assert "changed nothing" not in output(capsys)
+
+
+def output(capsys: Captured) -> str:
+    """Without the breaks that a narrow terminal puts in."""
+    return " ".join(capsys.readouterr().out.split())
+
+
+class TestInputs:
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Seeds of inputs that were made."""
+        seeds: list[int] = []
+        real = graph_inputs.graph_feed
+
+        def make(*arguments: Any, seed: int, **options: Any) -> Any:
+            seeds.append(seed)
+            return real(*arguments, seed=seed, **options)
+
+        monkeypatch.setattr(graph_inputs, "graph_feed", make)
+        return seeds
+
+    def test_none_are_made_where_nobody_needs_any(self, folder: Path, made: list[int]) -> None:
+        arguments = ["run-tool", folder / "bert.onnx", "-o", folder / "out.onnx", "-q", "--samples", "2"]
+        assert run(*arguments, "--tool", "int8", "--no-check") == 0
+        assert made == []
+        assert run(*arguments, "--tool", "int8") == 0
+        assert made == [0, 1]
+        assert run(*arguments, "--tool", "qdq", "--no-check") == 0
+        assert made == [0, 1, 0, 1]
 
 
 class TestFailures:
@@ -158,6 +225,58 @@ class TestFailures:
         assert "ONNX Runtime cannot run what onnxslim made: " in text
         assert "--no-check" in text
         assert run(*arguments, "--no-check") == 0
+
+    def test_a_tool_that_writes_rubbish(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+        with_tool(monkeypatch, "onnxslim", lambda job: job.target.write_text("hello"))
+        text = refused(folder, capsys, "run-tool", folder / "bert.onnx", "--tool", "onnxslim", "-o", folder / "o.onnx")
+        assert "onnxslim wrote a file that is no ONNX model" in text
+
+    @pytest.mark.parametrize("tool", ["onnxscript", "ort:basic"])
+    def test_no_tool_is_to_blame_for_a_file_that_could_not_be_run_before(
+        self, folder: Path, capsys: Captured, tool: str
+    ) -> None:
+        def break_it(model: onnx.ModelProto) -> None:
+            next(node for node in model.graph.node if node.op_type == "Gelu").op_type = "Nonsense"
+
+        broken = changed(folder, break_it)
+        text = refused(folder, capsys, "run-tool", broken, "--tool", tool, "-o", folder / "out.onnx")
+        assert f"ONNX Runtime cannot run {broken} either, as it was before." in text
+        assert "The tool broke the model" not in text
+        assert "Nonsense" in text
+        assert "ONNX Runtime says" not in text, "the reason is told once"
+
+    def test_what_a_failing_tool_leaves_behind_goes_with_it(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def litter(_: Job) -> None:
+            Path("left.onnx").write_text("x")
+            raise ValueError("no")
+
+        with_tool(monkeypatch, "onnxslim", litter)
+        monkeypatch.chdir(folder)
+        text = refused(folder, capsys, "run-tool", "bert.onnx", "--tool", "onnxslim", "-o", "out.onnx")
+        assert text.startswith("error: onnxslim failed: no")
+        assert Path.cwd() == folder
+
+    @pytest.mark.parametrize("tool", ["int8", "qdq"])
+    def test_nothing_is_ever_written_beside_the_input(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+    ) -> None:
+        inner = folder / "inner"
+        inner.mkdir()
+        shutil.copy(folder / "bert.onnx", inner / "bert.onnx")
+        inner.chmod(0o500)
+        seen: list[str] = []
+        real = onnx.shape_inference.infer_shapes_path
+
+        def infer(model: str, output: str = "", **options: Any) -> None:
+            seen.append(output or model)
+            real(model, output, **options)
+
+        monkeypatch.setattr(onnx.shape_inference, "infer_shapes_path", infer)
+        assert run("run-tool", inner / "bert.onnx", "--tool", tool, "-o", folder / "out.onnx", "-q") == 0
+        inner.chmod(0o700)
+        assert [path for path in seen if Path(path).parent == inner] == []
 
     def test_a_tool_that_writes_no_graph(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
         def spoil(job: Job) -> None:

@@ -18,7 +18,7 @@ from modelexport.graph.index import Graph, index_model
 from modelexport.graph.sketch import sketch
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.evidence import Confidence
-from modelexport.record.lineage import Lineage, Relation
+from modelexport.record.lineage import Lineage, Link, Relation
 from modelexport.record.sketch import Sketch, Sketches
 
 
@@ -181,6 +181,31 @@ class TestWhatToolsDo:
         )
         found = links(before, after)
         assert found["h"][1] == found["h2"][1] == {"h"}
+
+    @pytest.mark.parametrize("operator", ["Sub", "Div", "Pow", "MatMul", "Concat"])
+    @pytest.mark.parametrize("weights", [[], ["b"]])
+    def test_swapped_inputs_are_noticed(self, operator: str, weights: list[str]) -> None:
+        """Under names that say that nothing has happened."""
+
+        def read(inputs: str) -> Graph:
+            made = [] if weights else [node("Exp", "x", "b")]
+            return graph(
+                *made, node("Relu", "x", "a"), node(operator, inputs, "m"), node("Tanh", "m", "y"), weights=weights
+            )
+
+        same, swapped = (trace_lineage(read("a b"), read(inputs)).nodes for inputs in ("a b", "b a"))
+        assert (same["m"].relation, same["m"].confidence) == (Relation.KEPT, Confidence.EXACT)
+        assert (swapped["m"].relation, swapped["m"].confidence) == (Relation.REWRITTEN, Confidence.STRONG)
+        assert swapped["m"].sources == ("m",)
+        assert {swapped[key].relation for key in swapped.keys() - {"m"}} == {Relation.KEPT}
+
+    @pytest.mark.parametrize("operator", ["Add", "Mul", "Max", "Equal"])
+    def test_where_order_means_nothing_it_is_no_change(self, operator: str) -> None:
+        one, other = (
+            graph(node("Exp", "x", "b"), node("Relu", "x", "a"), node(operator, inputs, "m"), node("Tanh", "m", "y"))
+            for inputs in ("a b", "b a")
+        )
+        assert trace_lineage(one, other).nodes["m"] == Link(("m",), Relation.KEPT)
 
     def test_a_removed_branch_is_listed(self) -> None:
         before = graph(node("Relu", "x", "h"), node("Neg", "x", "gone"), node("Abs", "h", "y"), outputs="y gone")

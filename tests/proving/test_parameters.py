@@ -325,6 +325,50 @@ def test_weights_are_looked_at_one_at_a_time() -> None:
     assert order == [f"{step} {name}" for name in held for step in ("read", "compare")]
 
 
+# what a tool made
+
+
+def by_tool(path: str, held: Arrays, tool: str = "ort:all") -> Attribution:
+    found = attribution(holding(held), path)
+    return replace(found, evidence=(*found.evidence, Evidence(EvidenceKind.LINEAGE, tool, "renamed")))
+
+
+def test_numbers_in_another_order_and_with_zeros_around_them_are_the_same() -> None:
+    held = {"a.weight": numbers(8, 4, 3, 3), "b.weight": numbers(6, 3, 3, 3)}
+    blocked = held["a.weight"].transpose(2, 3, 1, 0).reshape(8, 4, 3, 3)
+    padded = np.zeros((8, 4, 3, 3), np.float32)
+    padded[:6, :3] = held["b.weight"]
+    stored = {"reorder_1": blocked, "reorder_2": padded}
+    owners = {"reorder_1": by_tool("a", held), "reorder_2": by_tool("b", held)}
+    assert checked(held, stored, owners) == ParameterCheck(2)
+    # An exporter does not do that: there, other numbers at other places are another weight.
+    assert [one.name for one in compared(held, {"w": blocked}, {"w": "a"}).differing] == ["a.weight"]
+
+
+def test_numbers_that_a_tool_rounded_and_widened_again_are_the_same() -> None:
+    held = {"a.weight": numbers(16, 8), "b.weight": numbers(16, 8)}
+    half = held["a.weight"].astype(np.float16).astype(np.float32)
+    brain = held["b.weight"].astype(BFLOAT16).astype(np.float32)
+    owners = {"cast_1": by_tool("a", held), "cast_2": by_tool("b", held)}
+    assert checked(held, {"cast_1": half, "cast_2": brain}, owners) == ParameterCheck(2)
+
+
+@pytest.mark.parametrize("tool", ["ort:all", "torch optimizer"])
+def test_what_a_tool_made_of_it_and_holds_other_numbers_cannot_be_compared(tool: str) -> None:
+    held = {"a.weight": numbers(16, 8)}
+    found = checked(held, {"w": held["a.weight"] + numbers(16, 8)}, {"w": by_tool("a", held, tool)})
+    if tool == "ort:all":
+        assert found == ParameterCheck(0, (), ("a.weight",))
+    else:
+        assert [one.name for one in found.differing] == ["a.weight"], "torch's optimizer is part of the export"
+
+
+def test_constants_that_are_all_the_same_are_no_sign() -> None:
+    held = {"a.weight": np.full((4, 4), 0.5, np.float32)}
+    stored = {"w": np.full((2, 8), 0.5, np.float32)}
+    assert checked(held, stored, {"w": by_tool("a", held)}) == ParameterCheck(0, (), ("a.weight",))
+
+
 # real files
 
 

@@ -80,6 +80,8 @@ WRONG = [
     ("()", 1, "expected a field"),
     ("!", 1, "expected a field"),
     ("modul=a", 0, "Did you mean 'module'?"),
+    ("op=A & relation:fused", 7, "Write relation=fused"),
+    ("relatio:fused", 0, "Did you mean 'relation'?"),
     ("op=A & zzz=a", 7, "Known: module"),
     ("'unknown'=a", 0, "unknown field"),
     ("op>=A", 2, "no order"),

@@ -72,6 +72,8 @@ def known() -> Provenance:
     sure = nodes["i"].attribution
     evidence = (*sure.evidence, Evidence(EvidenceKind.LINEAGE, "closed early"))
     nodes["i"] = replace(nodes["i"], attribution=replace(sure, confidence=Confidence.INFERRED, evidence=evidence))
+    joined = (*nodes["j"].attribution.evidence, Evidence(EvidenceKind.LINEAGE, "ort:all", "fused from 2"))
+    nodes["j"] = replace(nodes["j"], attribution=replace(nodes["j"].attribution, evidence=joined))
     weights = {
         "emb.weight": attribution(HIERARCHY, "emb"),
         "layers.0.fc.weight": attribution(HIERARCHY, "layers.0.fc"),
@@ -132,7 +134,11 @@ BRANCH = "c|then_branch|t"
         ("confidence>inferred & op=MatMul", ["h", BRANCH]),
         ("confidence=none", ["u"]),
         ("confidence!=exact", ["i", "u"]),
-        ("evidence=lineage", ["i"]),
+        ("evidence=lineage", ["i", "j"]),
+        ("relation=fused", ["j"]),
+        ("relation=f*", ["j"]),
+        ("relation!=kept & !module=**", ["u"]),
+        ("relation=kept & op=Gemm", ["i"]),
         ("evidence='lineage:closed early'", ["i"]),
         ("evidence=*:t & op=Gemm", ["i", "j"]),
         ("call=1", ["j"]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind
+from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.lineage import Link, Relation, is_introduced
+from modelexport.record.lineage import Descent, Link, Relation, descent_of, is_introduced, is_made_by_tool
 
 
 def credited(*evidence: Evidence) -> Attribution:
@@ -31,3 +31,30 @@ def test_the_last_tool_has_the_last_word() -> None:
     assert not is_introduced(credited(scope, told(Relation.INTRODUCED), told(Relation.FUSED, 2)))
     assert not is_introduced(credited(scope))
     assert not is_introduced(credited())
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("sources", [1, 12])
+def test_what_evidence_says_is_read_back(relation: Relation, sources: int) -> None:
+    found = descent_of(credited(told(Relation.FUSED, 3), told(relation, sources)))
+    assert found == Descent(relation, sources)
+    assert str(found) == told(relation, sources).detail
+
+
+def test_a_node_that_no_tool_changed_is_kept() -> None:
+    scope = Evidence(EvidenceKind.SCOPE, "torch", "fc")
+    moved = Evidence(EvidenceKind.LINEAGE, "closed early")  # by the exporter, as a strategy says
+    for evidence in ((), (scope,), (scope, moved)):
+        assert descent_of(credited(*evidence)) == Descent(Relation.KEPT, 1)
+    assert descent_of(credited(told(Relation.SPLIT), moved)) == Descent(Relation.SPLIT, 1)
+
+
+def test_nothing_is_said_of_a_node_that_nobody_knows() -> None:
+    assert descent_of(unattributed("no idea")) is None
+
+
+def test_what_torch_did_while_it_exported_is_no_tool() -> None:
+    assert is_made_by_tool(credited(told(Relation.FOLDED)))
+    for source in ("torch optimizer", "torchscript folding"):
+        assert not is_made_by_tool(credited(Evidence(EvidenceKind.LINEAGE, source, "folded")))
+    assert not is_made_by_tool(credited(Evidence(EvidenceKind.SCOPE, "ort:all", "folded")))

@@ -287,7 +287,10 @@ def test_notes_come_last_and_times_if_asked_for() -> None:
 def test_whatever_was_found_can_be_shown(found: Verification, shown: Shown) -> None:
     text = as_text(verification_tables(found, shown))
     assert all(line.isprintable() for line in text.split("\n"))
-    assert ("everything agrees" in text.splitlines()) == found.ok
+    flat = " ".join(text.split())
+    proved = found.proof is None or found.proof.compute_shown or not found.proof.compute
+    assert ("everything agrees" in text.splitlines()) == bool(found.ok and not found.skipped and proved)
+    assert (" what was compared agrees, but " in f" {flat}") == bool(found.ok and (found.skipped or not proved))
 
 
 def test_names_from_strangers_reach_no_terminal() -> None:
@@ -325,4 +328,21 @@ def test_numbers_for_people() -> None:
 
 def test_outputs_that_were_not_compared_are_named_in_the_verdict() -> None:
     found = replace(verification(numbers("fc", 120, 120)), skipped=("logits", "state"))
-    assert lines(found)[-1] == "what was compared agrees; not compared: output logits, state"
+    assert lines(found)[-1] == "what was compared agrees, but output logits, state could not be compared"
+
+
+def test_where_nothing_is_proved_not_everything_agrees() -> None:
+    found = replace(
+        verification(numbers("fc", 120, 120)),
+        parameters=ParameterCheck(0, (), ("fc.weight",)),
+        proof=AttributionProof((node("a", Verdict.NOT_PROVABLE), node("b", Verdict.NOT_PROVABLE))),
+    )
+    assert found.ok
+    said = "what was compared agrees, but none of the attributions could be proved by values"
+    assert lines(found)[-1] == f"{said}, and no weight has a copy in the file"
+    assert lines(replace(found, parameters=ParameterCheck(1)))[-1] == said
+    one = AttributionProof((node("a", Verdict.NOT_PROVABLE), node("b", Verdict.PROVED)))
+    assert lines(replace(found, proof=one))[-1] == "everything agrees"
+    # Shapes and integers alone are nothing that values could prove.
+    none = AttributionProof((node("a", Verdict.NOT_PROVABLE, compute=False),))
+    assert lines(replace(found, proof=none))[-1] == "everything agrees"

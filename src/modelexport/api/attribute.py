@@ -13,7 +13,7 @@ from modelexport.lineage.carry import carry
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.evidence import Claim, Confidence
 from modelexport.record.hierarchy import Hierarchy
-from modelexport.record.lineage import Lineage, Relation
+from modelexport.record.lineage import TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING, Lineage, Relation
 from modelexport.record.signals import Signals
 from modelexport.strategies.catalogue import Strategy
 from modelexport.strategies.claims import GraphClaims
@@ -24,9 +24,6 @@ from modelexport.strategies.parameters import (
     initializer_claims,
     replaced_parameter_claims,
 )
-
-_TORCH_OPTIMIZER = "torch optimizer"
-_TORCHSCRIPT_FOLDING = "torchscript folding"
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,8 @@ def _judge_before(strategy: Strategy, scene: Scene, before: Graph) -> tuple[Grap
     """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it."""
     graph, hierarchy, lineage = scene.graph, scene.hierarchy, scene.lineage
     origin = strategy.judge(before, hierarchy, scene.signals)
-    nodes = carry(origin.nodes, lineage.nodes, _TORCH_OPTIMIZER)
-    initializers = carry(origin.nodes, lineage.initializers, _TORCH_OPTIMIZER)
+    nodes = carry(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
+    initializers = carry(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
     initializers |= initializer_claims(graph, hierarchy, strategy.name)
     if strategy.infers:
@@ -114,9 +111,9 @@ def _look_behind_folding(
     before = unfolded()
     origin = strategy.judge(before, scene.hierarchy, Signals(scopes=scene.signals.scopes))
     lineage = trace_lineage(before, scene.graph)
-    nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
+    nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers = dict(claims.initializers)
-    initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, _TORCHSCRIPT_FOLDING)
+    initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), scene.hierarchy)
     initializers |= _shared_weights(scene.graph, scene.hierarchy, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owners(origin.nodes)

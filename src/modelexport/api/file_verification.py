@@ -67,7 +67,7 @@ class _Recorder:
     def __init__(self, believed: Opened, spool: Spool) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
-        self._sampler = Sampler(believed.subject.graph)
+        self._sampler = Sampler(believed)
         self._believed = believed
         self._spool = spool
 

@@ -11,9 +11,9 @@ import numpy as np
 from modelexport.analysis.analyze import Subject
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.graph.contents import contents
-from modelexport.graph.index import Graph
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.sample import Sample, sample
+from modelexport.proving.coarse_weights import coarse_weights
 from modelexport.proving.crossings import Crossings, find_crossings
 from modelexport.proving.divergence import call_numbers, class_name, compared_calls, first_divergence
 from modelexport.proving.finiteness import origins
@@ -68,14 +68,16 @@ def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, 
 class Sampler:
     """Samples of a run's values, each no finer than what it was made from."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, opened: Opened) -> None:
         self.seen: dict[str, Sample] = {}
-        self._graph = graph
+        self._graph = opened.subject.graph
+        self._weights = coarse_weights(opened.file, opened.subject.provenance)
 
     def take(self, name: str, array: np.ndarray) -> Sample:
         maker = self._graph.producers.get(name)
         read = () if maker is None else maker.inputs
-        taken = sample(array).made_from(self.seen[value] for value in read if value in self.seen)
+        sources = (self.seen.get(value) or self._weights.get(value) for value in read)
+        taken = sample(array).made_from(filter(None, sources))
         self.seen[name] = taken
         return taken
 
@@ -105,7 +107,7 @@ class Observer:
         """outputs  of the reference, by name"""
         graph = opened.subject.graph
         self._numbers = Numbers(reference, graph, opened.crossings, tolerance)
-        self._sampler = Sampler(graph)
+        self._sampler = Sampler(opened)
         self._opened = opened
         self._reference = reference
         self._outputs = outputs
@@ -123,7 +125,9 @@ class Observer:
         """Compare a value with what the model returned, if it is returned."""
         for label in self._labels.get(name, ()):
             if self._reference.kept(self._outputs[label]):
-                self._returned[label] = self._compared(self._outputs[label], array)
+                # What went through a coarse type is as coarse as that, whatever type it is returned in.
+                seen = self._sampler.seen.get(name) or sample(array)
+                self._returned[label] = self._compared(self._outputs[label], array, seen)
 
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
         subject, numbers = self._opened.subject, self._numbers
@@ -154,10 +158,10 @@ class Observer:
                 return Divergence((root,), (found,), maker.key, None, wrong[0], maker.name)
         return None
 
-    def _compared(self, number: int, array: np.ndarray) -> Difference:
+    def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         wanted = self._reference.get(number)
         if wanted.shape == array.shape:
-            return self._numbers.measured(number, array, sample(array))
+            return self._numbers.measured(number, array, seen)
         nan = float("nan")
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 

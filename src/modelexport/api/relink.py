@@ -42,6 +42,7 @@ class RelinkResult:
     before     what it was traced back to: a path, or the record inside the file
     related    whether it comes from there at all; if not, nothing was written
     differing  weights of the same name that do not hold the same numbers
+    idle       tools that were run and changed nothing, as they were asked for
     """
 
     path: Path | None
@@ -51,6 +52,7 @@ class RelinkResult:
     lineage: Lineage
     related: bool
     differing: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property

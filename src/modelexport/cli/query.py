@@ -28,6 +28,7 @@ def query(model: Path, query: str, form: str, output: Path | None, speech: Speec
     tag, role          the same, over / and over .
     class, op, tensor  pattern: * for any characters; op also as domain::op
     evidence           kind, or kind:source
+    relation           kept, renamed, rewritten, fused, split, shared, folded, introduced: what tools made of it
     confidence         exact, strong, inferred, fallback, none; with = != < <= > >=
     layer, call        3, 0..3 or 0,2,5; with = != < <= > >=
     & | ! ( )          and, or, not, grouping; quotes around odd values

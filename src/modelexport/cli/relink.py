@@ -55,7 +55,15 @@ def show_relinked(found: RelinkResult, after: str, form: str, speech: Speech) ->
     from modelexport.views.lineage_summary import LineageSummary, lineage_json, lineage_lines
 
     summary = LineageSummary(
-        after, found.before, found.files, found.lineage, found.provenance, found.related, found.differing, found.seconds
+        after,
+        found.before,
+        found.files,
+        found.lineage,
+        found.provenance,
+        found.related,
+        found.differing,
+        found.seconds,
+        found.idle,
     )
     if form == "json":
         from modelexport.views.output import emit

@@ -285,10 +285,10 @@ def _content(proto: onnx.TensorProto) -> bytes | None:
         data = b"\0".join(proto.string_data)
     else:
         data = onnx.numpy_helper.to_array(proto).tobytes()
-    return _told(proto.data_type, tuple(proto.dims), data)
+    return described(proto.data_type, tuple(proto.dims), data)
 
 
-def _told(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
+def described(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
     return repr((dtype, shape)).encode() + data
 
 
@@ -315,7 +315,7 @@ def _constant(proto: onnx.NodeProto) -> bytes | None:
         if item.name in _NUMBERS:
             dtype, array = _NUMBERS[item.name]
             found = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
-            return _told(dtype, found.shape, found.tobytes())
+            return described(dtype, found.shape, found.tobytes())
     return None
 
 

@@ -22,7 +22,7 @@ def outlined(graph: Graph, sketches: Sketches) -> Outline:
         inputs=graph.inputs,
         outputs=graph.outputs,
         initializers={
-            name: OutlineTensor(tensor.dtype, tensor.shape, _digest(tensor.content))
+            name: OutlineTensor(tensor.dtype, tensor.shape, digest(tensor.content))
             for name, tensor in graph.initializers.items()
         },
         bodies={
@@ -60,14 +60,14 @@ def digested(graph: Graph) -> Graph:
         nodes=tuple(
             replace(
                 node,
-                attributes=_digest(node.attributes).encode(),
-                constant=None if node.constant is None else _digest(node.constant).encode(),
+                attributes=digest(node.attributes).encode(),
+                constant=None if node.constant is None else digest(node.constant).encode(),
             )
             for node in graph.nodes
         ),
         initializers=MappingProxyType(
             {
-                name: replace(tensor, content=_digest(tensor.content).encode() or None)
+                name: replace(tensor, content=digest(tensor.content).encode() or None)
                 for name, tensor in graph.initializers.items()
             }
         ),
@@ -82,8 +82,8 @@ def _outline_node(node: Node) -> OutlineNode:
         graph=node.graph,
         inputs=node.inputs,
         outputs=node.outputs,
-        attributes=_digest(node.attributes),
-        constant=_digest(node.constant),
+        attributes=digest(node.attributes),
+        constant=digest(node.constant),
     )
 
 
@@ -103,5 +103,5 @@ def _node(node: OutlineNode, place: int) -> Node:
     )
 
 
-def _digest(data: bytes | None) -> str:
+def digest(data: bytes | None) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest() if data else ""

@@ -21,7 +21,10 @@ def called(lineage: Lineage, before: tuple[Graph, Inlined], after: tuple[Graph, 
     """`lineage` is that of the graphs without functions; the other graphs are those of the files."""
     sources = _Sources(*before)
     found = lineage.consistency
-    strayed = (after[1].origins.get(key, (key,))[0] for key in found.strayed)
+
+    def call(key: str) -> str:
+        return after[1].origins.get(key, (key,))[0]
+
     return replace(
         lineage,
         nodes=_regrouped({key: sources.link(link, key) for key, link in lineage.nodes.items()}, sources, *after),
@@ -30,7 +33,9 @@ def called(lineage: Lineage, before: tuple[Graph, Inlined], after: tuple[Graph, 
             found,
             folded=tuple(map(sources.key, found.folded)),
             removed=tuple(map(sources.key, found.removed)),
-            strayed=tuple(dict.fromkeys(strayed)),
+            unexplained=tuple(map(sources.key, found.unexplained)),
+            disorder=tuple(dict.fromkeys((call(maker), call(reader)) for maker, reader in found.disorder)),
+            strayed=tuple(dict.fromkeys(map(call, found.strayed))),
         ),
     )
 

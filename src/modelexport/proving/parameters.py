@@ -3,6 +3,9 @@
 A weight of the file is comparable with a parameter if it is a copy of it, perhaps narrower or transposed. Exporters
 also store what they made *from* parameters: a convolution with a norm folded in, a product, a quantized matrix. Such a
 weight equals no parameter and is no sign of another model, so only what can be nothing but a copy is said to differ.
+
+Optimizers go further: they put the numbers of a weight into another order, pad it, round it. What a tool made is equal
+to a parameter that it stands for if it holds the same numbers in whatever order, and otherwise cannot be compared.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from enum import Enum, auto
 
 import numpy as np
 
-from modelexport.proving.weight_samples import Precision, narrower, precision_of, sampled
+from modelexport.proving.weight_samples import Precision, held_precision, narrower, precision_of, sampled
 from modelexport.record.evidence import Attribution, EvidenceKind
 from modelexport.record.hierarchy import Hierarchy, join
+from modelexport.record.lineage import is_made_by_tool
 from modelexport.record.provenance import Provenance
 from modelexport.record.verification import ParameterCheck, ParameterDifference
 
@@ -23,6 +27,8 @@ from modelexport.record.verification import ParameterCheck, ParameterDifference
 _MIXED = frozenset({"absorbed", "folded"})
 # Steps of a number format that what was computed from a parameter may be off.
 _ROUNDING = 4
+# Elements of the largest weights that are put in order: that takes about a second.
+_MOST_SORTED = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,25 +157,44 @@ def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
 def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:
     """The parameter with the weight, as it is or turned; nothing where the shapes do not allow it."""
     views = list(_views(held.array.shape, array))
+    made = is_made_by_tool(attribution)
     if not views:
-        if name in held.names and array.size != held.array.size:
+        if made and _holds_same(held.array, array, _precision(held.array, array, made=made)):
+            yield _Pair(name, _Kin.EQUAL, _NO_GAP)
+        elif name in held.names and array.size != held.array.size and not made:
             yield _Pair(name, _Kin.LIKELY, _NO_COPY)
         return
     ours = sampled(held.array)
     if any(ours.dtype == view.dtype and np.array_equal(ours, view) for view in views):
         yield _Pair(name, _Kin.EQUAL, _NO_GAP)
         return
-    precision = narrower(held.array.dtype, array.dtype)
+    precision = _precision(held.array, array, made=made)
     ours, views = precision.cut(ours), [precision.cut(view) for view in views]
     nearest = min((_gap(ours, view, precision) for view in views), key=lambda gap: gap.distance)
     named = name in held.names
-    if nearest.equal:
-        kin = _Kin.EQUAL
-    elif (_is_mixed(attribution) or not named) and any(_is_rescaled(ours, view, precision) for view in views):
+    if nearest.equal or (made and _holds_same(held.array, array, precision)):
+        kin, nearest = _Kin.EQUAL, _NO_GAP if not nearest.equal else nearest
+    elif (_is_mixed(attribution) or made or not named) and any(_is_rescaled(ours, view, precision) for view in views):
         kin = _Kin.DERIVED
     else:
         kin = _Kin.LIKELY if _can_be_copy(attribution, array, named=named) else _Kin.UNKNOWN
     yield _Pair(name, kin, nearest)
+
+
+def _precision(ours: np.ndarray, weight: np.ndarray, *, made: bool) -> Precision:
+    """A tool may have rounded a weight and widened it again."""
+    rounded = held_precision(sampled(weight)) if made and weight.size else None
+    return narrower(ours.dtype, weight.dtype) if rounded is None else rounded
+
+
+def _holds_same(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> bool:
+    """Whether a weight holds the same numbers in some order, with or without zeros around them."""
+    if not ours.size <= weight.size <= _MOST_SORTED:
+        return False
+    mine, theirs = (np.sort(found[found != 0]) for found in map(np.ravel, map(precision.cut, (ours, weight))))
+    if mine.size != theirs.size or mine.size < 2 or mine[0] == mine[-1]:
+        return False
+    return _gap(mine, theirs, precision).equal
 
 
 def _views(shape: tuple[int, ...], weight: np.ndarray) -> Iterator[np.ndarray]:
@@ -184,7 +209,7 @@ def _is_mixed(attribution: Attribution) -> bool:
 
 
 def _can_be_copy(attribution: Attribution, weight: np.ndarray, *, named: bool) -> bool:
-    if _is_mixed(attribution):
+    if _is_mixed(attribution) or is_made_by_tool(attribution):
         return False
     # Without its name a vector may be anything that was computed; a matrix in the module of a matrix is hardly that.
     is_matrix = sum(size > 1 for size in weight.shape) > 1

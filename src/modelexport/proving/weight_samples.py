@@ -12,6 +12,10 @@ _MOST = 1 << 16
 _SIDE = 1 << 8
 # Neighbours are looked at together: they are in memory together.
 _RUN = 16
+# Different numbers that do not all have short fractions by chance.
+_TELLING = 16
+# The bits of a float32 that bfloat16 does not have.
+_LOWER_HALF = np.uint32(0xFFFF)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,25 @@ _FORMATS = {
 def precision_of(dtype: np.dtype[Any]) -> Precision | None:
     """None for what is no plain float: integers, and floats of a byte, which mean nothing without their scales."""
     return _FORMATS.get(dtype.name)
+
+
+def rounded_to(values: np.ndarray) -> str:
+    """The narrow format that some numbers went through before they were widened again; empty if they did not.
+
+    A few numbers fit everywhere, and so do whole ones.
+    """
+    if values.dtype != np.float32 or len(np.unique(values)) < _TELLING or np.array_equal(values, np.rint(values)):
+        return ""
+    if not (np.ascontiguousarray(values).view(np.uint32) & _LOWER_HALF).any():
+        return "bfloat16"
+    with np.errstate(over="ignore"):
+        half = np.array_equal(values, values.astype(np.float16).astype(np.float32))
+    return "float16" if half else ""
+
+
+def held_precision(values: np.ndarray) -> Precision | None:
+    """That of the format that numbers were rounded to before; None if they were not."""
+    return _FORMATS.get(rounded_to(values))
 
 
 def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> Precision:

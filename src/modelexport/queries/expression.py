@@ -22,6 +22,7 @@ class Field(StrEnum):
     OP = "op"
     CONFIDENCE = "confidence"
     EVIDENCE = "evidence"
+    RELATION = "relation"
     CALL = "call"
     PARAM = "param"
     TENSOR = "tensor"

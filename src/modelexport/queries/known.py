@@ -12,6 +12,7 @@ from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern
 from modelexport.queries.parameters import parameter_names
 from modelexport.queries.values import Glob
 from modelexport.record.evidence import EvidenceKind
+from modelexport.record.lineage import Relation
 from modelexport.record.provenance import Provenance
 
 # Comparing a misspelt name with every tensor of a large model would take seconds.
@@ -92,6 +93,10 @@ def _evidence(provenance: Provenance, glob: Glob) -> Iterator[str]:
         yield from EvidenceKind
 
 
+def _relations(_: Provenance, __: Glob) -> Iterator[str]:
+    yield from Relation
+
+
 def _params(provenance: Provenance, _: Glob) -> Iterator[str]:
     """Those of the model too: a parameter that an exporter folded away is no misspelt name."""
     yield from chain.from_iterable(parameter_names(provenance).values())
@@ -109,6 +114,7 @@ _NAMES: Mapping[Field, Callable[[Provenance, Glob], Iterator[str]]] = {
     Field.ROLE: _roles,
     Field.OP: _ops,
     Field.EVIDENCE: _evidence,
+    Field.RELATION: _relations,
     Field.PARAM: _params,
     Field.TENSOR: _tensors,
 }

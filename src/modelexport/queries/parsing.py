@@ -129,7 +129,7 @@ class _Parser:
         try:
             return Field(token.text)
         except ValueError:
-            raise self.wrong(f"unknown field {token.text!r}", token, _near(token.text, Field)) from None
+            raise self.wrong(f"unknown field {token.text!r}", token, _meant(token.text)) from None
 
     def value(self, field: Field, operator: Operator, token: Token) -> Value:
         if field is Field.CONFIDENCE:
@@ -160,6 +160,12 @@ class _Parser:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
+
+
+def _meant(text: str) -> str:
+    """Elsewhere a colon stands between a field and its value."""
+    field, colon, value = text.partition(":")
+    return f"Write {field}={value}" if colon and field in tuple(Field) else _near(text, Field)
 
 
 def _near(text: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern
 from modelexport.queries.parameters import parameter_names
 from modelexport.queries.values import Glob, Spans
 from modelexport.record.evidence import Confidence
+from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import NodeEntry, Provenance
 
 Predicate = Callable[[NodeEntry], bool]
@@ -137,6 +138,16 @@ def _by_evidence(glob: Glob, _: Provenance) -> Predicate:
     return lambda entry: any(of_kind(item.kind) and from_source(item.source) for item in entry.attribution.evidence)
 
 
+def _by_relation(glob: Glob, _: Provenance) -> Predicate:
+    matches = cache(glob.matcher())
+
+    def fits(entry: NodeEntry) -> bool:
+        found = descent_of(entry.attribution)
+        return found is not None and matches(found.relation)
+
+    return fits
+
+
 def _by_param(glob: Glob, provenance: Provenance) -> Predicate:
     edges, matches = provenance.known_edges(), glob.matcher(".")
     values = [value for value, names in parameter_names(provenance).items() if any(map(matches, names))]
@@ -157,6 +168,7 @@ _BY_NAME: Mapping[Field, Callable[[Glob, Provenance], Predicate]] = {
     Field.ROLE: _by_role,
     Field.OP: _by_op,
     Field.EVIDENCE: _by_evidence,
+    Field.RELATION: _by_relation,
     Field.PARAM: _by_param,
     Field.TENSOR: _by_tensor,
 }

@@ -9,6 +9,11 @@ from enum import StrEnum
 
 from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
 
+# Who gives evidence of lineage while a model is exported. Whoever else does is a tool that ran later.
+TORCH_OPTIMIZER = "torch optimizer"
+TORCHSCRIPT_FOLDING = "torchscript folding"
+_FROM = " from "
+
 
 class Relation(StrEnum):
     """How a node came from its sources.
@@ -43,13 +48,50 @@ class Link:
 
     def __str__(self) -> str:
         """As evidence tells it."""
-        return f"{self.relation} from {len(self.sources)}" if len(self.sources) > 1 else str(self.relation)
+        return _told(self.relation, len(self.sources))
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """What the last tool that changed a node made of it, and of how many nodes; kept from one if none did."""
+
+    relation: Relation
+    sources: int = 1
+
+    def __str__(self) -> str:
+        return _told(self.relation, self.sources)
+
+
+def descent_of(attribution: Attribution) -> Descent | None:
+    """As evidence tells it. A new name alone leaves no evidence. None for a node of which nothing is known."""
+    if not attribution.owners:
+        return None
+    told = (item.detail for item in reversed(attribution.evidence) if item.kind is EvidenceKind.LINEAGE)
+    return next(filter(None, map(_parsed, told)), Descent(Relation.KEPT))
+
+
+def _parsed(detail: str) -> Descent | None:
+    """None for what says something else: a strategy gives evidence of this kind too."""
+    relation, _, sources = detail.partition(_FROM)
+    if relation not in tuple(Relation) or not (sources or "1").isdecimal():
+        return None
+    return Descent(Relation(relation), int(sources or 1))
+
+
+def _told(relation: Relation, sources: int) -> str:
+    return f"{relation}{_FROM}{sources}" if sources > 1 else str(relation)
 
 
 def is_introduced(attribution: Attribution) -> bool:
     """Whether a node does no module's work: the last tool that touched it brought it along for those beside it."""
     last = attribution.evidence[-1] if attribution.evidence else None
     return last is not None and last.kind is EvidenceKind.LINEAGE and last.detail.startswith(Relation.INTRODUCED)
+
+
+def is_made_by_tool(attribution: Attribution) -> bool:
+    """Whether a weight or node is not as it was exported: a tool made it of others, or put it in their place."""
+    exporting = (TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING)
+    return any(item.kind is EvidenceKind.LINEAGE and item.source not in exporting for item in attribution.evidence)
 
 
 @dataclass(frozen=True)
@@ -78,23 +120,25 @@ class Kinship:
 class Consistency:
     """What a lineage says about itself.
 
-    nodes     how many nodes before work on what the model is given
-    folded    keys of those whose results became constants
-    removed   keys of those that no node after stands for
-    disorder  edges after whose ends come from nodes that were in the other order
-    strayed   nodes after that read a weight which none of their sources read, by key
+    nodes        how many nodes before work on what the model is given
+    folded       keys of those whose results became constants
+    removed      keys of those that could be taken out: they did nothing, or nobody needs what they made
+    unexplained  keys of the others that no node after stands for
+    disorder     edges after whose ends come from nodes that were in the other order: the maker of a value, and a reader
+    strayed      nodes after that read a weight which none of their sources read, by key
     """
 
     nodes: int = 0
     folded: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    disorder: int = 0
+    unexplained: tuple[str, ...] = ()
+    disorder: tuple[tuple[str, str], ...] = ()
     strayed: tuple[str, ...] = ()
 
     @property
     def covered(self) -> int:
         """Nodes before that live on in some node after."""
-        return self.nodes - len(self.folded) - len(self.removed)
+        return self.nodes - len(self.folded) - len(self.removed) - len(self.unexplained)
 
 
 @dataclass(frozen=True)

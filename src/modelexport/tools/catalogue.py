@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from modelexport.errors import UnknownName, UserError
 from modelexport.tools import converters, optimizers, quantizers
 from modelexport.tools.tool import Tool
@@ -18,8 +20,8 @@ _TOOLS = (
     Tool("opset", "ONNX's version converter, as opset:21", "onnx", converters.onnx_version, ("21",)),
     Tool("onnxscript_opset", "onnxscript's version converter", "onnxscript", converters.onnxscript_version, ("21",)),
     Tool("int8", "dynamic quantization of weights", _ORT, quantizers.dynamic),
-    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.static_qdq),
-    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.static_operators),
+    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.static_qdq, calibrates=True),
+    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.static_operators, calibrates=True),
     Tool("int4", "weights of four bits", _ORT, quantizers.four_bits),
     Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, converters.half),
     Tool("fp16_common", "half precision, by onnxconverter-common", "onnxconverter_common", converters.half_common),
@@ -28,21 +30,40 @@ _TOOLS = (
 TOOLS = {tool.name: tool for tool in _TOOLS}
 _CHAIN = "+"
 _OPTION = ":"
+# What people write between tools in the place of a plus.
+_OTHER_CHAINS = re.compile(r"\s*(?:[,;|>&\s]|->)\s*")
 
 
 def parse_chain(text: str) -> list[tuple[Tool, str]]:
     """The tools of `int8+ort:all` with their options, in the order in which they run."""
-    return [_parse(part.strip()) for part in text.split(_CHAIN)]
+    parts = [part.strip() for part in text.split(_CHAIN)]
+    if not any(parts):
+        raise UserError(f"{text!r} names no tool", f"Known: {', '.join(TOOLS)}.")
+    if not all(parts):
+        raise UserError(
+            f"there is no tool on one side of a {_CHAIN} in {text!r}",
+            f"Name one on both sides, or leave it out: {_CHAIN.join(filter(None, parts))}.",
+        )
+    return [_parse(part) for part in parts]
 
 
 def _parse(text: str) -> tuple[Tool, str]:
     name, _, option = text.partition(_OPTION)
     tool = TOOLS.get(name)
     if tool is None:
-        raise UnknownName("tool", text, TOOLS)
+        raise _unknown(text)
     if option and not _is_known(tool, option):
         raise UserError(f"{name} has no option {option!r}", _known(tool))
     return tool, option or next(iter(tool.options), "")
+
+
+def _unknown(text: str) -> UserError:
+    several = [part for part in _OTHER_CHAINS.split(text) if part]
+    if len(several) > 1:
+        return UserError(f"unknown tool {text!r}", f"Join several tools by {_CHAIN}: {_CHAIN.join(several)}.")
+    written = {f"{tool.name}{_OPTION}{option}" for tool in TOOLS.values() for option in tool.options}
+    alike = [one for one in written if re.sub(r"\W|_", "", one) == re.sub(r"\W|_", "", text.casefold())]
+    return UnknownName("tool", text, alike or TOOLS)
 
 
 def _is_known(tool: Tool, option: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelexport.tools.models import read_whole, write_whole
+from modelexport.tools.models import read_whole, save_ir, write_whole
 from modelexport.tools.tool import Job
 
 
@@ -18,7 +18,7 @@ def onnxscript_version(job: Job) -> None:
 
     model = ir.load(str(job.source))
     version_converter.convert_version(model, int(job.option))  # in place
-    ir.save(model, str(job.target))
+    save_ir(model, job.source, job.target)
 
 
 def half(job: Job) -> None:

@@ -1,12 +1,18 @@
-"""Whole models, for tools that take nothing less."""
+"""Whole models, for tools that take nothing less, and weights that are in files of their own."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
+from modelexport.graph.external import is_external, tensors
+from modelexport.graph.model_file import open_model
 from modelexport.graph.order import in_order
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def read_whole(path: Path) -> onnx.ModelProto:
@@ -21,3 +27,20 @@ def write_whole(model: onnx.ModelProto, path: Path) -> None:
         del model.graph.node[:]
         model.graph.node.extend(kept.node)
     onnx.save(model, path)  # noqa: TID251 - into a folder that nobody else sees
+
+
+def is_spread(path: Path) -> bool:
+    """Whether some weights are in other files: what a tool writes elsewhere must not refer to these."""
+    return any(map(is_external, tensors(open_model(path).proto)))
+
+
+def data_beside(path: Path) -> str:
+    """The name of the file for weights beside one that is written."""
+    return f"{path.name}.data"
+
+
+def save_ir(model: ir.Model, source: Path, target: Path) -> None:
+    """`source` is where the model was read from."""
+    import onnx_ir as ir
+
+    ir.save(model, str(target), external_data=data_beside(target) if is_spread(source) else None)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modelexport.errors import ExtraMissing, RuntimeFailed, UserError
-from modelexport.tools.models import read_whole, write_whole
+from modelexport.tools.models import data_beside, is_spread, read_whole, save_ir, write_whole
 from modelexport.tools.tool import Job
 
 # How far ONNX Runtime optimizes a file before it runs it.
@@ -22,7 +22,7 @@ _SMALL = 1024
 
 def ort(job: Job) -> None:
     """ONNX Runtime's own, as it would run the file on this machine's CPU."""
-    _start(job.source, saving_options(job.target, job.option))
+    _start(job.source, saving_options(job.target, job.option, weights_beside=is_spread(job.source)))
 
 
 def save_optimized(source: Path, target: Path) -> None:
@@ -54,7 +54,7 @@ def saving_options(target: Path, level: str, *, weights_beside: bool = False) ->
     options.log_severity_level = _SILENT
     if weights_beside:
         prefix = "session.optimized_model_external_initializers"
-        options.add_session_config_entry(f"{prefix}_file_name", f"{target.name}.data")
+        options.add_session_config_entry(f"{prefix}_file_name", data_beside(target))
         options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_SMALL))
     return options
 
@@ -106,4 +106,4 @@ def ort_fusions(job: Job) -> None:
 
     model = ir.load(str(job.source))
     optimize_for_ort(model)  # in place
-    ir.save(model, str(job.target))
+    save_ir(model, job.source, job.target)

@@ -18,7 +18,7 @@ _BLOCK = 16
 def dynamic(job: Job) -> None:
     from onnxruntime.quantization import quantize_dynamic
 
-    quantize_dynamic(job.source, job.target)
+    quantize_dynamic(read_whole(job.source), job.target)  # given a path, it writes a file of its own beside it
 
 
 def static_qdq(job: Job) -> None:
@@ -44,7 +44,7 @@ def four_bits(job: Job) -> None:
 def _static(job: Job, form: QuantFormat) -> None:
     from onnxruntime.quantization import quantize_static
 
-    quantize_static(job.source, job.target, _Reader(job.feeds), quant_format=form)
+    quantize_static(read_whole(job.source), job.target, _Reader(job.feeds), quant_format=form)
 
 
 class _Reader:

@@ -36,6 +36,7 @@ class Tool:
     package     the one that it comes from
     options     what may stand behind the colon; the first one is meant if nothing does
     any_option  whether the tool itself knows what may stand there
+    calibrates  whether it looks at the model while it runs, and so needs inputs
     """
 
     name: str
@@ -44,6 +45,7 @@ class Tool:
     run: Callable[[Job], None]
     options: tuple[str, ...] = ()
     any_option: bool = False
+    calibrates: bool = False
 
     @property
     def extra(self) -> str:

@@ -20,7 +20,10 @@ from modelexport.views.amounts import bytes_text, counted
 from modelexport.views.export_summary import confidences_text
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
+
+
+_ASK_VERIFY = "`modelexport verify` holds what was found against values."
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class LineageSummary:
     related: bool
     differing: tuple[str, ...]
     seconds: Mapping[str, float]
+    idle: tuple[str, ...] = ()
 
     @property
     def tally(self) -> Tally:
@@ -46,7 +50,7 @@ class LineageSummary:
         return {relation: counts[relation] for relation in Relation if counts[relation]}
 
 
-def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator[Text]:
+def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator[RenderableType]:
     from modelexport.views.console import plain
 
     if not summary.related:
@@ -56,7 +60,9 @@ def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator
         return
     for path in summary.files:
         yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
-    relations = ", ".join(f"{relation} {count}" for relation, count in summary.relations.items())
+    for tool in summary.idle:
+        yield plain(f"{tool} changed nothing: graph, weights and shapes are as they were before it", "yellow")
+    relations = ", ".join(_related(summary, relation, count) for relation, count in summary.relations.items())
     yield plain(f"{counted(summary.tally.total, 'node')} from {summary.before}: {relations}")
     yield plain(f"attributions: {confidences_text(summary.tally)}")
     yield plain(_covered(summary.lineage.consistency), "dim")
@@ -68,7 +74,32 @@ def lineage_lines(summary: LineageSummary, *, verbose: bool = False) -> Iterator
             "bold red",
         )
     if verbose:
+        yield from _changed(summary)
         yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in summary.seconds.items()), "dim")
+
+
+def _related(summary: LineageSummary, relation: Relation, count: int) -> str:
+    sources = {key for link in summary.lineage.nodes.values() if link.relation is relation for key in link.sources}
+    several = relation in (Relation.FUSED, Relation.SHARED)
+    return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
+
+
+def _changed(summary: LineageSummary) -> Iterator[RenderableType]:
+    """Every node that is not what it was, with its sources."""
+    from modelexport.views.console import plain, table
+
+    changed = {key: link for key, link in summary.lineage.nodes.items() if link.relation is not Relation.KEPT}
+    if not changed:
+        return
+    shown = table("", "node", "operator", "relation", "sources", "link")
+    shown.title = None
+    for key, link in changed.items():
+        operator = summary.provenance.nodes[key].op_type
+        sources = ", ".join(link.sources)
+        shown.add_row(
+            plain(key), plain(operator, "cyan"), plain(str(link)), plain(sources), plain(link.confidence.label)
+        )
+    yield shown
 
 
 def lineage_json(summary: LineageSummary) -> str:
@@ -84,6 +115,7 @@ def lineage_json(summary: LineageSummary) -> str:
         "by_confidence": {level.label: count for level, count in tally.by_confidence.items()},
         "consistency": _consistency_document(lineage.consistency),
         "differing": list(summary.differing),
+        "idle": list(summary.idle),
         "nodes": [
             {
                 "key": key,
@@ -105,7 +137,9 @@ def _consistency_document(found: Consistency) -> dict[str, object]:
         "covered": found.covered,
         "folded": list(found.folded),
         "removed": list(found.removed),
-        "disorder": found.disorder,
+        "unexplained": list(found.unexplained),
+        "disorder": len(found.disorder),
+        "disordered": [{"maker": maker, "reader": reader} for maker, reader in found.disorder],
         "strayed": list(found.strayed),
     }
 
@@ -118,13 +152,26 @@ def _covered(found: Consistency) -> str:
         told.append(
             f"{len(found.removed)} {'was' if len(found.removed) == 1 else 'were'} removed ({some_of(found.removed)})"
         )
+    if found.unexplained:
+        told.append(f"{len(found.unexplained)} {'is' if len(found.unexplained) == 1 else 'are'} unexplained")
     return f"of {counted(found.nodes, 'node')} before that work on the inputs, {', '.join(told)}"
 
 
 def _doubts(found: Consistency) -> Iterator[str]:
+    """What speaks against a lineage, with what it may mean and what to do."""
+    if found.unexplained:
+        yield (
+            f"note: no node after does the work of {some_of(found.unexplained)}, and nothing shows that it could be "
+            f"left out. The tool changed what is computed there, or this was not found; {_ASK_VERIFY}"
+        )
     if found.disorder:
-        yield f"note: {counted(found.disorder, 'edge')} against the order of the graph before"
+        edges = [f"{reader} reads {maker}" for maker, reader in found.disorder]
+        yield (
+            f"note: in another order than before: {some_of(edges)}. Going by what they were traced back to, it was the "
+            f"other way round. The tool moved them past each other, or a source is wrong; {_ASK_VERIFY}"
+        )
     if found.strayed:
-        yield f"note: {counted(len(found.strayed), 'node')} with weights that none of their sources read: " + some_of(
-            found.strayed
+        yield (
+            f"note: weights that were read elsewhere before are read by {some_of(found.strayed)}: none of the nodes "
+            f"that this was traced back to read them. Its module may be wrong; {_ASK_VERIFY}"
         )

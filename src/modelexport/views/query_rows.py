@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.views.console import confidence_text, plain, table
 from modelexport.views.printable import printable
@@ -29,17 +30,18 @@ def query_table(nodes: Sequence[NodeEntry], provenance: Provenance) -> Iterator[
         # A column in which nothing stands is left out: not every record knows roles.
         roles = any(entry.attribution.role for entry in nodes)
         layers = any(entry.attribution.layer_id is not None for entry in nodes)
-        optional = (*(["role"] if roles else []), *(["layer"] if layers else []))
+        changed = any(_relation(entry) not in ("", Relation.KEPT) for entry in nodes)
+        optional = [name for name, shown in (("role", roles), ("layer", layers), ("relation", changed)) if shown]
         shown = table("", "node", "operator", "module", *optional, "tag", "confidence", right=("layer",))
         shown.title = None
         for entry in nodes:
             found = entry.attribution
-            extras = {"role": plain(found.role), "layer": plain(_number(found.layer_id))}
+            texts = {"role": found.role, "layer": _number(found.layer_id), "relation": _relation(entry)}
             shown.add_row(
                 plain(label(entry)),
                 plain(entry.op_type, "cyan"),
                 plain(" + ".join(owner or "(model)" for owner in found.modules) or found.reason),
-                *(extras[column] for column in optional),
+                *(plain(texts[column]) for column in optional),
                 plain(provenance.tag(found)),
                 confidence_text(found.confidence),
             )
@@ -60,7 +62,7 @@ def query_json(query: str, nodes: Sequence[NodeEntry], provenance: Provenance) -
 
 
 def _node(entry: NodeEntry, provenance: Provenance) -> dict[str, Any]:
-    found = entry.attribution
+    found, descent = entry.attribution, descent_of(entry.attribution)
     item: dict[str, Any] = {
         "name": entry.name,
         "key": entry.key,
@@ -70,6 +72,8 @@ def _node(entry: NodeEntry, provenance: Provenance) -> dict[str, Any]:
         "tag": provenance.tag(found),
         "role": found.role or None,
         "layer": found.layer_id,
+        "relation": None if descent is None else str(descent.relation),
+        "sources": None if descent is None else descent.sources,
         "confidence": found.confidence.label,
         "evidence": [str(item) for item in found.evidence],
     }
@@ -84,6 +88,11 @@ def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
         return entry.key if not entry.name or counts[entry.name] > 1 or other else entry.name
 
     return label
+
+
+def _relation(entry: NodeEntry) -> str:
+    found = descent_of(entry.attribution)
+    return "" if found is None else str(found)
 
 
 def _number(number: int | None) -> str:

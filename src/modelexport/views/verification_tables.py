@@ -280,11 +280,22 @@ def _not_finite(found: NotFinite, verification: Verification) -> Text:
 
 
 def _verdict(verification: Verification) -> Text:
-    if verification.ok and verification.skipped:
-        return plain(f"what was compared agrees; not compared: output {', '.join(verification.skipped)}", "yellow")
+    left_out = list(_left_out(verification)) if verification.ok else []
+    if left_out:
+        return plain(f"what was compared agrees, but {'; '.join(left_out)}", "yellow")
     if verification.ok:
         return Text("everything agrees", "green")
     return plain(f"not as {verification.reference}: {', '.join(_wrong(verification))}", "bold red")
+
+
+def _left_out(verification: Verification) -> Iterator[str]:
+    """What nobody could look at: that it agrees is not known."""
+    if verification.skipped:
+        yield f"output {', '.join(verification.skipped)} could not be compared"
+    check, proof = verification.parameters, verification.proof
+    if proof is not None and proof.compute and not proof.compute_shown:
+        weights = "" if check is None or check.compared else ", and no weight has a copy in the file"
+        yield f"none of the attributions could be proved by values{weights}"
 
 
 def _wrong(verification: Verification) -> Iterator[str]:
