@@ -115,3 +115,11 @@ def test_a_product_with_other_weights_is_found_by_what_came_behind_it() -> None:
     assert sources(before, after, "q2") == {"r2"}
     assert sources(before, after, "q1") == {"r1"}
     assert sources(before, after, "n1") == {"p1", "m1"}
+
+
+def test_a_node_that_is_as_it_was_does_nothing_of_what_was_dropped_before_it() -> None:
+    before = graph(node("Relu", "x", "r"), node("Neg", "r", "n"), node("Exp", "n", "y"))
+    after = graph(node("Relu", "x", "r"), node("Exp", "r", "y"))
+    lineage = trace_lineage(before, after)
+    assert lineage.nodes["y"].sources == ("y",)
+    assert lineage.consistency.unexplained == ("n",)

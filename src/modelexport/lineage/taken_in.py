@@ -100,13 +100,15 @@ class Dropped(_TakenIn):
                 self._links.extend(node, [one for one in gone if self._is_taken_in(one, node)])
 
     def _is_taken_in(self, origin: Node, node: Node) -> bool:
-        """Whether the reader of a node that is gone does its work: it is one of the same kind, it has no numbers, or
-        these are in weights that nobody knows."""
+        """Whether the reader of a node that is gone does its work: it is one of the same kind, it says so in its
+        attributes, or it has weights that nobody knows."""
         if is_view(node) or is_moving(origin) or is_rearranging(origin):
             return is_view(node) and is_view(origin)
         constants = self._before.constant_inputs(origin)
+        if not constants:
+            return node.attributes != self._matching.matches[node.key].attributes
         lost = is_linear(origin) and any(self._is_lost(place) for place in constants)
-        return not constants or (lost and self._matching.has_unknown_weight(node))
+        return lost and self._matching.has_unknown_weight(node)
 
 
 class ReadThrough(_TakenIn):
