@@ -138,6 +138,21 @@ class Classes:
             place = read[0]
             yield place
 
+    def ends(self, graph_id: str, other: Classes, other_id: str) -> Iterator[tuple[int, int]]:
+        """What goes into and comes out of a body or function, with the same of another one, in their order."""
+        mine, theirs = self.graph, other.graph
+        for values, others in (
+            (mine.takes[graph_id], theirs.takes[other_id]),
+            (mine.yields[graph_id], theirs.yields[other_id]),
+        ):
+            for value, origin in zip(values, others, strict=False):
+                yield self.of.get(value, NOTHING), other.of.get(origin, NOTHING)
+
+    def between(self, start: int, end: int) -> list[Node]:
+        """The nodes on the way from one value to another that is made from it alone; none if it is not."""
+        steps = [end, *self.made_from(end)]
+        return [self.makers[place] for place in steps[: steps.index(start)]] if start in steps else []
+
     def _number(self, description: object) -> int:
         return self._numbers.setdefault(description, len(self._numbers))
 

@@ -115,18 +115,11 @@ def _bypassed(matching: Matching) -> Iterator[str]:
     for key, origin in {**matching.works, **matching.matches}.items():
         node = after.graph.by_key[key]
         for here, there in zip(after.inputs(node), before.inputs(origin), strict=False):
-            yield from _between(before, anchors.get(here), there)
+            yield from (one.key for one in before.between(anchors.get(here), there))
     for place, others in anchors.also.items():
         for other in others:
-            yield from _between(before, anchors.get(place), other)
-            yield from _between(before, other, anchors.get(place))
-
-
-def _between(classes: Classes, start: int, end: int) -> Iterator[str]:
-    """Keys of the nodes on the way from one value to another that is made from it alone."""
-    steps = [end, *classes.made_from(end)]
-    if start in steps:
-        yield from (classes.makers[place].key for place in steps[: steps.index(start)])
+            known = anchors.get(place)
+            yield from (one.key for one in before.between(known, other) or before.between(other, known))
 
 
 def _disorder(before: Graph, after: Graph, nodes: Mapping[str, Link]) -> Iterator[tuple[str, str]]:

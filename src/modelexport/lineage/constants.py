@@ -28,8 +28,7 @@ class ConstantLinker:
         self.alike: dict[int, int] = {}
         self._by_content = {content: number for number, content in before.constants.items() if content is not None}
 
-    def anchors(self) -> Iterator[tuple[int, int]]:
-        """Pairs of classes: after, before."""
+    def pairs(self) -> Iterator[tuple[int, int]]:
         unknown: list[int] = []
         for number, content in self._after.constants.items():
             found = None if content is None else self._by_content.get(content)

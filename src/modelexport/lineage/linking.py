@@ -7,10 +7,13 @@ own, and what is left goes to its neighbours.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 from modelexport.graph.index import Graph
 from modelexport.lineage.classes import Classes
 from modelexport.lineage.constants import ConstantLinker
-from modelexport.lineage.ends import anchor_ends
+from modelexport.lineage.ends import EndLinker
 from modelexport.lineage.handed_on import HandedOn, Parts
 from modelexport.lineage.links import Links, NodeLinker
 from modelexport.lineage.matching import Matching
@@ -24,13 +27,22 @@ from modelexport.record.lineage import Link, Relation
 from modelexport.record.sketch import Sketches
 
 
+class ValueLinker(Protocol):
+    """One kind of evidence about values."""
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Classes after, each with the class before that it is."""
+
+
 def matched(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:
     matching = Matching(Classes(before), Classes(after))
     names = NameLinker(matching.before, matching.after)
-    anchor_ends(matching, names)
+    # These do not follow from anything else.
+    certain: tuple[ValueLinker, ...] = (EndLinker(matching.before, matching.after, names), names)
     matching.anchor_constants(ConstantLinker(matching.before, matching.after, sketches))
-    for place, other in names.confirmed():
-        matching.anchor(place, other, certain=True)
+    for linker in certain:
+        for place, other in linker.pairs():
+            matching.anchor(place, other, certain=True)
     matching.settle()
     for place, other in names.unconfirmed():
         node, origin = matching.after.makers.get(place), matching.before.makers.get(other)

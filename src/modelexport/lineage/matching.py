@@ -50,7 +50,7 @@ class Matching:
         self._queued: set[str] = set()
 
     def anchor_constants(self, linker: ConstantLinker) -> None:
-        for place, other in linker.anchors():
+        for place, other in linker.pairs():
             self.anchors.known.setdefault(place, other)
             self._wake(self.after.readers_of(place))
         self.anchors.set_alike(linker.alike)
@@ -63,15 +63,6 @@ class Matching:
             maker = self.after.makers.get(place)
             self._wake(() if maker is None else (maker,))
             self._wake(self.after.readers_of(place))
-
-    def anchor_graphs(self, graph_id: str, other: str) -> None:
-        """What goes into and comes out of two bodies or functions, in their order."""
-        for mine, theirs in (
-            (self.after.graph.takes[graph_id], self.before.graph.takes[other]),
-            (self.after.graph.yields[graph_id], self.before.graph.yields[other]),
-        ):
-            for value, origin in zip(mine, theirs, strict=False):
-                self.anchor(self.after.of.get(value, NOTHING), self.before.of.get(origin, NOTHING))
 
     def settle(self) -> None:
         """Follow everything that is known to its end."""
@@ -230,7 +221,8 @@ class Matching:
         for graph_id in self.after.graph.bodies.get(node.key, ()):
             other_id = f"{origin.key}{graph_id.removeprefix(node.key)}"
             if other_id in self.before.graph.yields:
-                self.anchor_graphs(graph_id, other_id)
+                for place, other in self.after.ends(graph_id, self.before, other_id):
+                    self.anchor(place, other)
 
     def _reads_more(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a constant that the next node read: it has taken that one in."""

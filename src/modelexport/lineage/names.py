@@ -28,7 +28,7 @@ class NameLinker:
         """The class before of a value with this name, or NOTHING."""
         return self._before.of.get(value.removeprefix(self._prefix), NOTHING)
 
-    def confirmed(self) -> Iterator[tuple[int, int]]:
+    def pairs(self) -> Iterator[tuple[int, int]]:
         """Names with a neighbour whose name fits: what one makes the other reads, before and after."""
         for place, other in self._hints.items():
             if self._fits_above(place, other) or self._fits_below(place, other):

@@ -23,11 +23,7 @@ class _TakenIn:
 
     def _between(self, one: int, other: int) -> list[Node]:
         """The nodes on the way from one value to the other, whichever comes first."""
-        for start, end in ((one, other), (other, one)):
-            steps = [end, *self._before.made_from(end)]
-            if start in steps:
-                return [self._before.makers[place] for place in steps[: steps.index(start)]]
-        return []
+        return self._before.between(one, other) or self._before.between(other, one)
 
     def _is_lost(self, place: int) -> bool:
         """Whether a constant that is no mere number is in the graph before alone."""
