@@ -166,13 +166,13 @@ class Truth:
         on_data = node.key in self._after.computed
         before, after = (self._before.computed, self._after.computed) if on_data else self._varying
 
-        read = {self._known(value) for value in node.inputs if value in after}
-        if None in read:
+        known = [self._known(value) for value in node.inputs if value in after]
+        if not all(known):
             return []
         # What has become a constant under its own name is not computed here.
-        read |= {self._name(value) for value in node.inputs if value not in after}
+        read = {self._name(value) for value in node.inputs if value not in after}.union(*known)
         # What made the same as one of these may have been merged with it.
-        same = {self._numbers(value) for value in read if value is not None} - {None}
+        same = {self._numbers(value) for value in read} - {None}
         found: dict[str, None] = {}
         waiting = [origin]
         while waiting:
@@ -219,21 +219,24 @@ class Truth:
         array = self._values_before.get(key)
         return None if array is None else array.dtype.str.encode() + array.tobytes()
 
-    def _known(self, value: str) -> str | None:
-        """The value before of the same name, looked for behind casts and quantizers; or the one that its maker made.
+    def _known(self, value: str) -> set[str]:
+        """The value before of the same name, looked for behind casts and quantizers; nothing if there is none.
 
-        These are not the same where a name lies. What a quantizer does is done when its result is read.
+        Where names lie, it is the one that its maker made, or one right behind it, and all of these that are so near
+        that values do not tell. What a quantizer does is done when its result is read.
         """
         mine = self._values_after.get(value)
         while self._name(value) not in self._values:
             maker = self._after.producers.get(value)
             if maker is None or not is_passing(maker):
-                return None
+                return set()
             value = maker.inputs[0]
-        named, origin = self._name(value), next(iter(self._possible.get(value, ())), None)
-        if mine is None or origin is None:
-            return named
-        return max((named, origin.key), key=lambda key: self._nearness(key, mine))
+        named, origins = self._name(value), self._possible.get(value, ())
+        if mine is None or not origins:
+            return {named}
+        behind = self._behind(self._before.by_key[named]) if named in self._before.by_key else ()
+        rates = {key: self._nearness(key, mine) for key in (named, *(one.key for one in origins), *behind)}
+        return {key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER}
 
     @cached_property
     def _values(self) -> frozenset[str]:

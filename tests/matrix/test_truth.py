@@ -175,6 +175,13 @@ class TestValues:
         assert truth.work(reader) == ["r1"]
         assert set(case.truth().work(reader)) == {"r1", "a1"}
 
+    def test_so_may_be_what_is_so_near_that_values_do_not_tell(self) -> None:
+        """Whether the reader adds anything is not sure then, and it is not held against anybody."""
+        case = after_dense(node("Gemm", "x w1 b1", "h1"), node("Relu", "h1", "r1"), *SECOND)
+        made = values(DENSE)
+        truth = case.truth(h1=(made["h1"] + made["a1"]) / 2)
+        assert truth.work(case.node("r1")) == ["r1"]
+
     def test_what_has_become_a_constant_under_its_name_is_nobodys_work(self) -> None:
         before = model(node("Shape", "x", "s"), node("Add", "s s", "t"), node("Concat", "s t", "y", axis=0))
         after = model(
