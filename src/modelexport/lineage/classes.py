@@ -31,7 +31,7 @@ class Classes:
     twins      by the key of such a node, or of a passing one that makes more than it hands on (a scale): all nodes that
                do the same, itself first
     passing    nodes that hand a value on
-    ways       what was done to a value that is handed on since it was made
+    ways       what was done to a value that is handed on since it was made, as a number: equal if that was the same
     copies     by the key of such a node: all that hand the same value on in the same way
     makers     the node that makes the values of a class
     readers    the nodes that read a value of a class
@@ -47,7 +47,7 @@ class Classes:
         self.nodes: list[Node] = []
         self.twins: dict[str, list[Node]] = {}
         self.passing: list[Node] = []
-        self.ways: dict[str, tuple[object, ...]] = {}
+        self.ways: dict[str, int] = {}
         self.copies: dict[str, list[Node]] = {}
         self.literals: list[Node] = []
         self.makers: dict[int, Node] = {}
@@ -190,7 +190,7 @@ class Classes:
 
     def _add_passing(self, node: Node) -> None:
         self.passing.append(node)
-        way = (*self.ways.get(node.inputs[0], ()), (node.op_type, node.attributes))
+        way = hash((self.ways.get(node.inputs[0]), node.op_type, node.attributes))
         self.ways[node.outputs[0]] = way
         self.copies[node.key] = self._copies.setdefault((self.of[node.outputs[0]], way), [])
         self.copies[node.key].append(node)

@@ -31,9 +31,10 @@ class EndLinker:
         left = [value for value, other in known.items() if other == NOTHING]
         spare = [value for value in theirs if before.of.get(value, NOTHING) not in known.values()]
         if len(mine) == len(theirs):
-            # A name that stood for an inner value before may stand for what is returned now.
+            # A name that stood for an inner value before may stand for what is returned now, if little lay between.
             for value, other in zip(mine, theirs, strict=True):
-                if other in spare and value not in left:
+                near = before.made_from(before.of.get(other, NOTHING))
+                if other in spare and value not in left and known[value] in near:
                     yield after.of.get(value, NOTHING), before.of.get(other, NOTHING)
         if len(left) == len(spare):
             for value, other in zip(left, spare, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from modelexport.graph.index import Node
@@ -12,40 +12,71 @@ from modelexport.lineage.operators import family
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Relation
 
+# Equal nodes that one node may stand for without a word about which of them it is.
+_CROWD = 48
+
+
+class _Group:
+    """Nodes before that hand on, or hold, one value by one kind of operator.
+
+    alike  by their attributes, then by their keys
+    ways   by what was done to the value
+    """
+
+    def __init__(self) -> None:
+        self.alike: dict[bytes, dict[str, Node]] = {}
+        self.ways: dict[int | None, list[Node]] = {}
+
+    def add(self, node: Node, way: int | None) -> None:
+        self.alike.setdefault(node.attributes, {})[node.key] = node
+        self.ways.setdefault(way, []).append(node)
+
 
 class HandedOn:
-    """Casts, identities, quantizers and literals."""
+    """Casts, identities, quantizers and literals: the same ones if there were any at that place."""
 
     def __init__(self, links: Links) -> None:
         self._links, self._anchors = links, links.anchors
         self._before, self._after = links.before, links.after
         self._passing = frozenset(links.after.passing)
+        self._groups: dict[tuple[int, str], _Group] = {}
+        for node in (*self._before.passing, *self._before.literals):
+            place = self._before.of[node.outputs[0]], family(node.op_type)
+            self._groups.setdefault(place, _Group()).add(node, self._before.ways.get(node.outputs[0]))
 
     def link(self) -> None:
-        """Casts, identities and quantizers: the same ones if there were any at that place."""
-        known: dict[tuple[int, str], list[Node]] = {}
-        for node in (*self._before.passing, *self._before.literals):
-            known.setdefault((self._before.of[node.outputs[0]], family(node.op_type)), []).append(node)
         for node in reversed((*self._after.literals, *self._after.passing)):
-            others = self._origins(node)
-            same = [origin for other in others for origin in known.get((other, family(node.op_type)), ())]
-            same = [origin for origin in same if origin.attributes == node.attributes] or same
-            told = self._links.told(node, same)
-            found = [origin for origin in same if origin.key == told] or same
+            places = ((other, family(node.op_type)) for other in self._origins(node))
+            groups = [self._groups[place] for place in places if place in self._groups]
+            found = self._told(node, groups) or self._untold(node, groups)
             if node.key in self._links.found:
                 self._links.extend(node, found)  # it has taken in what lay before it
-            elif len(found) == 1 or node in self._passing:
-                self._link_copies(node, found, same)
+            elif len(found) == 1 or (found and node in self._passing):
+                relation = Relation.SHARED if len(found) > 1 else kept(node, found[0])
+                self._links.add(node, found, relation, Confidence.EXACT)
 
-    def _link_copies(self, node: Node, found: Sequence[Node], same: Sequence[Node]) -> None:
-        """What hands a value on, to those that it is; if some that did the same are gone, it stands for them too."""
-        if not found:
-            return
-        way = self._before.ways.get(found[0].outputs[0])
-        twins = [origin for origin in same if self._before.ways.get(origin.outputs[0]) == way]
-        if node in self._passing and len(self._after.copies[node.key]) < len(twins):
-            found = twins
-        self._links.add(node, found, Relation.SHARED if len(found) > 1 else kept(node, found[0]), Confidence.EXACT)
+    def _told(self, node: Node, groups: Sequence[_Group]) -> Sequence[Node]:
+        """The one that a name or a reader tells; if some that did the same are gone, it stands for them too."""
+        for group in groups:
+            for pool in _pools(node, groups, group):
+                told = self._links.told(node, pool)
+                if told is not None:
+                    return self._with_twins(node, pool[told], group)
+        return ()
+
+    def _with_twins(self, node: Node, origin: Node, group: _Group) -> Sequence[Node]:
+        twins = group.ways[self._before.ways.get(origin.outputs[0])]
+        fewer = node in self._passing and len(self._after.copies[node.key]) < len(twins)
+        return twins if fewer else [origin]
+
+    def _untold(self, node: Node, groups: Sequence[_Group]) -> Sequence[Node]:
+        """All that it may be, unless these are too many."""
+        pools = [pool for group in groups for pool in _pools(node, groups, group)]
+        if sum(map(len, pools)) > _CROWD:
+            way = self._after.ways.get(node.outputs[0])
+            pools = [{one.key: one for one in group.ways.get(way, ())[:_CROWD]} for group in groups if way is not None]
+        found = [one for pool in pools for one in pool.values()]
+        return found if len(found) <= _CROWD else ()
 
     def _origins(self, node: Node) -> list[int]:
         """The classes before that may be what a node hands on: what is known, and what its name says if that fits."""
@@ -54,6 +85,13 @@ class HandedOn:
         named = self._before.of.get(node.outputs[0], NOTHING)
         fits = known != NOTHING and known in self._before.made_from(named)
         return [known, *self._anchors.also.get(place, ()), *([named] if fits else [])]
+
+
+def _pools(node: Node, groups: Sequence[_Group], group: _Group) -> Iterable[Mapping[str, Node]]:
+    """Those of a group with a node's attributes; all of them if there are none in any group."""
+    if any(node.attributes in one.alike for one in groups):
+        return [group.alike[node.attributes]] if node.attributes in group.alike else []
+    return group.alike.values()
 
 
 class Parts:

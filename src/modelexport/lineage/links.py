@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from modelexport.graph.index import Node
@@ -64,12 +64,10 @@ class Links:
             self.add(quantizer, gone, relation_to(gone), Confidence.STRONG)
         return bool(quantizers)
 
-    def told(self, node: Node, twins: Sequence[Node]) -> str | None:
+    def told(self, node: Node, twins: Mapping[str, Node]) -> str | None:
         """Which of several equal nodes this one is: by name, or by what reads it. Those in bodies are in bodies."""
-        if any(twin.key == node.key for twin in twins):
+        if node.key in twins:
             return node.key
-        alike = [twin for twin in twins if bool(twin.graph) == bool(node.graph)]
-        keys = {twin.key for twin in alike or twins}
         before = self.before.graph
         votes = Counter(
             above.key
@@ -77,9 +75,10 @@ class Links:
             if reader.key in self.found
             for key in self.found[reader.key].sources[:_VOTERS]
             for above in before.predecessors(before.by_key[key])
-            if above.key in keys
+            if above.key in twins
         )
-        return max(votes, key=votes.__getitem__, default=None)
+        alike = [key for key in votes if bool(twins[key].graph) == bool(node.graph)]
+        return max(alike or votes, key=votes.__getitem__, default=None)
 
     def is_activation(self, origin: Node) -> bool:
         """Whether a quantizer can do what a node did, by cutting off: it has no numbers of its own but limits."""

@@ -111,15 +111,15 @@ class Matching:
         return False
 
     def _by_later_result(self, node: Node) -> None:
-        """A product that makes what came behind another one of its kind does the work of that one; so does what else
-        reads the same, or what came before that."""
+        """A node that makes what came behind another one of its kind, and reads the same as that or what that was made
+        from, does its work."""
         other = self.anchors.get(self.after.result(node))
         for _ in range(_STEPS):
             origin = self.before.makers.get(other)
             if origin is None:
                 break
             if self.anchors.agreement(node, origin) is not None:
-                if is_product(node) or (not is_view(node) and self.anchors.reads_alike(node, origin)):
+                if not is_view(node) and self.anchors.reads_alike(node, origin):
                     self._work(node, origin)
                 break
             content = self.before.content(origin)
@@ -308,6 +308,18 @@ class Matching:
         theirs = [place for place in self.before.constant_inputs(origin) if self.before.is_weight(place)]
         mine = (self.anchors.get(place) for place in self.after.weights(node) if place in self.anchors)
         return any(self.anchors.is_like(place, theirs) for place in mine)
+
+    def weights_differ(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads weights that are known, and another one read others that hold something else."""
+        mine = [self.anchors.get(place) for place in self.after.weights(node) if place in self.anchors]
+        theirs = list(self.before.weights(origin))
+        if not (mine and theirs) or not all(map(self._is_looked_at, (*mine, *theirs))):
+            return False
+        return not any(self.anchors.is_like(place, theirs) for place in mine)
+
+    def _is_looked_at(self, place: int) -> bool:
+        """Whether it is known what a constant before holds, and so which others hold the same."""
+        return place in self.anchors.alike or self.before.constants.get(place) is not None
 
     def _weights(self, node: Node) -> Iterator[int]:
         """What is known of the constants that a node reads."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.lineage.links import Links
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
+
+# How often all that is left is looked at, from front to back and back to front.
+_ROUNDS = 3
 
 
 class Neighbours:
@@ -28,15 +32,27 @@ class Neighbours:
         for node in reversed(left):
             if not self._is_handed_on(node):
                 self._join(node, self._graph.successors(node))
-        while left:
+        for _ in range(_ROUNDS):
             for node in left:
                 self.join_makers(node)
             for node in reversed(left):
                 self._join(node, self._graph.successors(node))
-            waiting = [node for node in left if node.key not in self._found]
-            if len(waiting) == len(left):
-                break
-            left = waiting
+            left = [node for node in left if node.key not in self._found]
+        self._spread(left)
+
+    def _spread(self, left: Sequence[Node]) -> None:
+        """What is far from everything that is known, step by step."""
+        near = {one.key for node in left for one in self._around(node) if one.key in self._found}
+        waiting = deque(self._graph.by_key[key] for key in sorted(near))
+        open_ = {node.key for node in left}
+        while waiting:
+            for node in self._around(waiting.popleft()):
+                if node.key in open_ and node.key not in self._found:
+                    self._join(node, self._around(node))
+                    waiting.append(node)
+
+    def _around(self, node: Node) -> Iterable[Node]:
+        return (*self._graph.predecessors(node), *self._graph.successors(node))
 
     def join_makers(self, node: Node) -> None:
         """Link a node to what made the values that it reads, unless it has a link."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.lineage.classes import NOTHING
@@ -43,24 +43,26 @@ class Placed:
 
     def _link_twins(self, mine: Sequence[Node], theirs: Sequence[Node], confidence: Confidence) -> None:
         """Equal nodes by name, or each to each in their order; if some are gone, the others stand for all."""
-        mine = [node for node in mine if len(mine) == 1 or not self._link_named(node, theirs)]
+        left = {node.key: node for node in theirs}
+        mine = [node for node in mine if len(mine) == 1 or not self._link_named(node, left)]
         if len(mine) != len(theirs):
             for node in mine:
                 relation = Relation.SHARED if len(theirs) > 1 else kept(node, theirs[0])
                 self._links.add(node, theirs, relation, confidence)
             return
-        left = {node.key: node for node in theirs}
-        told = {node.key: self._links.told(node, theirs) for node in mine} if len(mine) > 1 else {}
+        told = {node.key: self._links.told(node, left) for node in mine} if len(mine) > 1 else {}
         for node in sorted(mine, key=lambda one: told.get(one.key) is None):
             wanted = told.get(node.key)
+            guessed = wanted not in left and len(left) > 1
             like = (key for key, one in left.items() if bool(one.graph) == bool(node.graph))
             origin = left.pop(wanted if wanted in left else next(like, next(iter(left))))
-            self._links.add(node, [origin], kept(node, origin), confidence)
+            sure = min(confidence, Confidence.INFERRED) if guessed else confidence
+            self._links.add(node, [origin], kept(node, origin), sure)
 
-    def _link_named(self, node: Node, theirs: Sequence[Node]) -> bool:
+    def _link_named(self, node: Node, theirs: Mapping[str, Node]) -> bool:
         """Link one of several equal nodes to the one of its name, if that was not equal to them before."""
         named = self._before.graph.by_key.get(node.key)
-        if named is None or named in theirs or (named.op_type, named.attributes) != (node.op_type, node.attributes):
+        if named is None or node.key in theirs or (named.op_type, named.attributes) != (node.op_type, node.attributes):
             return False
         self._links.add(node, [named], Relation.KEPT, Confidence.STRONG)
         return True

@@ -41,7 +41,7 @@ class Merged(_TakenIn):
                 node, origin = waiting.pop()
                 if node is None or origin is None or node.op_type != origin.op_type:
                     continue
-                if origin.key in self._links.covered:
+                if origin.key in self._links.covered or self._matching.weights_differ(node, origin):
                     continue
                 self._links.covered.add(origin.key)
                 self._links.extend(node, [origin], Relation.SHARED)
