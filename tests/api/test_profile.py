@@ -222,11 +222,11 @@ class TestBefore:
             mx.profile(twice, before=other, runs=1, warmup=0)
 
     def test_weights_of_another_version_are_named(self, twice: Path, tmp_path: Path) -> None:
-        exporter = twice.parent.name.removesuffix("0")
+        exporter = twice.parent.name.rstrip("0123456789")
         other = exported(Twice(), tmp_path / "other.onnx", exporter, seed=1)
-        (note,) = mx.profile(twice, before=other, runs=5, warmup=0).notes
-        assert f"hold other numbers than in {other}" in note
-        assert not mx.profile(twice, runs=5, warmup=0).notes
+        said = f"hold other numbers than in {other}"
+        assert any(said in note for note in mx.profile(twice, before=other, runs=5, warmup=0).notes)
+        assert not any("hold other numbers" in note for note in mx.profile(twice, runs=5, warmup=0).notes)
 
 
 class TestNoise:

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-
 import onnx
 import pytest
 from tests.building import body, graph, node, weight
+from tests.lineage.growing import blocks
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage
@@ -336,63 +333,6 @@ def test_sources_come_in_the_order_of_their_graph_and_once() -> None:
     (link,) = trace_lineage(before, graph(node("Fused", "x", "y"))).nodes.values()
     assert link.sources == ("a", "b", "s", "y")
     assert link.relation is Relation.FUSED
-
-
-def blocks(count: int, fused: bool) -> Graph:
-    """A deep network of convolutions, normalizations, twins and constants, before or after an optimizer."""
-    nodes = []
-    for place in range(count):
-        here, there = f"v{place}", f"v{place + 1}"
-        if fused:
-            nodes += [node("Conv", f"{here} w{place} b{place}", f"n{place}"), node("Sin", f"n{place}", f"s{place}")]
-            nodes.append(node("Add", f"s{place} s{place}", there))
-        else:
-            nodes += [node("Conv", f"{here} u{place}", f"c{place}")]
-            nodes.append(node("BatchNormalization", f"c{place} p{place} q{place} r{place} t{place}", f"n{place}"))
-            nodes += [node("Sin", f"n{place}", f"s{place}"), node("Sin", f"n{place}", f"z{place}")]
-            nodes.append(node("Add", f"s{place} z{place}", there))
-    names = "wb" if fused else "upqrt"
-    weights = [f"{name}{place}" for name in names for place in range(count)]
-    return graph(*nodes, inputs="v0", outputs=f"v{count}", weights=weights)
-
-
-def calls_made(action: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, an action calls: time that does not depend on the machine."""
-    count = 0
-
-    def note(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    previous = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(previous)
-    return count
-
-
-def test_the_work_grows_with_the_graph_not_with_its_square() -> None:
-    small, large = ((blocks(count, fused=False), blocks(count, fused=True)) for count in (50, 400))
-    once = calls_made(lambda: trace_lineage(*small))
-    again = calls_made(lambda: trace_lineage(*large))
-    assert again < 10 * once
-
-
-def masked(count: int, optimized: bool) -> Graph:
-    """A long computation that all layers read; an optimizer replaces it by a value that was there before."""
-    chain = [node("Neg", f"m{place}", f"m{place + 1}") for place in range(count)]
-    mask = "m0" if optimized else f"m{count}"
-    layers = [node("Add", f"v{place} {mask}", f"v{place + 1}") for place in range(count)]
-    return graph(*([] if optimized else chain), *layers, inputs="v0 m0", outputs=f"v{count}")
-
-
-def test_what_many_nodes_read_is_looked_at_once() -> None:
-    small, large = ((masked(count, optimized=False), masked(count, optimized=True)) for count in (50, 400))
-    once = calls_made(lambda: trace_lineage(*small))
-    again = calls_made(lambda: trace_lineage(*large))
-    assert again < 10 * once
 
 
 @pytest.mark.parametrize("count", [1, 5])

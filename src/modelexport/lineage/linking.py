@@ -36,10 +36,10 @@ class ValueLinker(Protocol):
 
 def matched(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:
     matching = Matching(Classes(before), Classes(after))
-    names = NameLinker(matching.before, matching.after)
+    matching.anchor_constants(ConstantLinker(matching.before, matching.after, sketches))
+    names = NameLinker(matching.before, matching.after, matching.weights_differ)
     # These do not follow from anything else.
     certain: tuple[ValueLinker, ...] = (EndLinker(matching.before, matching.after, names), names)
-    matching.anchor_constants(ConstantLinker(matching.before, matching.after, sketches))
     for linker in certain:
         for place, other in linker.pairs():
             matching.anchor(place, other, certain=True)

@@ -65,20 +65,22 @@ class Links:
         return bool(quantizers)
 
     def told(self, node: Node, twins: Mapping[str, Node]) -> str | None:
-        """Which of several equal nodes this one is: by name, or by what reads it. Those in bodies are in bodies."""
+        """Which of several equal nodes this one is: by name, or by what reads it, best in the same place. Those in
+        bodies are in bodies."""
         if node.key in twins:
             return node.key
-        before = self.before.graph
-        votes = Counter(
-            above.key
-            for reader in self.after.graph.successors(node)
-            if reader.key in self.found
-            for key in self.found[reader.key].sources[:_VOTERS]
-            for above in before.predecessors(before.by_key[key])
-            if above.key in twins
-        )
-        alike = [key for key in votes if bool(twins[key].graph) == bool(node.graph)]
-        return max(alike or votes, key=votes.__getitem__, default=None)
+        votes: Counter[str] = Counter()
+        for reader in self.after.graph.successors(node):
+            places = {place for place, value in enumerate(reader.inputs) if value in node.outputs}
+            link = self.found.get(reader.key)
+            for key in link.sources[:_VOTERS] if link is not None else ():
+                for place, value in enumerate(self.before.graph.by_key[key].inputs):
+                    above = self.before.graph.producers.get(value)
+                    if above is not None and above.key in twins:
+                        votes[above.key] += 1 + (place in places)
+        alike = {key: votes[key] for key in votes if bool(twins[key].graph) == bool(node.graph)} or votes
+        best = [key for key, count in alike.items() if count == max(alike.values())]
+        return best[0] if len(best) == 1 else None
 
     def is_activation(self, origin: Node) -> bool:
         """Whether a quantizer can do what a node did, by cutting off: it has no numbers of its own but limits."""

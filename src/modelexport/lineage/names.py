@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from modelexport.graph.index import Node
 from modelexport.lineage.classes import NOTHING, Classes
@@ -12,6 +12,9 @@ from modelexport.lineage.operators import family
 # Names that are looked at to find out what a tool put before all of them.
 _TRIED = 200
 _FEWEST = 3
+# Of so many names, at least one in so many must be on an operator like the one before.
+_MANY = 12
+_FEW = 6
 # Nodes above a value among which one is looked for that its maker reads now.
 _NEAR = 6
 # No class, and not what stands for an input that is left out.
@@ -19,10 +22,11 @@ _UNKNOWN = -2
 
 
 class NameLinker:
-    def __init__(self, before: Classes, after: Classes) -> None:
+    def __init__(self, before: Classes, after: Classes, differ: Callable[[Node, Node], bool]) -> None:
+        """differ  whether a node after reads other weights than one before, and is not that one, whatever its name"""
         self._before, self._after = before, after
         self._prefix = self._common_prefix()
-        self._hints = self._read()
+        self._hints = self._sound(self._read(), differ)
 
     def known(self, value: str) -> int:
         """The class before of a value with this name, or NOTHING."""
@@ -52,6 +56,23 @@ class NameLinker:
                 if found[place] not in self._before.made_from(other):  # else what lay between is gone
                     torn.add(place)
         return {place: other for place, other in found.items() if place not in torn}
+
+    def _sound(self, hints: Mapping[int, int], differ: Callable[[Node, Node], bool]) -> dict[int, int]:
+        """Hints that weights do not contradict; none at all if names were dealt anew."""
+        made = {
+            place: (self._after.makers.get(place), self._before.makers.get(other)) for place, other in hints.items()
+        }
+        pairs = {place: (one, other) for place, (one, other) in made.items() if one is not None and other is not None}
+        alike = sum(family(node.op_type) == family(origin.op_type) for node, origin in pairs.values())
+        weighed = {
+            place: pair for place, pair in pairs.items() if self._after.weighs(pair[0]) and self._before.weighs(pair[1])
+        }
+        wrong = {place for place, pair in weighed.items() if differ(*pair)}
+        if len(wrong) >= _FEWEST and len(wrong) > len(weighed) / 2:
+            return {}
+        if len(pairs) >= _MANY and alike < len(pairs) / _FEW:
+            return {}
+        return {place: other for place, other in hints.items() if place not in wrong}
 
     def _fits_above(self, place: int, other: int) -> bool:
         maker, origin = self._after.makers.get(place), self._before.makers.get(other)
