@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnx import compose, helper, utils
+from onnx import TensorProto, compose, helper, shape_inference, utils
 from onnx.external_data_helper import convert_model_to_external_data
 
-from modelexport.graph.model_file import open_model
+from modelexport.graph.index import index_model
 from modelexport.tools.catalogue import parse_chain
 from modelexport.tools.models import read_whole, write_whole
 from modelexport.tools.tool import Feed, Job, Tool
@@ -55,10 +55,14 @@ def _external(job: Job) -> None:
 
 
 def _extract(job: Job) -> None:
-    """Everything that the first output needs."""
-    graph = open_model(job.source).proto.graph
-    inputs = [value.name for value in graph.input]
-    utils.extract_model(str(job.source), str(job.target), inputs, [graph.output[0].name])
+    """Everything up to a value in the middle: what comes behind it is cut off."""
+    model = shape_inference.infer_shapes(read_whole(job.source))
+    graph = index_model(model)
+    typed = {value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+    made = [node.key for node in graph.nodes if node.key in graph.computed and node.key in typed]
+    inputs = [value.name for value in model.graph.input]
+    cut = utils.Extractor(model).extract_model(inputs, [made[len(made) * 2 // 3]])
+    write_whole(cut, job.target)
 
 
 def _merge(job: Job) -> None:

@@ -327,6 +327,23 @@ class TestWhatIsWrong:
         assert found.differing == ("pooler.dense.weight",)
         assert not found.ok
 
+    @pytest.mark.parametrize("tool", ["ort:all", "fp16", "int8", "qdq", "qoperator"])
+    def test_another_version_behind_a_tool(self, bert: Path, tool: str, tmp_path: Path) -> None:
+        def retrain(model: onnx.ModelProto) -> None:
+            random = np.random.default_rng(7)
+            for item in model.graph.initializer:
+                if item.data_type == onnx.TensorProto.FLOAT and len(item.dims) == 2:
+                    fresh = random.standard_normal(tuple(item.dims)).astype(np.float32)
+                    item.CopyFrom(numpy_helper.from_array(fresh, item.name))
+
+        other, made = changed(bert, tmp_path / "other.onnx", retrain), tmp_path / "made.onnx"
+        same = mx.run_tool(other, tool, made, check=False)
+        assert same.ok
+        found = mx.relink(made, before=bert)
+        assert found.related
+        assert len(found.differing) > 3
+        assert not found.ok
+
     def test_a_file_without_an_outline(self, bert: Path, tmp_path: Path) -> None:
         def strip(model: onnx.ModelProto) -> None:
             kept = [entry for entry in model.metadata_props if entry.key != OUTLINE_KEY]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,8 @@ from modelexport.graph.sketch import sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
-from modelexport.record.lineage import Lineage, Relation
+from modelexport.lineage.weights import WeightComparison
+from modelexport.record.lineage import Lineage
 from modelexport.record.packed_outline import unpack_outline
 from modelexport.record.provenance import Provenance
 from modelexport.record.sketch import Sketch, Sketches
@@ -115,8 +115,9 @@ def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
     record = inherited(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
-    weights = _Weights(ancestor, graph, sketches, lineage)
-    related = lineage.kinship.degree >= _RELATED or weights.related or _is_part(graph, ancestor.graph)
+    weights = WeightComparison(ancestor.graph, graph, (ancestor.sketches, sketches), lineage)
+    known = lineage.kinship.degree >= _RELATED or weights.share >= _SAME_WEIGHTS
+    related = known or _is_part(graph, ancestor.graph)
     return RelinkResult(None, (), ancestor.name, record, lineage, related, weights.differing if related else ())
 
 
@@ -169,53 +170,6 @@ def _is_part(graph: Graph, before: Graph) -> bool:
         was = before.by_key.get(node.key)
         kept += was is not None and (was.op_type, was.inputs) == (node.op_type, node.inputs)
     return bool(graph.nodes) and kept >= _PART * len(graph.nodes)
-
-
-class _Weights:
-    """
-    related    whether many of the weights after are weights before by their numbers, or the other way round
-    differing  names of weights that kept name, type and shape, and hold something else
-    """
-
-    def __init__(self, ancestor: Ancestor, graph: Graph, sketches: Sketches, lineage: Lineage) -> None:
-        telling, same, differing = 0, 0, []
-        kept: set[str] = set()
-        folded = _folded_into(ancestor.graph, graph, lineage)
-        for name, tensor in graph.initializers.items():
-            mine = sketches(name)
-            if mine is None:
-                continue
-            origins = lineage.stands_for.get(name, (name,))
-            alike = [origin for origin in origins if _are_alike(mine, ancestor.sketches(origin))]
-            telling += mine.is_telling
-            same += mine.is_telling and bool(alike)
-            kept.update(alike if mine.is_telling else ())
-            was = ancestor.graph.initializers.get(name)
-            if was is not None and (was.dtype, was.shape) == (tensor.dtype, tensor.shape):
-                other = ancestor.sketches(name)
-                if other is not None and not mine.quantized and mine.distance(other) == math.inf:
-                    differing.append(name)
-        theirs = [one for one in map(ancestor.sketches, ancestor.graph.initializers) if one is not None]
-        whole = sum(one.is_telling for one in theirs)
-        shares = (same / telling if telling else 0.0, len(kept) / whole if whole else 0.0)
-        self.related = max(shares) >= _SAME_WEIGHTS
-        self.differing = tuple(name for name in differing if name not in folded)
-
-
-def _are_alike(one: Sketch, other: Sketch | None) -> bool:
-    return other is not None and (one.distance(other) < math.inf or bool(one.likeness(other)))
-
-
-def _folded_into(before: Graph, after: Graph, lineage: Lineage) -> set[str]:
-    """What nodes read that have taken in a node whose weights are gone: these are in them now."""
-    found: set[str] = set()
-    for node in after.nodes:
-        link = lineage.nodes[node.key]
-        sources = (before.by_key[key] for key in link.sources if key in before.by_key)
-        read = [value for source in sources for value in source.inputs if value in before.initializers]
-        if link.relation is Relation.FUSED and any(value not in after.initializers for value in read):
-            found.update(node.inputs)
-    return found
 
 
 def _where_readable(sketches: Sketches) -> Sketches:

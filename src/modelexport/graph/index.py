@@ -20,6 +20,11 @@ MAIN = ""
 # Keeps the parts of a node key apart: owner of the body, attribute that holds it, first output inside.
 KEY_SEPARATOR = "|"
 
+# Types of numbers with a point, of however many digits.
+FLOATS = frozenset(
+    (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
+)
+
 # They read the shape of their input and nothing of its content.
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 

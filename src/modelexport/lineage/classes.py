@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from onnx import TensorProto
-
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import FLOATS, Graph, Node
 from modelexport.lineage.operators import family, is_commutative, is_moving, is_passing, is_random
 
 # In the place of an input or output that is left out.
 NOTHING = -1
 # Values that a weight was ever seen to be computed from, with room to spare.
 _MOST_CONSTANTS = 64
-_FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 # Nodes in a row that tools are known to drop.
 _STEPS = 4
 
@@ -115,7 +112,7 @@ class Classes:
     def is_weight(self, place: int) -> bool:
         """Whether a constant holds several numbers that are no places or sizes."""
         tensor = self.graph.initializers.get(self.names.get(place, ""))
-        return tensor is not None and tensor.dtype in _FLOATS and math.prod(tensor.shape) > 1
+        return tensor is not None and tensor.dtype in FLOATS and math.prod(tensor.shape) > 1
 
     def content(self, node: Node) -> list[int]:
         """What the numbers that a node makes come from: no shapes and places, and nothing that is always the same."""

@@ -104,8 +104,7 @@ class Matching:
             if origin is None or not self._can_be(node, origin, certain=place in self._certain):
                 continue
             if node.op_type == origin.op_type and not self._reads_more(node, origin):
-                same = self.anchors.is_same_work(node, origin) or self.anchors.may_be_same_work(node, origin)
-                self._match(node, origin, Confidence.EXACT if same else Confidence.STRONG)
+                self._match(node, origin, Confidence.STRONG if self.has_unknown_weight(node) else Confidence.EXACT)
             else:
                 self._work(node, origin)  # it may have taken in what came before
             return True
