@@ -69,15 +69,24 @@ class WeightComparison:
                 yield from [one.name] if one.sketch.distance(other) == math.inf else []
 
     def _quantized(self) -> Iterator[str]:
-        """Where it is known of which one they were made; else, one may be hard to know again, but not all of them."""
-        quantized = [one for one in self._weights if one.sketch.quantized]
+        """Where it is known of which one they were made; else, one may be hard to know again, but not most of them."""
+        quantized = [one for one in self._weights if one.sketch.quantized and not self._has_many_scales(one.name)]
         for one in quantized:
             if not one.alike and len(one.origins) == 1 and self._is_telling(one.origins[0]):
                 yield one.origins[0]
-        made = [one for one in quantized if one.name not in self._before.initializers]
-        if not self._folded and not any(one.alike for one in made):
-            sides = {sketch.sides for sketch in self._known.values() if sketch.is_telling}
-            yield from (one.name for one in made if one.sketch.is_telling and one.sketch.sides in sides)
+        # Biases tell little: other versions of a model may have the same.
+        sides = {one.sides for one in self._known.values() if one.is_telling and len(one.sides) > 1}
+        fresh = [one for one in quantized if one.name not in self._before.initializers]
+        made = [one for one in fresh if one.sketch.is_telling and one.sketch.sides in sides]
+        if not self._folded and 2 * sum(bool(one.alike) for one in made) < len(made):
+            yield from (one.name for one in made if not one.alike)
+
+    def _has_many_scales(self, name: str) -> bool:
+        """Whether a quantized weight has a scale or zero point for every channel: its numbers say little without."""
+        types = {*FLOATS, self._after.initializers[name].dtype}
+        read = {value for node in self._after.consumers.get(name, ()) for value in node.inputs if value != name}
+        others = [self._after.initializers[value] for value in read if value in self._after.initializers]
+        return any(tensor.dtype in types and math.prod(tensor.shape) > 1 for tensor in others)
 
     def _is_telling(self, name: str) -> bool:
         return name in self._known and self._known[name].is_telling
