@@ -73,6 +73,7 @@ WRONG: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     ),
     "a result from nowhere": (lambda: model(node("Relu", "x", "h")), "it returns 'y', which nobody makes"),
     "no nodes": (model, "it returns 'y', which nobody makes"),
+    "no result": (lambda: model(node("Relu", "x", "h"), outputs=""), "it returns nothing"),
     "a circle": (
         lambda: model(node("Add", "x c", "b"), node("Neg", "b", "c"), outputs="c"),
         "nodes read each other in a circle: 'b', 'c'",

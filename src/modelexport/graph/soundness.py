@@ -38,6 +38,8 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
             who = f"the {node.op_type} that makes {_told(node.key)}"
             yield f"{who} reads {_told(strange[0])}, which nobody makes"
     yield from (f"it returns {value!r}, which nobody makes" for value in graph.yields[MAIN] if value not in known)
+    if graph.nodes and not graph.yields[MAIN]:
+        yield "it returns nothing"
     cycle = cycle_in(graph)
     if cycle:
         yield f"nodes read each other in a circle: {some_of(list(map(_told, cycle)))}"
