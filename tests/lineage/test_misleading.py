@@ -105,3 +105,22 @@ def test_a_node_with_other_weights_is_not_surely_the_same() -> None:
     lineage = trace_lineage(before, after)
     assert sources(lineage, "y") == ("y",)
     assert lineage.nodes["y"].confidence is Confidence.STRONG
+
+
+def test_equal_nodes_that_were_cut_off_are_in_nobody() -> None:
+    """Every layer makes the same mask for itself; a part of the layers has no more than its own."""
+    layers = [
+        one
+        for place in range(4)
+        for one in (
+            node("Cast", "x", f"c{place}", to=1),
+            node("Sin", f"c{place}", f"m{place}"),
+            node("Add", f"{f'v{place - 1}' if place else 'x'} m{place}", f"v{place}"),
+        )
+    ]
+    before = graph(*layers, outputs="v3")
+    found = trace_lineage(before, graph(*layers[:6], outputs="v1"))
+    assert all(link.sources == (key,) for key, link in found.nodes.items())
+    renamed = graph(node("Cast", "x", "h0", to=1), node("Sin", "h0", "h1"), node("Add", "x h1", "v0"), outputs="v0")
+    alone = trace_lineage(before, renamed)
+    assert sources(alone, "h1") == ("m0",)

@@ -9,6 +9,7 @@ from modelexport.graph.filled import is_filled, single
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.needed import needed_keys
 from modelexport.lineage.operators import is_moving, is_passing, is_rearranging, is_view
 from modelexport.record.lineage import Consistency, Link, Relation
 
@@ -23,7 +24,6 @@ _NEUTRAL = {
     "And": (1, (0, 1)),
     "Or": (0, (0, 1)),
 }
-_SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
 def consistency(matching: Matching, nodes: Mapping[str, Link], folded: Mapping[str, Link]) -> Consistency:
@@ -50,7 +50,7 @@ class _Removal:
     def __init__(self, matching: Matching) -> None:
         self._matching = matching
         self._before = matching.before
-        self._graph, self._after = matching.before.graph, matching.after.graph
+        self._graph = matching.before.graph
 
     def is_justified(self, node: Node) -> bool:
         if is_passing(node) or is_view(node) or self._is_neutral(node) or node.key not in self._needed:
@@ -70,44 +70,12 @@ class _Removal:
 
     @cached_property
     def _needed(self) -> frozenset[str]:
-        """Keys of nodes whose numbers have a part in what the graph after returns; all if that is not known."""
-        ends, given = (self._classes(values) for values in (self._after.outputs, self._after.inputs))
-        roots: Iterable[str] = self._graph.outputs
-        if NOTHING not in ends:
-            roots = [value for value, place in self._before.of.items() if place in ends]
-        return frozenset(
-            _upstream(self._graph, roots, {one for one, place in self._before.of.items() if place in given})
-        )
-
-    def _classes(self, values: Iterable[str]) -> set[int]:
-        """The classes before that values after stand for; NOTHING among them for one that is not known."""
-        places = [self._matching.after.of.get(value, NOTHING) for value in values]
-        anchors = self._matching.anchors
-        return {anchors.get(place) for place in places} | {
-            one for place in places for one in anchors.also.get(place, ())
-        }
+        return needed_keys(self._matching)
 
     @cached_property
     def _bypassed(self) -> frozenset[str]:
         """Keys of nodes whose readers now read what they were given."""
         return frozenset(_bypassed(self._matching))
-
-
-def _upstream(graph: Graph, roots: Iterable[str], given: set[str]) -> Iterator[str]:
-    """Keys of nodes that values are made by; what is merely asked for its shape does not count."""
-    seen: set[str] = set()
-    waiting = list(roots)
-    while waiting:
-        value = waiting.pop()
-        node = graph.producers.get(value)
-        if value in given or node is None or node.key in seen:
-            continue
-        seen.add(node.key)
-        yield node.key
-        if node.op_type not in _SHAPE_READERS:
-            waiting += filter(None, node.inputs)
-        inside = (*graph.bodies.get(node.key, ()), f"{node.domain}::{node.op_type}")
-        waiting += (one for graph_id in inside for one in graph.yields.get(graph_id, ()))
 
 
 def _bypassed(matching: Matching) -> Iterator[str]:

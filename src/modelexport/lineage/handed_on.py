@@ -40,7 +40,7 @@ class HandedOn:
         self._before, self._after = links.before, links.after
         self._passing = frozenset(links.after.passing)
         self._groups: dict[tuple[int, str], _Group] = {}
-        for node in (*self._before.passing, *self._before.literals):
+        for node in self._links.left_of((*self._before.passing, *self._before.literals)):
             place = self._before.of[node.outputs[0]], family(node.op_type)
             self._groups.setdefault(place, _Group()).add(node, self._before.ways.get(node.outputs[0]))
 

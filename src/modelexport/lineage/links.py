@@ -8,6 +8,7 @@ from typing import Protocol
 
 from modelexport.graph.index import Node
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.needed import is_cut, needed_keys
 from modelexport.lineage.operators import is_linear, is_rearranging
 from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Link, Relation
@@ -28,6 +29,7 @@ class Links:
     found       links by the key of the node after
     covered     keys of nodes before that some node after does the work of
     quantizers  the nodes that quantize each class of values after
+    cut_off     keys of nodes before that only led to what is not returned any more
     """
 
     def __init__(self, matching: Matching) -> None:
@@ -39,6 +41,13 @@ class Links:
         for node in matching.after.passing:
             if node.op_type == "QuantizeLinear":
                 self.quantizers.setdefault(matching.after.inputs(node)[0], []).append(node)
+
+        everything = matching.before.graph.by_key.keys()
+        self.cut_off = frozenset(everything - needed_keys(matching)) if is_cut(matching) else frozenset[str]()
+
+    def left_of(self, twins: Sequence[Node]) -> Sequence[Node]:
+        """Equal nodes before without those that were cut off: nobody stands for these."""
+        return [node for node in twins if node.key not in self.cut_off] or twins
 
     def add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
         ordered = sorted({source.position: source.key for source in sources}.items())

@@ -27,7 +27,8 @@ class Placed:
             origin = self._matching.matches.get(node.key)
             twins = self._after.twins[node.key]
             if origin is not None:
-                self._link_twins(twins, self._before.twins_of(origin), self._matching.confidence[node.key])
+                theirs = self._links.left_of(self._before.twins_of(origin))
+                self._link_twins(twins, theirs, self._matching.confidence[node.key])
             elif node.key in self._regions.sources and not is_rearranging(node):
                 self._links.add_region(twins, self._left_to_quantizers(node, self._regions.sources[node.key]))
 
