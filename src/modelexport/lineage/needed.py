@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from modelexport.graph.index import Graph
 from modelexport.lineage.classes import NOTHING
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.operators import is_passing
 
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 
@@ -18,7 +19,8 @@ def needed_keys(matching: Matching) -> frozenset[str]:
     roots: Iterable[str] = before.graph.outputs
     if NOTHING not in ends:
         roots = [value for value, place in before.of.items() if place in ends]
-    return frozenset(_upstream(before.graph, roots, {one for one, place in before.of.items() if place in given}))
+    starts = {value for value, place in before.of.items() if place in given and not _is_handed_on(value, before.graph)}
+    return frozenset(_upstream(before.graph, roots, starts))
 
 
 def is_cut(matching: Matching) -> bool:
@@ -26,6 +28,11 @@ def is_cut(matching: Matching) -> bool:
     before, after = matching.before, matching.after.graph
     ends = _classes(after.outputs, matching)
     return NOTHING not in ends and not {before.of.get(value, NOTHING) for value in before.graph.outputs} <= ends
+
+
+def _is_handed_on(value: str, graph: Graph) -> bool:
+    maker = graph.producers.get(value)
+    return maker is not None and is_passing(maker)
 
 
 def _classes(values: Iterable[str], matching: Matching) -> set[int]:
