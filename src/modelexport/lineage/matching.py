@@ -104,7 +104,7 @@ class Matching:
             if origin is None or not self._can_be(node, origin, certain=place in self._certain):
                 continue
             if node.op_type == origin.op_type and not self._reads_more(node, origin):
-                self._match(node, origin, Confidence.STRONG if self.has_unknown_weight(node) else Confidence.EXACT)
+                self._match(node, origin, Confidence.STRONG if self._has_new_weight(node) else Confidence.EXACT)
             else:
                 self._work(node, origin)  # it may have taken in what came before
             return True
@@ -151,7 +151,8 @@ class Matching:
         if self.anchors.is_same_work(node, origin) and not self._reads_more(node, origin):
             known = all(place in self.anchors for place in places)
             if known or origin.key not in self._taken:  # else two that may read different values would be one
-                self._match(node, origin, Confidence.EXACT if known and not others else Confidence.STRONG)
+                told = not others or origin.key == node.key  # of several, its name says which
+                self._match(node, origin, Confidence.EXACT if known and told else Confidence.STRONG)
         else:
             self._work(node, origin)
 
@@ -302,6 +303,13 @@ class Matching:
 
     def has_unknown_weight(self, node: Node) -> bool:
         return any(place not in self.anchors for place in self.after.weights(node))
+
+    def _has_new_weight(self, node: Node) -> bool:
+        """Whether a node reads a weight that is not known, not even by name."""
+        names = self.before.graph.initializers
+        return any(
+            place not in self.anchors and self.after.names[place] not in names for place in self.after.weights(node)
+        )
 
     def share_weight(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a weight that another one read."""
