@@ -26,7 +26,7 @@ FLOATS = frozenset(
 )
 
 # They read the shape of their input and nothing of its content.
-_SHAPE_READERS = frozenset({"Shape", "Size"})
+SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +122,7 @@ class Graph:
         dependent = set(self.inputs) - set(self.initializers)
         for node in self.nodes:
             inside = self.owners.get(node.graph) in dependent
-            if node.op_type not in _SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
+            if node.op_type not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
                 dependent.update(output for output in node.outputs if output)
                 dependent.update(self._outputs_around(node))
         return frozenset(dependent)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from modelexport.graph.index import Graph
+from modelexport.graph.index import SHAPE_READERS, Graph
 from modelexport.lineage.classes import NOTHING
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.operators import is_passing
-
-_SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
 def needed_keys(matching: Matching) -> frozenset[str]:
@@ -53,7 +51,7 @@ def _upstream(graph: Graph, roots: Iterable[str], given: set[str]) -> Iterator[s
             continue
         seen.add(node.key)
         yield node.key
-        if node.op_type not in _SHAPE_READERS:
+        if node.op_type not in SHAPE_READERS:
             waiting += filter(None, node.inputs)
         inside = (*graph.bodies.get(node.key, ()), f"{node.domain}::{node.op_type}")
         waiting += (one for graph_id in inside for one in graph.yields.get(graph_id, ()))

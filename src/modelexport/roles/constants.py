@@ -18,9 +18,6 @@ _READABLE = frozenset(
         onnx.TensorProto.INT64,
     }
 )
-FLOATS = frozenset(
-    {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-)
 
 
 def constant(graph: Graph, value: str) -> np.ndarray | None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from modelexport.graph.index import Node
+from modelexport.graph.index import FLOATS, Node
 from modelexport.roles.attention import Attention, score_addends
-from modelexport.roles.constants import FLOATS
 from modelexport.roles.flow import Flow
 
 EMBEDDING, POSITION = "embedding", "position"

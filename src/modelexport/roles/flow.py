@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.index import FLOATS, MAIN, Graph, Node
 from modelexport.roles.attributes import integer
-from modelexport.roles.constants import FLOATS, is_single, vanishes
+from modelexport.roles.constants import is_single, vanishes
 from modelexport.roles.operators import (
     ACTIVATIONS,
     ANGLES,
