@@ -59,7 +59,7 @@ lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink,
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock
-	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,tools,dev]"
+	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,tools,view,dev]"
 	@echo '# Every package of the development environment, exactly. Written by `make lock`; installed by `make`.' \
 	  > requirements.lock
 	@build/lock/bin/python -m pip freeze --all --exclude pip --exclude modelexport | sed 's/+[a-z0-9.]*$$//' \
