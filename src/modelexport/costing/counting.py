@@ -13,7 +13,7 @@ from modelexport.costing.propagation import Propagation
 from modelexport.costing.summing import Sums
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.graph.weights import storage_size
-from modelexport.record.cost import Axis, Cost, Kind, NodeCost
+from modelexport.record.cost import ONCE, Axis, Cost, Kind, NodeCost
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.provenance import Provenance
 
@@ -66,11 +66,13 @@ class Counting:
                 places, sizes = [self._charging.place(node.key)], [{}]
             for place, one in zip(places, sizes, strict=True):
                 sums.add(place, node.key, one)
-            yield self._node(node, pieces, places[0] if len(set(places)) == 1 else self._charging.place(node.key))
+            module = places[0] if len(set(places)) == 1 else self._charging.place(node.key)
+            yield self._node(node, pieces, sizes if pieces else [], module)
 
-    def _node(self, node: Node, pieces: Sequence[Piece], module: str | None) -> NodeCost:
+    def _node(
+        self, node: Node, pieces: Sequence[Piece], sizes: Sequence[Mapping[str, Polynomial | None]], module: str | None
+    ) -> NodeCost:
         read = {name for piece in pieces for name in piece.reads}
-        sizes = [_sizes(piece) for piece in pieces]
         return NodeCost(
             key=node.key,
             name=node.name,
@@ -103,11 +105,15 @@ class Counting:
 
 def _sizes(piece: Piece) -> dict[str, Polynomial | None]:
     sizes = {"flops": piece.work.flops, "other": piece.work.other, "activation_bytes": piece.makes}
+    if piece.times == ONCE:
+        return sizes
     return {measure: None if size is None else size * piece.times for measure, size in sizes.items()}
 
 
 def _total(sizes: Iterable[Polynomial | None]) -> Polynomial | None:
     found = list(sizes)
+    if len(found) == 1:
+        return found[0]
     return None if None in found else sizes_sum(size for size in found if size is not None)
 
 

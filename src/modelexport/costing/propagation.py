@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import onnx
 
+from modelexport.costing.axes import product
 from modelexport.costing.constants import constant_of
 from modelexport.costing.contents import computed_content
 from modelexport.costing.control import controlled
@@ -117,10 +119,14 @@ def _made_bytes(op: Operator, made: Sequence[Value]) -> Polynomial | None:
 
 
 def _bytes(value: Value) -> Polynomial | None:
-    bits = storage_size(onnx.TensorProto(data_type=value.dtype, dims=[8]))
-    if value.shape is None or not bits:
+    eight = _eight(value.dtype)
+    if value.shape is None or not eight:
         return None
-    total = Polynomial.of(bits)
-    for size in value.shape:
-        total *= size
-    return -(-total // 8)
+    count = product(value.shape)
+    return Polynomial.of(count) * (eight // 8) if eight % 8 == 0 else -(-Polynomial.of(count) * eight // 8)
+
+
+@cache
+def _eight(dtype: int) -> int:
+    """How many bytes eight numbers of a type take; 0 for texts."""
+    return storage_size(onnx.TensorProto(data_type=dtype, dims=[8]))

@@ -100,10 +100,12 @@ class Polynomial:
         return _ordered(summed)
 
     def __mul__(self, other: Size) -> Polynomial:
-        if not isinstance(other, int | Polynomial):
+        if isinstance(other, int):
+            return Polynomial(tuple((mine, factor * other) for mine, factor in self.terms)) if other else Polynomial()
+        if not isinstance(other, Polynomial):
             return NotImplemented
         product: dict[Monomial, int] = {}
-        for one, times in Polynomial.of(other).terms:
+        for one, times in other.terms:
             for mine, factor in self.terms:
                 both = _multiplied(mine, one)
                 product[both] = product.get(both, 0) + factor * times
