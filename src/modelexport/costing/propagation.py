@@ -19,7 +19,7 @@ from modelexport.costing.piece import Piece
 from modelexport.costing.shaping import made_shapes
 from modelexport.costing.types import made_type
 from modelexport.costing.unfolded import Unfolded
-from modelexport.costing.values import CANNOT, Operator, Value
+from modelexport.costing.values import CANNOT, Operator, Unknown, Value
 from modelexport.costing.work import Work, work_of
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.weights import storage_size
@@ -122,7 +122,10 @@ def _bytes(value: Value) -> Polynomial | None:
     eight = _eight(value.dtype)
     if value.shape is None or not eight:
         return None
-    count = product(value.shape)
+    try:
+        count = product(value.shape)
+    except Unknown:
+        return None
     return Polynomial.of(count) * (eight // 8) if eight % 8 == 0 else -(-Polynomial.of(count) * eight // 8)
 
 
