@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,20 +93,29 @@ def _counted(row: Row) -> Counted | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        mx.export(model, path, inputs=inputs, exporter=EXPORTER, dynamic=True, no_check=True)
+        mx.export(model, path, inputs=inputs, exporter=EXPORTER, no_check=True)
         return Counted(row.name, reference, file_flops(path, inputs))
 
 
 def torch_flops(model: torch.nn.Module, inputs: object) -> dict[str, int]:
     """By module path."""
     counter = FlopCounterMode(display=False)
-    plain = torch.backends.mkldnn.flags(enabled=False)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), exportable_experts(model), plain, counter:
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), exportable_experts(model), without_mkldnn(), counter:
         model(**inputs) if isinstance(inputs, dict) else model(*_listed(inputs))
     root = type(model).__name__
     counts = {name: sum(flops.values()) for name, flops in counter.get_flop_counts().items()}
     inside = {name.partition(".")[2]: count for name, count in counts.items() if name.startswith(f"{root}.")}
     return {**inside, "": counter.get_total_flops()}
+
+
+@contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """Recurrent layers as the matrix products that they are; `flags` of torch would touch more than this one."""
+    enabled, *_ = torch.backends.mkldnn.set_flags(False)
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(enabled)
 
 
 def file_flops(path: Path, inputs: object) -> dict[str, int]:

@@ -79,11 +79,19 @@ def _constant(value: object) -> Polynomial:
 def _operation(term: ast.BinOp) -> Polynomial:
     left, right = _size(term.left), _size(term.right)
     power = right.value
-    if isinstance(term.op, ast.Pow) and isinstance(term.left, ast.Name) and power is not None and 0 <= power < 8:
+    if isinstance(term.op, ast.Pow) and _is_single(left) and power is not None and 0 <= power < 8:
         return left**power
     if type(term.op) in _BINARY:
         return Polynomial.of(sensible(_BINARY[type(term.op)](left, right)))
     raise NotSizes(ast.dump(term))
+
+
+def _is_single(size: Polynomial) -> bool:
+    """Whether it is an axis or a function, which no power makes long."""
+    if len(size.terms) != 1:
+        return False
+    monomial, factor = size.terms[0]
+    return factor == 1 and len(monomial) == 1 and monomial[0][1] == 1
 
 
 def _call(name: str, arguments: list[ast.expr]) -> Polynomial:

@@ -103,6 +103,8 @@ def _is_last(op: Operator) -> bool:
 
 def conv_made(op: Operator) -> Shapes:
     shape, weight = op.shape(0), _weight_shape(op)
+    if len(shape) != len(weight) or len(shape) < 3:
+        raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
     if _is_last(op):
         batch, *spatial, _ = shape
         return [(batch, *windows(op, spatial, weight[2:]), weight[0])]
@@ -115,6 +117,8 @@ def conv(op: Operator) -> Polynomial:
 
 def transposed_made(op: Operator) -> Shapes:
     shape, weight = op.shape(0), op.shape(1)
+    if len(shape) != len(weight) or len(shape) < 3:
+        raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
     channels = settled(Polynomial.of(weight[1]) * op.attribute("group", 1))
     given = op.attribute("output_shape")
     spatial = given[-(len(shape) - 2) :] if given else _stretched(op, shape[2:], weight[2:])
