@@ -1,0 +1,128 @@
+"""From the work of nodes to the cost of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import onnx
+
+from modelexport.costing.charging import Charging
+from modelexport.costing.parameters import Parameters
+from modelexport.costing.piece import Piece
+from modelexport.costing.propagation import Propagation
+from modelexport.costing.summing import Sums
+from modelexport.graph.index import Graph, Node, Tensor
+from modelexport.graph.weights import storage_size
+from modelexport.record.cost import ONCE, Axis, Cost, Kind, NodeCost
+from modelexport.record.polynomial import Polynomial, sizes_sum
+from modelexport.record.provenance import Provenance
+
+_CALLED = "its function is counted node by node"
+_UNCALLED = "nothing calls the function that it is in"
+_UNSHAPED = "the shape or the type of what it makes is not known"
+_UNTAGGED = "the file has no record of its modules: everything is counted, and belongs to none"
+
+
+def count(file: str, proto: onnx.ModelProto, graph: Graph, record: Provenance | None, at: Mapping[str, int]) -> Cost:
+    """What a graph costs. Without a record, everything belongs to no module."""
+    spread = Propagation(proto, graph, at)
+    pieces = spread.pieces()
+    counting = Counting(graph, record, Parameters(spread.unfolded, record), pieces)
+    sums = Sums()
+    nodes = tuple(counting.nodes(sums))
+    counting.add_weights(sums)
+    axes = spread.known.axes
+    return Cost(
+        file=file,
+        axes=tuple(
+            Axis(name, source, given=name in axes.given) for name, source in {**axes.given, **axes.found}.items()
+        ),
+        at=dict(at),
+        nodes=nodes,
+        modules=tuple(sums.modules(None if record is None else record.hierarchy)),
+        total=sums.whole,
+        notes=(_UNTAGGED,) if record is None else (),
+    )
+
+
+class Counting:
+    def __init__(
+        self, graph: Graph, record: Provenance | None, parameters: Parameters, pieces: Sequence[Piece]
+    ) -> None:
+        self._graph = graph
+        self._charging = Charging(graph, record)
+        self._parameters = parameters
+        self._pieces: dict[str, list[Piece]] = {}
+        for piece in pieces:
+            self._pieces.setdefault(piece.key, []).append(piece)
+
+    def nodes(self, sums: Sums) -> Iterator[NodeCost]:
+        """The cost of each node, which is added to the sums of its modules."""
+        for node in self._graph.nodes:
+            pieces = self._pieces.get(node.key, [])
+            sizes = [_sizes(piece) for piece in pieces]
+            places = [self._charging.place(node.key, piece.calls, piece.weights) for piece in pieces]
+            if not pieces:
+                places, sizes = [self._charging.place(node.key)], [{}]
+            for place, one in zip(places, sizes, strict=True):
+                sums.add(place, node.key, one)
+            module = places[0] if len(set(places)) == 1 else self._charging.place(node.key)
+            yield self._node(node, pieces, sizes if pieces else [], module)
+
+    def _node(
+        self, node: Node, pieces: Sequence[Piece], sizes: Sequence[Mapping[str, Polynomial | None]], module: str | None
+    ) -> NodeCost:
+        read = {name for piece in pieces for name in piece.reads}
+        return NodeCost(
+            key=node.key,
+            name=node.name,
+            op_type=node.op_type,
+            kind=pieces[0].work.kind if pieces else Kind.CONTROL,
+            owners=self._charging.owners(node.key),
+            module=module,
+            flops=_total(one["flops"] for one in sizes),
+            other=_total(one["other"] for one in sizes),
+            parameters=sum(self._parameters[name] for name in read),
+            weight_bytes=sum(_nbytes(self._graph.initializers[name]) for name in read) + _constant_bytes(node),
+            activation_bytes=_total(one["activation_bytes"] for one in sizes),
+            times=sizes_sum(piece.times for piece in pieces),
+            reason=self._reason(node, pieces),
+        )
+
+    def _reason(self, node: Node, pieces: Sequence[Piece]) -> str:
+        if not pieces:
+            return _CALLED if f"{node.domain}::{node.op_type}" in self._graph.yields else _UNCALLED
+        said = next((piece.work.reason for piece in pieces if piece.work.reason), "")
+        return said or (_UNSHAPED if any(piece.makes is None for piece in pieces) else "")
+
+    def add_weights(self, sums: Sums) -> None:
+        for name, tensor in self._graph.initializers.items():
+            sums.add_weight(self._charging.holders(name), self._parameters[name], _nbytes(tensor))
+        for node in self._graph.nodes:
+            if node.constant is not None:
+                sums.add_weight([self._charging.place(node.key)], 0, _constant_bytes(node))
+
+
+def _sizes(piece: Piece) -> dict[str, Polynomial | None]:
+    sizes = {"flops": piece.work.flops, "other": piece.work.other, "activation_bytes": piece.makes}
+    if piece.times == ONCE:
+        return sizes
+    return {measure: None if size is None else size * piece.times for measure, size in sizes.items()}
+
+
+def _total(sizes: Iterable[Polynomial | None]) -> Polynomial | None:
+    found = list(sizes)
+    if len(found) == 1:
+        return found[0]
+    return None if None in found else sizes_sum(size for size in found if size is not None)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return storage_size(onnx.TensorProto(data_type=tensor.dtype, dims=tensor.shape))
+
+
+def _constant_bytes(node: Node) -> int:
+    """Of the numbers that a Constant holds; before them, `constant` says their type and shape."""
+    if node.constant is None:
+        return 0
+    return len(node.constant) - node.constant.index(b"))") - 2
