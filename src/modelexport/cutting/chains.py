@@ -6,7 +6,7 @@ is given: from an input of it, or from one that has an axis of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,9 @@ from modelexport.cutting.nest import Nest
 from modelexport.cutting.types import ValueTypes
 from modelexport.graph.index import SHAPE_READERS, Node
 
-# `start` and `end` of a Shape are not looked at: one that has them is left as it is.
 _SHAPE = "Shape"
+Part = Callable[[str], slice]
+"""By key of a Shape node: the part of the shape that it returns."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ def constant_values(nest: Nest) -> frozenset[str]:
 class ChainFinder:
     """For one cut after the other of one file."""
 
-    def __init__(self, nest: Nest, types: ValueTypes) -> None:
+    def __init__(self, nest: Nest, types: ValueTypes, part: Part) -> None:
         self._nest = nest
         self._types = types
+        self._part = part
 
     @cached_property
     def _constants(self) -> frozenset[str]:
@@ -65,7 +67,7 @@ class ChainFinder:
         entering = [value for value in _entering(self._nest, taken) if value in graph.producers]
         given = [value for value in entering if not self._may_come_along(value)]
         given += [value for value in _entering(self._nest, taken) if value not in graph.producers]
-        search = _Search(self._nest, self._types, self._constants, frozenset(taken), tuple(given))
+        search = _Search(self._nest, self._types, self._part, self._constants, frozenset(taken), tuple(given))
         for value in entering:
             if value not in given:
                 search.take(value)
@@ -98,6 +100,7 @@ class _Search:
         self,
         nest: Nest,
         types: ValueTypes,
+        part: Part,
         constants: frozenset[str],
         taken: frozenset[str],
         given: tuple[str, ...],
@@ -106,6 +109,7 @@ class _Search:
         self.shapes: dict[str, tuple[Axis, ...]] = {}
         self._nest = nest
         self._types = types
+        self._part = part
         self._constants = constants
         self._taken = taken
         self._given = given
@@ -148,10 +152,11 @@ class _Search:
 
     def _axes(self, maker: Node) -> tuple[Axis, ...] | None:
         """The shape of a value that is not there, from axes of the same name."""
-        dims = self._types.dims(maker.inputs[0]) if maker.op_type == _SHAPE and not maker.attributes else None
+        dims = self._types.dims(maker.inputs[0]) if maker.op_type == _SHAPE else None
         if dims is None:
             return None
-        found = [Axis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in dims]
+        wanted = dims[self._part(maker.key)]
+        found = [Axis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
         return tuple(axis for axis in found if axis is not None) if None not in found else None
 
     def _axis_named(self, name: str) -> Axis | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelexport.cutting.between import Between
@@ -14,7 +14,7 @@ from modelexport.cutting.passing import HandedOn, Passing
 from modelexport.cutting.selection import Selection, select_calls
 from modelexport.cutting.types import ValueTypes
 from modelexport.errors import CutImpossible
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import Graph, Node, walk_nodes
 from modelexport.graph.opened import ModelFile
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.provenance import Provenance
@@ -50,20 +50,20 @@ class Cutter:
     def __init__(self, file: ModelFile, provenance: Provenance) -> None:
         self.types = ValueTypes(file)
         self._nest = Nest(file.graph)
-        self._provenance = provenance
-        self._chains = ChainFinder(self._nest, self.types)
+        self.provenance = provenance
+        self._chains = ChainFinder(self._nest, self.types, _shape_parts(file))
         self._passing = Passing(self._nest, provenance, self.types)
 
     def cut(self, selection: Selection) -> Cut:
         """Raises CutImpossible, which says why and what can be cut instead."""
-        inside = Inside(self._nest, self._provenance, selection)
+        inside = Inside(self._nest, self.provenance, selection)
         if not inside.keys:
             return self._handed_on(selection)
         fused = list(inside.fused())
         if fused:
             raise self._fused(selection, fused)
         self._check_functions(selection, inside)
-        between = Between(self._nest, self._provenance, selection, inside)
+        between = Between(self._nest, self.provenance, selection, inside)
         if not selection.is_one_call:
             _check_way(selection, between.in_the_way())
         scope = self._scope(selection, inside.keys)
@@ -71,7 +71,7 @@ class Cutter:
         chains = self._chains.find(taken)
         everything = taken | self._in_scope(chains.keys, scope)
         nodes = self._listed(everything)
-        border = Border(self._nest, self._provenance, selection, self.types, everything)
+        border = Border(self._nest, self.provenance, selection, self.types, everything)
         made_here = [node for node in nodes if node.key in taken]
         cut = Cut(
             selection,
@@ -92,7 +92,7 @@ class Cutter:
         return tuple(sorted((by_key[key] for key in self._nest.outermost(keys)), key=lambda node: node.position))
 
     def _glue_notes(self, glue: frozenset[str]) -> Iterator[str]:
-        entries = [self._provenance.nodes[key] for key in sorted(glue) if key in self._nest.graph.computed]
+        entries = [self.provenance.nodes[key] for key in sorted(glue) if key in self._nest.graph.computed]
         if entries:
             yield f"{len(entries)} nodes between its parts come along: {some_of([entry.op_type for entry in entries])}"
 
@@ -116,8 +116,8 @@ class Cutter:
 
     def _alternatives(self, selection: Selection, graphs: Sequence[str]) -> CutImpossible:
         holders = [self._nest.graph.by_key[self._nest.graph.owners[one]] for one in graphs if one]
-        owners = [owner for node in holders for owner in self._provenance.nodes[node.key].attribution.owners]
-        around = self._provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
+        owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
+        around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
         kinds = ", ".join(sorted({node.op_type for node in holders}))
         return CutImpossible(
             f"{_named(selection.calls)} runs in more than one branch of {kinds}, and never in all of them",
@@ -143,8 +143,8 @@ class Cutter:
             raise CutImpossible(f"none of {_named(selection.calls)} has a node in the file")
         call = selection.calls[0]
         found = self._passing.handed_on(selection)
-        module = self._provenance.hierarchy.modules[call.path]
-        reason = self._provenance.absent.get(call.path, "the exporter folded it into constants or removed it")
+        module = self.provenance.hierarchy.modules[call.path]
+        reason = self.provenance.absent.get(call.path, "the exporter folded it into constants or removed it")
         if found is None:
             raise CutImpossible(
                 f"{_word(call)} ({module.class_name}) has no node in the file: {reason}",
@@ -161,9 +161,9 @@ class Cutter:
 
     def _around(self, call: ModuleCall) -> ModuleCall:
         """The innermost call around one that can be cut."""
-        hierarchy = self._provenance.hierarchy
+        hierarchy = self.provenance.hierarchy
         for above in reversed(hierarchy.stack(call)[:-1]):
-            inside = Inside(self._nest, self._provenance, select_calls(hierarchy, [above]))
+            inside = Inside(self._nest, self.provenance, select_calls(hierarchy, [above]))
             if inside.keys and not any(True for _ in inside.fused()):
                 return above
         return ModuleCall(ROOT)
@@ -183,15 +183,26 @@ class Cutter:
 
     def _smallest(self, selection: Selection) -> tuple[ModuleCall, ...]:
         """The calls and all that they were fused with."""
-        hierarchy = self._provenance.hierarchy
+        hierarchy = self.provenance.hierarchy
         chosen = selection
         for _ in hierarchy.calls:
-            inside = Inside(self._nest, self._provenance, chosen)
+            inside = Inside(self._nest, self.provenance, chosen)
             owners = [owner for one in inside.fused() for owner in one.owners]
             if not owners:
                 break
             chosen = select_calls(hierarchy, (*chosen.calls, *owners))
         return chosen.calls
+
+
+def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
+    """What Shape nodes return of a shape: `start` and `end` are attributes of theirs."""
+    protos = dict(walk_nodes(file.proto))
+
+    def part(key: str) -> slice:
+        bounds = {one.name: one.i for one in protos[key].attribute}
+        return slice(bounds.get("start"), bounds.get("end"))
+
+    return part
 
 
 def _handed_notes(call: ModuleCall, found: HandedOn, reason: str) -> Iterator[str]:
