@@ -110,7 +110,10 @@ class _Assembly:
             if not axis.value:
                 parts.append(self._constant([axis.size]))
                 continue
-            shape, size = self._unused(f"{self._local(axis.value)}_shape"), self._unused(f"{self._local(axis.value)}_size")
+            shape, size = (
+                self._unused(f"{self._local(axis.value)}_shape"),
+                self._unused(f"{self._local(axis.value)}_size"),
+            )
             yield self._made("Shape", [self._local(axis.value)], shape)
             yield self._made("Gather", [shape, self._constant([axis.axis])], size, axis=0)
             parts.append(size)
@@ -144,9 +147,7 @@ class _Assembly:
         self._nodes.append(self._made("Identity", [self._local(self._cut.handed.value)], name))
         return {name: self._cut.handed.value}
 
-    def _weights(
-        self, nodes: Iterable[onnx.NodeProto]
-    ) -> tuple[list[onnx.TensorProto], list[onnx.SparseTensorProto]]:
+    def _weights(self, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.TensorProto], list[onnx.SparseTensorProto]]:
         """What the nodes read and the file stores: in its main graph, or in a body that was around them."""
         read = {name for node in nodes for name in names_read(node)}
         made = {name for node in nodes for name in node.output} | {self._local(value) for value in self._cut.enters}
@@ -266,4 +267,3 @@ def _all_values(file: ModelFile) -> Iterator[str]:
     yield from graph.inputs
     yield from graph.initializers
     yield from (output for node in graph.nodes for output in node.outputs)
-

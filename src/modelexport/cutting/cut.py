@@ -57,6 +57,7 @@ class Cutter:
     def cut(self, selection: Selection) -> Cut:
         """Raises CutImpossible, which says why and what can be cut instead."""
         inside = Inside(self._nest, self.provenance, selection)
+        inside.take_whole_branches()
         if not inside.keys:
             return self._handed_on(selection)
         fused = list(inside.fused())
@@ -277,5 +278,3 @@ def _named(calls: Iterable[ModuleCall]) -> str:
 
 def _word(call: ModuleCall) -> str:
     return str(call) or "(model)"
-
-

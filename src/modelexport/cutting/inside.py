@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from modelexport.cutting.nest import Nest
 from modelexport.cutting.selection import Selection
@@ -37,6 +38,9 @@ class Inside:
         self._provenance = provenance
         self._selection = selection
         credited = {key for key, entry in provenance.nodes.items() if self._is_credited(key, entry.attribution)}
+        # A constant in a body of somebody else's comes along if it is read, and says nothing of where the module is.
+        odd = {key for key in credited if self._is_aside(nest.graph.by_key[key])}
+        credited = (credited - odd) or credited
         self.keys = nest.with_inner(credited)
         self.shared = frozenset(key for key in credited if self._others(provenance.nodes[key].attribution))
 
@@ -45,8 +49,24 @@ class Inside:
             return key in self._selection.nodes
         return any(map(self._selection.covers, attribution.owners))
 
+    def _is_aside(self, node: Node) -> bool:
+        return node.graph in self._nest.graph.owners and node.key not in self._nest.graph.computed
+
     def _others(self, attribution: Attribution) -> tuple[ModuleCall, ...]:
         return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
+
+    def take_whole_branches(self) -> None:
+        """Nodes that have several bodies, all of them the selection's work, are part of it whoever they belong to.
+
+        An exporter may choose by an If between two ways to do one thing.
+        """
+        graph = self._nest.graph
+        for holder, bodies in graph.bodies.items():
+            inner = list(self._nest.inner(graph.by_key[holder])) if holder not in self.keys and len(bodies) > 1 else []
+            used = {node.graph for node in inner if node.key in self.keys}
+            others = [node for node in inner if node.key not in self.keys and node.key in graph.computed]
+            if used.issuperset(bodies) and not others:
+                self.keys |= self._nest.with_inner([holder])
 
     def fused(self) -> Iterator[Fused]:
         """Nodes at the border that also do the work of somebody outside, so that there is no border to cut at."""
@@ -72,11 +92,14 @@ class Inside:
         """Whether calls ran one after the other, with none in between: else they can only have work in common."""
         hierarchy = self._selection.hierarchy
         known = set(owners)
-        order = {site.call: place for place, site in enumerate(hierarchy.calls)}
-        places = [order.get(call, -1) for call in known]
+        places = [self._order.get(call, -1) for call in known]
         around = {call for one in known for call in hierarchy.stack(one)}
         between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
         return not any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
+
+    @cached_property
+    def _order(self) -> Mapping[ModuleCall, int]:
+        return {site.call: place for place, site in enumerate(self._selection.hierarchy.calls)}
 
     def _at_border(self, node: Node) -> bool:
         graph = self._nest.graph

@@ -58,16 +58,12 @@ class Nest:
         """Those of the nodes that are in no body of another of them."""
         chosen = frozenset(keys)
         by_key = self.graph.by_key
-        return frozenset(
-            key for key in chosen if not any(holder.key in chosen for holder in self.holders(by_key[key]))
-        )
+        return frozenset(key for key in chosen if not any(holder.key in chosen for holder in self.holders(by_key[key])))
 
     def with_inner(self, keys: Iterable[str]) -> frozenset[str]:
         """The nodes and all that is in their bodies."""
         by_key = self.graph.by_key
-        return frozenset(
-            key for one in keys for key in (one, *(node.key for node in self.inner(by_key[one])))
-        )
+        return frozenset(key for one in keys for key in (one, *(node.key for node in self.inner(by_key[one]))))
 
     @cached_property
     def returned_by(self) -> dict[str, list[str]]:

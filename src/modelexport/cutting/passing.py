@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,25 +62,59 @@ class Passing:
     def _stored_result(self, selection: Selection) -> HandedOn | None:
         """A constant that was computed from the module's weights when the model was exported."""
         named = self._hierarchy.tensor_owners
-        for name, attribution in self._provenance.initializers.items():
-            mine = any(map(selection.covers, attribution.owners))
-            if mine and name not in named and self._graph.consumers.get(name):
-                found = self._types.get(name)
-                if found is not None and self._types.is_float(name):
-                    return HandedOn(name, found, stored=True, certain=len(attribution.owners) == 1)
-        return None
+        found = [
+            name
+            for name, attribution in self._provenance.initializers.items()
+            if attribution.owners and all(map(selection.covers, attribution.owners)) and name not in named
+        ]
+        found = [name for name in found if self._graph.consumers.get(name) and self._types.is_float(name)]
+        kind = self._types.get(found[0]) if len(found) == 1 else None
+        return None if kind is None else HandedOn(found[0], kind, stored=True, certain=True)
 
-    def _candidates(self, call: ModuleCall) -> Iterator[str]:
-        """Values that may be what passes through a call, the likeliest first."""
+    def _candidates(self, call: ModuleCall) -> list[str]:
+        """Values that may be what passes through a call, the likeliest first.
+
+        A value that comes out of the call before and goes into the one after it can be nothing else. Else it is one
+        of those that the call around makes in between, most of which have the same number of axes.
+        """
         before, after = self._siblings(call)
-        around = self._hierarchy.stack(call)[:-1]
-        if before:
-            yield from self._results(before[-1], around[-1:] or (ModuleCall(""),))
-        if after:
-            yield from self._arguments(after[0])
-        if around:
-            yield from self._arguments(around[-1])
-            yield from self._results(around[-1], ())
+        around = self._hierarchy.stack(call)[-2:-1]
+        results = self._results(before[-1], around) if before else []
+        wanted = self._arguments(after[0]) if after else []
+        direct = [value for value in results if value in wanted]
+        if direct:
+            return direct[:1]
+        between = self._between(results[:1], around)
+        found = [*results[:1], *between, *wanted]
+        for one in () if found else around:
+            found += [*self._arguments(one), *self._results(one, ())]
+        return self._with_usual_axes(found, between)
+
+    def _between(self, start: Sequence[str], around: Sequence[ModuleCall]) -> list[str]:
+        """Numbers that the call around makes from a value by itself, before other calls get them."""
+        own = {key for one in around for key in self._keys_of.get(one, ())}
+        own -= {key for one in around for call in self._called_by(one) for key in self._keys_of.get(call, ())}
+        found: dict[str, None] = {}
+        waiting = list(start)
+        while waiting:
+            for reader in self._nest.readers(waiting.pop(0)):
+                made = [value for value in reader.outputs if value and value not in found and self._is_data(value)]
+                if reader.key in own:
+                    found.update(dict.fromkeys(made))
+                    waiting += made
+        return list(found)
+
+    def _called_by(self, call: ModuleCall) -> list[ModuleCall]:
+        return [site.call for site in self._hierarchy.calls if site.parent == call]
+
+    def _with_usual_axes(self, values: Sequence[str], voters: Sequence[str]) -> list[str]:
+        """Those of the values that have as many axes as most of the voters, in their order."""
+        axes = {value: len(dims) for value in values if (dims := self._types.dims(value)) is not None}
+        counts = Counter(axes[value] for value in voters if value in axes)
+        if not counts:
+            return list(values)
+        usual = max(counts, key=lambda count: (counts[count], count))
+        return [value for value in values if axes.get(value) == usual]
 
     def _siblings(self, call: ModuleCall) -> tuple[list[ModuleCall], list[ModuleCall]]:
         """Calls with nodes that the same call made before this one, and after it."""
@@ -141,5 +176,3 @@ class Passing:
                 if (dim.dim_value if dim.HasField("dim_value") else dim.dim_param) != size:
                     dim.Clear()
         return made
-
-

@@ -35,7 +35,9 @@ class Rerooting:
             site
             for site in self._before.calls
             if site.call != self._top
-            and (self._selection.covers(site.call) or (self._selection.encloses(site.call) and self._is_below(site.call)))
+            and (
+                self._selection.covers(site.call) or (self._selection.encloses(site.call) and self._is_below(site.call))
+            )
         )
 
     def _is_below(self, call: ModuleCall) -> bool:
@@ -143,9 +145,7 @@ class Rerooting:
 
     @cached_property
     def absent(self) -> Mapping[str, str]:
-        return {
-            self._paths[path]: reason for path, reason in self._provenance.absent.items() if path in self._paths
-        }
+        return {self._paths[path]: reason for path, reason in self._provenance.absent.items() if path in self._paths}
 
 
 def made_here(detail: str) -> Attribution:
