@@ -71,7 +71,8 @@ def measure() -> Table:
     wrong = [one for one in tried if one.problem]
     rows.append(("all", "", *_figures(tried)))
     columns = ("model", "exporter", "calls", "cut", "equal", "refused", "largest difference")
-    text = f"{(__doc__ or '').strip()}\n\nThe limits: every file equal, at most {MOST_REFUSED:.0%} refused; {share:.1%} are."
+    limits = f"The limits: every file equal, at most {MOST_REFUSED:.0%} refused; {share:.1%} are."
+    text = f"{(__doc__ or '').strip()}\n\n{limits}"
     return Table("Extracted modules", text, columns, tuple(rows), not wrong and share <= MOST_REFUSED, tuple(notes))
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         UniversalHierarchyExporter,
         export_hf_model_with_semantics,
     )
+    from modelexport.api.extract import extract
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
     from modelexport.api.query import query
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.evidence import Attribution, Confidence, Evidence
+    from modelexport.record.extraction import Extraction
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
     from modelexport.record.provenance import NodeEntry, Provenance
     from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
@@ -48,6 +50,7 @@ _HOMES = {
     "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
+    "Extraction": "record.extraction",
     "Hierarchy": "record.hierarchy",
     "HierarchyExporter": "api.exporters",
     "ModelExportError": "errors",
@@ -73,6 +76,7 @@ _HOMES = {
     "compare": "api.reading",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
+    "extract": "api.extract",
     "load": "api.reading",
     "profile": "api.profile",
     "query": "api.query",
@@ -90,6 +94,7 @@ __all__ = [
     "Difference",
     "Evidence",
     "ExportResult",
+    "Extraction",
     "Hierarchy",
     "HierarchyExporter",
     "ModelExportError",
@@ -114,6 +119,7 @@ __all__ = [
     "compare_strategies",
     "export",
     "export_hf_model_with_semantics",
+    "extract",
     "load",
     "profile",
     "query",

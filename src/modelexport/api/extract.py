@@ -87,9 +87,10 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("write"):
         found = extracted_file(opened, cutter, cut, target, embedding)
     if source is not None:
-        from modelexport.api.extract_check import check_extracted
+        from modelexport.api.extract_check import CheckRequest, check_extracted
 
-        found = replace(found, check=check_extracted(opened, cut, found, source, inputs, clock, tolerance))
+        request = CheckRequest(source, inputs, tolerance)
+        found = replace(found, check=check_extracted(opened, cut, found, request, clock))
     return replace(found, seconds=clock.seconds)
 
 

@@ -67,22 +67,25 @@ class Reference:
         return self.watched.samples[number]
 
 
+@dataclass(frozen=True)
+class CheckRequest:
+    """What an extracted file is held against: a model, run on these inputs; elements may differ by the tolerance."""
+
+    source: Source
+    inputs: object
+    tolerance: float
+
+
 def check_extracted(
-    opened: OpenedFile,
-    cut: Cut,
-    found: Extraction,
-    source: Source,
-    inputs: object,
-    clock: Clock,
-    tolerance: float,
+    opened: OpenedFile, cut: Cut, found: Extraction, request: CheckRequest, clock: Clock
 ) -> ExtractionCheck:
     need_torch("running a model")
     from modelexport.capture.spool import Spool
 
     with Spool() as spool:
-        reference = run_reference(opened, source, inputs, spool, clock, ends_of(found))
+        reference = run_reference(opened, request.source, request.inputs, spool, clock, ends_of(found))
         with clock.step("compare"):
-            return compare(found, cut, reference, tolerance)
+            return compare(found, cut, reference, request.tolerance)
 
 
 def ends_of(found: Extraction) -> frozenset[str]:

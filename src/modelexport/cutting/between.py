@@ -32,8 +32,12 @@ class Between:
         found = self._on_the_way(lambda _: True) - self.glue()
         nodes = sorted((self._nest.graph.by_key[key] for key in found), key=lambda node: node.position)
         owners = (owner for node in nodes for owner in self._owners(node))
-        strangers = [owner for owner in owners if not self._is_near(owner)]
-        return tuple(dict.fromkeys(strangers))
+        return tuple(dict.fromkeys(self._outermost(owner) for owner in owners if not self._is_near(owner)))
+
+    def _outermost(self, owner: ModuleCall) -> ModuleCall:
+        """The outermost call around one that has none of the selected ones inside."""
+        stack = self._selection.hierarchy.stack(owner)
+        return next((call for call in stack if not self._selection.encloses(call)), owner)
 
     def _owners(self, node: Node) -> tuple[ModuleCall, ...]:
         return self._provenance.nodes[node.key].attribution.owners

@@ -27,7 +27,10 @@ class Border:
         self._taken = frozenset(taken)
 
     def enters(self, nodes: Sequence[Node], unread: Collection[str] = ()) -> tuple[str, ...]:
-        """Values that the nodes read and do not make, in file order: the model's inputs first. `unread` nodes do not."""
+        """Values that the nodes read and do not make, in file order; those of the model first.
+
+        unread  keys of nodes whose inputs do not count
+        """
         graph = self._nest.graph
         read = {value for node in nodes if node.key not in unread for value in self._nest.reads(node)}
         outside = [value for value in read if not self._is_made(value) and value not in graph.initializers]

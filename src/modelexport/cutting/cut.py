@@ -104,7 +104,7 @@ class Cutter:
         scopes = sorted(map(self._nest.scope, graphs), key=len)
         if graphs.issubset(scopes[-1]):
             return scopes[-1]
-        raise self._alternatives(selection, sorted(graphs.difference(scopes[-1])) + [scopes[-1][0]])
+        raise self._alternatives(selection, [*sorted(graphs.difference(scopes[-1])), scopes[-1][0]])
 
     def _in_scope(self, keys: frozenset[str], scope: tuple[str, ...]) -> frozenset[str]:
         """Nodes whole; in the place of one that is in some other body, the node that holds that body."""

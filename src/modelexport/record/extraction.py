@@ -16,7 +16,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class End:
-    """An input or output. Axes are sizes or names; an empty name says nothing. `value` is its name in the whole file."""
+    """An input or output. Axes are sizes or names, empty where nothing is known; `value` is that of the whole file."""
 
     name: str
     dtype: str
