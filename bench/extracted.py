@@ -60,7 +60,7 @@ class Tried:
 
 
 def measure() -> Table:
-    rows, notes, tried = [], [], list[Tried]()
+    rows, notes, tried = list[tuple[str, ...]](), list[str](), list[Tried]()
     for name in MODELS:
         for exporter in EXPORTERS:
             found = list(_tried(name, exporter))
@@ -137,35 +137,35 @@ def _reason(error: CutImpossible) -> str:
     return "fused with its neighbours" if "fused" in error.message else error.message
 
 
-def _bert(t: Any) -> torch.nn.Module:
+def _bert(t: Any) -> Any:
     return t.BertModel(t.BertConfig(**_TEXT))
 
 
-def _gpt2(t: Any) -> torch.nn.Module:
+def _gpt2(t: Any) -> Any:
     size = {"n_embd": 32, "n_layer": 12, "n_head": 4}
     return t.GPT2LMHeadModel(t.GPT2Config(**size, vocab_size=100, bos_token_id=1, eos_token_id=2))
 
 
-def _llama(t: Any) -> torch.nn.Module:
+def _llama(t: Any) -> Any:
     return t.LlamaForCausalLM(t.LlamaConfig(**_TEXT | {"num_hidden_layers": 16}, num_key_value_heads=2))
 
 
-def _t5(t: Any) -> torch.nn.Module:
+def _t5(t: Any) -> Any:
     size = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 6, "num_heads": 4}
     return t.T5ForConditionalGeneration(t.T5Config(**size, vocab_size=100, decoder_start_token_id=0))
 
 
-def _vit(t: Any) -> torch.nn.Module:
+def _vit(t: Any) -> Any:
     size = {key: _TEXT[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
     return t.ViTModel(t.ViTConfig(**size, **_IMAGE))
 
 
-def _resnet(t: Any) -> torch.nn.Module:
+def _resnet(t: Any) -> Any:
     widths = {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [2, 2, 2, 2]}
     return t.ResNetModel(t.ResNetConfig(**widths, layer_type="basic"))
 
 
-def _whisper(t: Any) -> torch.nn.Module:
+def _whisper(t: Any) -> Any:
     size = {"encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "d_model": 32}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
     places = {"max_source_positions": 20, "max_target_positions": 20}
@@ -173,7 +173,7 @@ def _whisper(t: Any) -> torch.nn.Module:
     return t.WhisperForConditionalGeneration(t.WhisperConfig(vocab_size=100, **size, **heads, **places, **special))
 
 
-def _albert(t: Any) -> torch.nn.Module:
+def _albert(t: Any) -> Any:
     return t.AlbertModel(t.AlbertConfig(**_TEXT, embedding_size=16))
 
 

@@ -122,9 +122,12 @@ class _Assembly:
         else:
             yield self._made("Identity", [self._constant([])], self._local(output))
 
-    def _made(self, kind: str, inputs: list[str], output: str, **attributes: int) -> onnx.NodeProto:
+    def _made(self, kind: str, inputs: list[str], output: str, axis: int | None = None) -> onnx.NodeProto:
         self._answers[output] = made_here("shape of an input" if not self._cut.handed else "handed on")
-        return onnx.helper.make_node(kind, inputs, [output], name=self._unused(f"{output}_{kind}"), **attributes)
+        node = onnx.helper.make_node(kind, inputs, [output], name=self._unused(f"{output}_{kind}"))
+        if axis is not None:
+            node.attribute.append(onnx.helper.make_attribute("axis", axis))
+        return node
 
     def _constant(self, numbers: list[int]) -> str:
         name = self._unused("size")

@@ -58,12 +58,12 @@ class Cutter:
         """Raises CutImpossible, which says why and what can be cut instead."""
         inside = Inside(self._nest, self.provenance, selection)
         inside.take_whole_branches()
+        self._check_functions(selection, inside)
         if not inside.keys:
             return self._handed_on(selection)
         fused = list(inside.fused())
         if fused:
             raise self._fused(selection, fused)
-        self._check_functions(selection, inside)
         between = Between(self._nest, self.provenance, selection, inside)
         if not selection.is_one_call:
             _check_way(selection, between.in_the_way())
@@ -84,6 +84,8 @@ class Cutter:
             chains.shapes,
             notes=(*selection.notes, *self._glue_notes(between.glue())),
         )
+        if not cut.leaves:
+            return self._handed_on(selection)  # arithmetic with sizes that others use
         if not selection.is_one_call:
             _check_connected(cut, self._nest)
         return cut
@@ -100,7 +102,7 @@ class Cutter:
     def _scope(self, selection: Selection, keys: frozenset[str]) -> tuple[str, ...]:
         """The innermost graph that nodes are in, and the graphs around it, in which all the others must be."""
         called = (self._nest.graph.by_key[key] for key in self._nest.outermost(keys))
-        graphs = {node.graph for node in called if not self._nest.is_in_function(node)}
+        graphs = {node.graph for node in called}
         scopes = sorted(map(self._nest.scope, graphs), key=len)
         if graphs.issubset(scopes[-1]):
             return scopes[-1]
@@ -129,9 +131,9 @@ class Cutter:
     def _check_functions(self, selection: Selection, inside: Inside) -> None:
         """What is in a function can only come along with a node that calls it."""
         by_key = self._nest.graph.by_key
-        lost = [by_key[key] for key in self._nest.outermost(inside.keys) if self._nest.is_in_function(by_key[key])]
         called = {f"{node.domain}::{node.op_type}" for node in map(by_key.__getitem__, inside.keys)}
-        for node in lost:
+        called |= {f"{by_key[key].domain}::{by_key[key].op_type}" for key in inside.in_functions}
+        for node in sorted(map(by_key.__getitem__, inside.in_functions), key=lambda node: node.position):
             function = self._nest.scope(node.graph)[-1]
             if function not in called:
                 raise CutImpossible(

@@ -30,6 +30,7 @@ class Inside:
     """The nodes of a selection.
 
     keys    credited to it, with all that is in their bodies
+    in_functions  credited to it, in functions that nodes call
     shared  those of them that are also credited to others: they are copied, and stay where they are as well
     """
 
@@ -41,6 +42,8 @@ class Inside:
         # A constant in a body of somebody else's comes along if it is read, and says nothing of where the module is.
         odd = {key for key in credited if self._is_aside(nest.graph.by_key[key])}
         credited = (credited - odd) or credited
+        self.in_functions = frozenset(key for key in credited if nest.is_in_function(nest.graph.by_key[key]))
+        credited -= self.in_functions
         self.keys = nest.with_inner(credited)
         self.shared = frozenset(key for key in credited if self._others(provenance.nodes[key].attribution))
 
@@ -77,7 +80,12 @@ class Inside:
             node = graph.by_key[key]
             attribution = self._provenance.nodes[key].attribution
             others = self._others(attribution)
-            if others and node.key in graph.computed and self._is_fusion(node, attribution) and self._at_border(node):
+            if (
+                0 < len(others) < len(attribution.owners)
+                and node.key in graph.computed
+                and self._is_fusion(node, attribution)
+                and self._at_border(node)
+            ):
                 yield Fused(node, attribution.owners)
 
     def _is_fusion(self, node: Node, attribution: Attribution) -> bool:
