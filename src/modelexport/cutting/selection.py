@@ -32,13 +32,17 @@ class Selection:
     def _calls(self) -> frozenset[ModuleCall]:
         return frozenset(self.calls)
 
+    @cached_property
+    def _around(self) -> frozenset[ModuleCall]:
+        return frozenset(call for one in self.calls for call in self.hierarchy.stack(one))
+
     def covers(self, call: ModuleCall) -> bool:
         """Whether a call is one of those that were selected, or ran inside of one."""
         return not self._calls.isdisjoint(self.hierarchy.stack(call))
 
     def encloses(self, call: ModuleCall) -> bool:
         """Whether one of the selected calls ran inside of a call."""
-        return any(call in self.hierarchy.stack(one) for one in self.calls)
+        return call in self._around
 
     @property
     def is_one_call(self) -> bool:
