@@ -10,6 +10,7 @@ from bench import (
     coverage,
     export_overhead,
     flops,
+    extracted,
     profiled,
     quantized,
     record_size,
@@ -34,6 +35,7 @@ MEASUREMENTS = {
     "relink_time": relink_time.measure,
     "profiled": profiled.measure,
     "flops": flops.measure,
+    "extracted": extracted.measure,
 }
 
 

@@ -201,6 +201,7 @@ def test_importing_the_package_is_light() -> None:
         "verify --help",
         "run-tool --help",
         "profile --help",
+        "extract --help",
         "relink",
         "analyze",
         "validate",

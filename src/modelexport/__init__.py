@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         UniversalHierarchyExporter,
         export_hf_model_with_semantics,
     )
+    from modelexport.api.extract import extract
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
     from modelexport.api.query import query
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.cost import Cost
     from modelexport.record.evidence import Attribution, Confidence, Evidence
+    from modelexport.record.extraction import Extraction
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
     from modelexport.record.provenance import NodeEntry, Provenance
     from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
@@ -51,6 +53,7 @@ _HOMES = {
     "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
+    "Extraction": "record.extraction",
     "Hierarchy": "record.hierarchy",
     "HierarchyExporter": "api.exporters",
     "ModelExportError": "errors",
@@ -77,6 +80,7 @@ _HOMES = {
     "cost": "api.cost",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
+    "extract": "api.extract",
     "load": "api.reading",
     "profile": "api.profile",
     "query": "api.query",
@@ -95,6 +99,7 @@ __all__ = [
     "Difference",
     "Evidence",
     "ExportResult",
+    "Extraction",
     "Hierarchy",
     "HierarchyExporter",
     "ModelExportError",
@@ -120,6 +125,7 @@ __all__ = [
     "cost",
     "export",
     "export_hf_model_with_semantics",
+    "extract",
     "load",
     "profile",
     "query",

@@ -17,6 +17,7 @@
         ├── RecordMismatch                 the record was made for another graph
         ├── UnknownName                    a strategy, exporter, node or module nobody knows
         ├── QueryInvalid                   a query that cannot be understood
+        ├── CutImpossible                  a module that cannot be cut out of its file
         └── ExtraMissing                   an optional dependency is not installed
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -121,6 +122,14 @@ class UnknownName(UserError):
             else f"Known: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else '.'}"
         )
         super().__init__(f"unknown {kind} {name!r}", hint)
+
+
+class CutImpossible(UserError):
+    """A module that cannot be cut out. `instead` are calls that can be, together."""
+
+    def __init__(self, message: str, hint: str = "", instead: Iterable[object] = ()) -> None:
+        super().__init__(message, hint)
+        self.instead = tuple(map(str, instead))
 
 
 class QueryInvalid(UserError):

@@ -86,7 +86,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
     from modelexport.capture.spool import Spool
 
     opened = open_tagged(path)
-    runs = _Runs(opened, source, plan, clock)
+    runs = ModelRuns(opened, source, plan, clock)
     with clock.step("parameters"):
         parameters = _parameters(opened, runs.first)
     findings: list[Finding] = []
@@ -96,7 +96,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
         for run in runs.all():
             with Spool() as spool:
                 with clock.step("model"):
-                    watched = _watched(run, spool, plan.seed)
+                    watched = watched_run(run, spool, plan.seed)
                 with clock.step("file"):
                     finding = _finding(judged, pieces, run.arguments, watched, spool, plan.tolerance)
             if plan.proof and proof is None:
@@ -119,7 +119,7 @@ def as_it_runs(opened: Opened, plan: Plan, clock: Clock) -> Iterator[Opened]:
         yield judged
 
 
-class _Runs:
+class ModelRuns:
     """The model, run once on each sample."""
 
     def __init__(self, opened: Opened, source: Source, plan: Plan, clock: Clock) -> None:
@@ -231,7 +231,7 @@ def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
         raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 
 
-def _watched(run: TracedRun, spool: Spool, seed: int) -> Watched:
+def watched_run(run: TracedRun, spool: Spool, seed: int) -> Watched:
     """The run again, seen from inside. Random numbers are other ones, so that a model that needs them is found out."""
     watched = _watch(run, spool, seed + 1)
     if _repeats(run, watched, spool):

@@ -25,6 +25,8 @@ from modelexport.record.provenance import Provenance
 PREFIX = "pkg.modelexport."
 RECORD_KEY = f"{PREFIX}record"
 OUTLINE_KEY = f"{PREFIX}outline"
+# What a file was cut out of.
+CUT_KEY = f"{PREFIX}cut_from"
 TAG_KEY = f"{PREFIX}tag"
 MODULE_KEY = f"{PREFIX}module"
 MODULES_KEY = f"{PREFIX}modules"
@@ -71,7 +73,7 @@ def embed(
     """
     if options.strip_exporter_metadata:
         strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
-    _drop(model, (PREFIX,), ())
+    _drop(model, (), (RECORD_KEY, OUTLINE_KEY))
     if options.level is Level.FULL:
         write_node_keys(model, provenance)
     else:

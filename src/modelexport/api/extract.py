@@ -1,0 +1,200 @@
+"""Cutting modules out of a file, as files of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from modelexport.api.choices import embed_options
+from modelexport.api.foreign import Source
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.surroundings import Clock, Progress
+from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.cutting.assembly import Extracted, assemble
+from modelexport.cutting.cut import Cut, Cutter
+from modelexport.cutting.selection import Selection, select_modules, select_nodes
+from modelexport.errors import ModelExportError, UserError
+from modelexport.graph.check import check_graph
+from modelexport.graph.edges import edges_of
+from modelexport.graph.embed import CUT_KEY, EmbedOptions
+from modelexport.graph.saving import ensure_model_target
+from modelexport.graph.soundness import ensure_sound
+from modelexport.graph.weights import storage_size
+from modelexport.queries.answer import answer_query
+from modelexport.record.extraction import TOLERANCE, End, Extraction
+from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.provenance import NodeEntry, Provenance
+
+if TYPE_CHECKING:
+    import torch
+
+# Weights that lie beside a file go into the extracted one if they are no more than this.
+_INSIDE = 1 << 28
+_COMPARISONS = frozenset("=<>")
+
+
+def extract(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    modules: str | Sequence[str],
+    output: str | Path,
+    *,
+    model: torch.nn.Module | str | Path | None = None,
+    inputs: object = None,
+    tolerance: float = TOLERANCE,
+    embed: str = "full",
+    task: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    text: str | None = None,
+    image: str | Path | None = None,
+    input: Sequence[str] = (),
+    input_specs: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Extraction:
+    """Write a part of a tagged file as a file of its own, with the record of what is in it.
+
+    modules  a module (`encoder.layer.0`), a call of one (`block#2`), a query (`role=attention.* & layer=0`), or several
+    model    what the file was exported from: the extracted file is then fed what the module was given in a run of it,
+             and compared with what the module returned
+    """
+    target = Path(output)
+    ensure_model_target(target)
+    ensure_apart(target, Path(file))
+    if not tolerance >= 0:
+        raise UserError(f"no tolerance: {tolerance}", "Give a number from 0 on.")
+    embedding = embed_options(embed, "torch", False)
+    source = None
+    if model is not None:
+        source = Source(
+            model, None, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+        )
+    clock = Clock(progress)
+    with clock.step("read"):
+        opened = open_file(Path(file))
+        ensure_sound(opened.file.proto, opened.graph, str(file))
+        provenance = replace(opened.subject.provenance, edges=edges_of(opened.graph))
+    with clock.step("cut"):
+        cutter = Cutter(opened.file, provenance)
+        cut = cutter.cut(selected(provenance, [modules] if isinstance(modules, str) else modules))
+    with clock.step("write"):
+        found = extracted_file(opened, cutter, cut, target, embedding)
+    if source is not None:
+        from modelexport.api.extract_check import CheckRequest, check_extracted
+
+        request = CheckRequest(source, inputs, tolerance)
+        found = replace(found, check=check_extracted(opened, cut, found, request, clock))
+    return replace(found, seconds=clock.seconds)
+
+
+def extracted_file(
+    opened: OpenedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
+) -> Extraction:
+    """Write the file of a cut."""
+    extracted = assemble(opened.file, cutter.provenance, cut, cutter.types)
+    _mark(extracted, opened, cut)
+    _ensure_valid(extracted, cut)
+    inside = False if _weight_bytes(extracted) <= _INSIDE else None
+    embedding = options or EmbedOptions()
+    written = write_tagged(extracted.file, extracted.provenance, target, embedding, external_data=inside)
+    return _extraction(opened, cut, extracted, target, written.files)
+
+
+def selected(provenance: Provenance, asked: Sequence[str]) -> Selection:
+    """What is meant by paths of modules, calls and queries."""
+    if not asked:
+        raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
+    queries = [one for one in asked if _is_query(one, provenance)]
+    if not queries:
+        return select_modules(provenance, asked)
+    nodes: dict[str, NodeEntry] = {}
+    for text in queries:
+        nodes.update({entry.key: entry for entry in _answered(text, provenance)})
+    names = [one for one in asked if one not in queries]
+    if names:
+        meant = select_modules(provenance, names)
+        nodes.update(
+            {key: entry for key, entry in provenance.nodes.items() if any(map(meant.covers, entry.attribution.owners))}
+        )
+    return select_nodes(provenance, " ".join(asked), list(nodes.values()))
+
+
+def _is_query(text: str, provenance: Provenance) -> bool:
+    """Names of modules hardly have a `=` in them; one that does is that module."""
+    known = provenance.hierarchy.canonical
+    if text in known or ModuleCall.parse(text).path in known:
+        return False
+    return not _COMPARISONS.isdisjoint(text)
+
+
+def _answered(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
+    answer = answer_query(text, provenance)
+    if not answer.nodes:
+        raise UserError(f"no node matches {answer.query}", "; ".join(answer.remarks))
+    return answer.nodes
+
+
+def _mark(extracted: Extracted, opened: OpenedFile, cut: Cut) -> None:
+    """Say in the file where it was cut out."""
+    text = {
+        "file": opened.path.name,
+        "graph": opened.graph.fingerprint,
+        "asked": list(cut.selection.asked),
+        "modules": list(map(str, cut.selection.calls)),
+        "values": dict(extracted.origins),
+    }
+    extracted.file.proto.metadata_props.add(key=CUT_KEY, value=json.dumps(text, ensure_ascii=False))
+
+
+def _ensure_valid(extracted: Extracted, cut: Cut) -> None:
+    complaint = check_graph(extracted.file)
+    if complaint is not None:
+        raise ModelExportError(
+            f"what was cut out for {' '.join(cut.selection.asked)} is not valid ONNX: {complaint}",
+            "Validate the file that it is cut from: `modelexport validate`. If that is valid, report this.",
+        )
+
+
+def _weight_bytes(extracted: Extracted) -> int:
+    return sum(map(storage_size, extracted.file.proto.graph.initializer))
+
+
+def _extraction(
+    opened: OpenedFile, cut: Cut, extracted: Extracted, target: Path, files: tuple[Path, ...]
+) -> Extraction:
+    graph = extracted.file.proto.graph
+    modules = extracted.provenance.hierarchy.modules
+    return Extraction(
+        source=str(opened.path),
+        path=target,
+        files=files,
+        asked=cut.selection.asked,
+        modules=tuple(map(str, cut.selection.calls)),
+        class_name=modules[ROOT].class_name,
+        provenance=extracted.provenance,
+        inputs=tuple(_ends(graph.input, extracted)),
+        outputs=tuple(_ends(graph.output, extracted)),
+        along=len(cut.along),
+        weights=_weight_bytes(extracted),
+        notes=cut.notes,
+    )
+
+
+def _ends(values: Sequence[onnx.ValueInfoProto], extracted: Extracted) -> Iterator[End]:
+    for value in values:
+        kind = value.type.tensor_type
+        dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)
+        yield End(value.name, _type_name(value), dims, extracted.origins[value.name])
+
+
+def _type_name(value: onnx.ValueInfoProto) -> str:
+    if not value.type.HasField("tensor_type"):
+        return str(value.type.WhichOneof("value")).removesuffix("_type")
+    return onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()

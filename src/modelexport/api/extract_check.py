@@ -1,0 +1,260 @@
+"""Holding an extracted file against the PyTorch module: fed what that was given, compared with what it returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modelexport.api.foreign import Source
+from modelexport.api.observing import with_crossings
+from modelexport.api.opening import OpenedFile
+from modelexport.api.surroundings import Clock, need_torch
+from modelexport.api.verification import ModelRuns, Plan, watched_run
+from modelexport.cutting.cut import Cut
+from modelexport.errors import CutImpossible, RuntimeFailed
+from modelexport.graph.sample import Sample, alike, distance, sample
+from modelexport.proving.measure import measure
+from modelexport.record.eager import CallTensors
+from modelexport.record.extraction import RETURNED, End, Extraction, ExtractionCheck, Feed, OutputComparison
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.verification import Difference, Tolerance
+
+if TYPE_CHECKING:
+    from modelexport.capture.eager import Watched
+    from modelexport.capture.spool import Spool
+
+# A tensor of the file that is further away from PyTorch's than this is another one.
+_RELATED = 0.5
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run of the model, and what the whole file makes of the same inputs.
+
+    values  of the file, by id: those at the ends of what is to be checked
+    """
+
+    name: str
+    watched: Watched
+    spool: Spool
+    values: Mapping[str, np.ndarray]
+
+    def given(self, calls: Iterable[ModuleCall]) -> list[int]:
+        return self._numbers(calls, inputs=True)
+
+    def returned(self, calls: Iterable[ModuleCall]) -> list[int]:
+        return self._numbers(calls, inputs=False)
+
+    def _numbers(self, calls: Iterable[ModuleCall], *, inputs: bool) -> list[int]:
+        tensors = [self._by_call[call] for call in calls if call in self._by_call]
+        found = (number for one in tensors for number in (one.inputs if inputs else one.outputs))
+        return [number for number in dict.fromkeys(found) if number in self.spool]
+
+    @cached_property
+    def _by_call(self) -> Mapping[ModuleCall, CallTensors]:
+        return {one.call: one for one in self.watched.run.calls}
+
+    @cached_property
+    def kept(self) -> list[int]:
+        """All values that can be had: what crosses the border of any module."""
+        return [number for number in range(len(self.watched.samples)) if number in self.spool]
+
+    def sample(self, number: int) -> Sample:
+        return self.watched.samples[number]
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What an extracted file is held against: a model, run on these inputs; elements may differ by the tolerance."""
+
+    source: Source
+    inputs: object
+    tolerance: float
+
+
+def check_extracted(
+    opened: OpenedFile, cut: Cut, found: Extraction, request: CheckRequest, clock: Clock
+) -> ExtractionCheck:
+    need_torch("running a model")
+    from modelexport.capture.spool import Spool
+
+    with Spool() as spool:
+        reference = run_reference(opened, request.source, request.inputs, spool, clock, ends_of(found))
+        with clock.step("compare"):
+            return compare(found, cut, reference, request.tolerance)
+
+
+def ends_of(found: Extraction) -> frozenset[str]:
+    return frozenset(end.value for end in (*found.inputs, *found.outputs))
+
+
+def run_reference(
+    opened: OpenedFile,
+    source: Source,
+    inputs: object,
+    spool: Spool,
+    clock: Clock,
+    wanted: frozenset[str] | None,
+) -> Reference:
+    """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
+    from modelexport.capture.arrays import to_array
+    from modelexport.capture.feeding import feed_for
+    from modelexport.capture.pieces import PiecewiseRun
+
+    plan = Plan(inputs, 1, source.seed, tuple(source.input), Tolerance(), as_deployed=False, proof=False)
+    runs = ModelRuns(with_crossings(opened, opened.subject), source, plan, clock)
+    with clock.step("model"):
+        watched = watched_run(runs.first, spool, plan.seed)
+    values: dict[str, np.ndarray] = {}
+
+    def see(name: str, array: np.ndarray) -> None:
+        if wanted is None or name in wanted:
+            values[name] = np.array(array)
+
+    with clock.step("file"):
+        arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
+        PiecewiseRun(opened.file, wanted, often=False).run(feed_for(opened.file.proto, arrays), see)
+    return Reference(runs.prepared.source, watched, spool, values)
+
+
+def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float) -> ExtractionCheck:
+    """Run the extracted file, and compare."""
+    feeding = _Feeding(cut, reference)
+    feed = {end.name: feeding.tensor(end) for end in found.inputs}
+    results = _run(found, feed)
+    outputs = _Outputs(cut, reference, Tolerance(tolerance, tolerance))
+    compared = outputs.compared(found.outputs, results)
+    return ExtractionCheck(reference.name, tolerance, feeding.fed, compared, outputs.missing)
+
+
+def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    from modelexport.capture.running import run_file
+
+    try:
+        return run_file(found.path, feed)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise RuntimeFailed(
+            f"ONNX Runtime cannot run {found.path}: {type(error).__name__}: {(lines or [''])[0][:300]}",
+            "Try a newer onnxruntime, or inputs of another shape: --input NAME=SHAPE.",
+        ) from error
+
+
+class _Feeding:
+    """Which tensor of PyTorch's goes into which input: by what the whole file holds there, else by shape and type."""
+
+    def __init__(self, cut: Cut, reference: Reference) -> None:
+        self.fed: dict[str, Feed] = {}
+        self._cut = cut
+        self._reference = reference
+        self._given = reference.given(cut.selection.calls)
+        self._used: set[int] = set()
+
+    def tensor(self, end: End) -> np.ndarray:
+        seen = self._reference.values.get(end.value) if self._cut.handed is None else None
+        number = self._by_content(seen) if seen is not None else self._by_type(end)
+        if number is not None:
+            self._used.add(number)
+            self.fed[end.name] = Feed.GIVEN if number in self._given else Feed.RUN
+            array = self._reference.spool.get(number)
+            return array if seen is None else array.astype(seen.dtype).reshape(seen.shape)
+        if seen is None:
+            raise CutImpossible(
+                f"nothing that PyTorch's {' '.join(self._cut.selection.asked)} was given fits the input {end.name!r}",
+                "Leave out --verify; the file was written.",
+            )
+        self.fed[end.name] = Feed.FILE
+        return seen
+
+    def _by_content(self, seen: np.ndarray) -> int | None:
+        wanted = sample(seen)
+        near = self._nearest(wanted, self._given)
+        if near is not None:
+            return near
+        same = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
+        return self._nearest(wanted, same) if wanted.telling else None
+
+    def _nearest(self, wanted: Sample, among: Sequence[int]) -> int | None:
+        apart = [(distance(self._reference.sample(number), wanted), number) for number in among]
+        best = min(apart, default=None)
+        if best is None or best[0] > (_RELATED if wanted.kind == "float" else 0.0):
+            return None
+        return best[1]
+
+    def _by_type(self, end: End) -> int | None:
+        for number in self._given:
+            array = self._reference.spool.get(number)
+            if number not in self._used and _fits(end, array):
+                return number
+        return None
+
+
+def _fits(end: End, array: np.ndarray) -> bool:
+    kinds = {"float": np.float32, "double": np.float64}
+    if np.dtype(kinds.get(end.dtype, end.dtype)) != array.dtype or len(end.shape) != array.ndim:
+        return False
+    sizes = zip(end.shape, array.shape, strict=True)
+    return all(size == wanted for wanted, size in sizes if isinstance(wanted, int))
+
+
+class _Outputs:
+    def __init__(self, cut: Cut, reference: Reference, tolerance: Tolerance) -> None:
+        self._reference = reference
+        self._tolerance = tolerance
+        self._calls = cut.selection.calls
+        self._left = reference.returned(cut.selection.calls)
+        self._given = set(reference.given(cut.selection.calls))
+
+    @property
+    def missing(self) -> int:
+        """What was returned and is not in the file; what comes back as it was given needs no file."""
+        return len([number for number in self._left if number not in self._given])
+
+    def compared(self, ends: Sequence[End], results: Sequence[np.ndarray]) -> tuple[OutputComparison, ...]:
+        """First what agrees with something that was returned; what remains may be wrong, or something else."""
+        pairs = list(zip(ends, results, strict=True))
+        found = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
+        for end, array in pairs:
+            if found[end.name] is None:
+                found[end.name] = self._elsewhere(end, array) or self._returned(end, array, agreeing=False)
+            if found[end.name] is None:
+                found[end.name] = self._in_file(end, array)
+        return tuple(one for one in found.values() if one is not None)
+
+    def _returned(self, end: End, array: np.ndarray, *, agreeing: bool) -> OutputComparison | None:
+        apart = [(self._measured(number, array), number) for number in self._left if self._is_size(number, array)]
+        seen = sample(array)
+        apart = [(one, number) for one, number in apart if one.agrees or not (agreeing or self._is_other(number, seen))]
+        if not apart:
+            return None
+        best, number = min(apart, key=lambda pair: pair[0].max_abs)
+        self._left.remove(number)
+        return OutputComparison(end.name, RETURNED, best)
+
+    def _is_other(self, number: int, seen: Sample) -> bool:
+        return distance(self._reference.sample(number), seen) > _RELATED
+
+    def _is_size(self, number: int, array: np.ndarray) -> bool:
+        return self._reference.sample(number).size == array.size
+
+    def _measured(self, number: int, array: np.ndarray) -> Difference:
+        return measure(self._reference.spool.get(number).reshape(array.shape), array, self._tolerance)
+
+    def _elsewhere(self, end: End, array: np.ndarray) -> OutputComparison | None:
+        """A value of the run that the module did not return, such as one that is kept for later."""
+        wanted = sample(array)
+        kept = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
+        found = [one for one in (self._measured(number, array) for number in kept) if one.agrees]
+        if not found or not wanted.telling:
+            return None
+        return OutputComparison(end.name, "run", min(found, key=lambda one: one.max_abs))
+
+    def _in_file(self, end: End, array: np.ndarray) -> OutputComparison | None:
+        seen = self._reference.values.get(end.value)
+        if seen is None or seen.shape != array.shape:
+            return None
+        return OutputComparison(end.name, "file", measure(seen, array, self._tolerance))

@@ -1,0 +1,1 @@
+"""Cutting modules out of a file."""

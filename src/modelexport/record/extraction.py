@@ -1,0 +1,106 @@
+"""What came of cutting a module out of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from modelexport.record.provenance import Provenance
+from modelexport.record.verification import Difference
+
+# Elements of an extracted file and of the PyTorch module may differ by this much.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class End:
+    """An input or output. Axes are sizes or names, empty where nothing is known; `value` is that of the whole file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    value: str
+
+
+class Feed(StrEnum):
+    """Where the tensor came from that an input was fed.
+
+    GIVEN  the PyTorch module was given it
+    RUN    the PyTorch model computed it; the module has it from somewhere else than its arguments
+    FILE   the whole file computed it: PyTorch never had it in this form
+    """
+
+    GIVEN = "given"
+    RUN = "run"
+    FILE = "file"
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output of an extracted file, compared with where it should come from: `returned` by the PyTorch module,
+    computed somewhere in the `run` of the model, or in the whole `file`."""
+
+    name: str
+    against: str
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class ExtractionCheck:
+    """
+    fed       by input: where its tensor came from
+    outputs   what was compared
+    missing   how many tensors the module returned that the file does not
+    """
+
+    reference: str
+    tolerance: float
+    fed: Mapping[str, Feed]
+    outputs: tuple[OutputComparison, ...]
+    missing: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared with what the module returned, and all that was compared agrees."""
+        compared = any(one.against == RETURNED for one in self.outputs)
+        return compared and all(one.difference.agrees for one in self.outputs)
+
+    @property
+    def max_abs(self) -> float:
+        return max((one.difference.max_abs for one in self.outputs), default=0.0)
+
+
+RETURNED = "returned"
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """
+    source   the file that it was cut from
+    asked    modules or queries, as they were asked for
+    modules  the module calls that are in it
+    along    nodes that belong to others: constants, shape arithmetic, what lies in between
+    weights  bytes of its initializers
+    check    None if it was not held against the model
+    """
+
+    source: str
+    path: Path
+    files: tuple[Path, ...]
+    asked: tuple[str, ...]
+    modules: tuple[str, ...]
+    class_name: str
+    provenance: Provenance
+    inputs: tuple[End, ...]
+    outputs: tuple[End, ...]
+    along: int
+    weights: int
+    notes: tuple[str, ...] = ()
+    check: ExtractionCheck | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.check is None or self.check.ok
