@@ -13,6 +13,7 @@ _VERBS = {
     "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
     "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
     "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
+    "cost": "Count the FLOPs, parameters and bytes of a file, module by module.",
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
