@@ -17,7 +17,8 @@ _VERBS = {
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
-    "compare": "Show how two files differ, module by module.",
+    "compare": "Count how two files differ, module by module.",
+    "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
     "strategies": "Judge a file by every strategy, side by side.",
 }
