@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from modelexport.graph.index import FLOATS
-from modelexport.record.changes import Change, Diff
+from modelexport.record.changes import Change, Diff, ModuleChange
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 
@@ -153,7 +153,7 @@ def _dropped(model: onnx.ModelProto, record: Provenance, chance: random.Random) 
 
 
 def _layer(model: onnx.ModelProto, record: Provenance, chance: random.Random) -> Planted | None:
-    """Whatever reads what a repeated block returns reads what it was given, and all that nobody needs any more is gone."""
+    """What reads the result of a repeated block reads what that was given, and what nobody needs any more is gone."""
     layers = list(_layers(record))
     chance.shuffle(layers)
     for layer, siblings in layers:
@@ -252,36 +252,36 @@ _PLANTERS: dict[str, _Planter] = {
 KINDS = tuple(_PLANTERS)
 
 
+_WANTED = {
+    "attribute": Change.CHANGED,
+    "operator": Change.REPLACED,
+    "inserted": Change.ADDED,
+    "dropped": Change.REMOVED,
+}
+
+
 def is_told(planted: Planted, diff: Diff) -> str:
     """Empty if a diff says what was planted, where it was planted, and nothing else; else what is wrong."""
-    if diff.model:
-        return f"the model differs: {diff.model}"
-    if len(diff.modules) != 1:
-        return f"{len(diff.modules)} modules: {[(one.path, one.change.value) for one in diff.modules]}"
+    if diff.model or len(diff.modules) != 1:
+        return f"model {diff.model}, modules {[(one.path, one.change.value) for one in diff.modules]}"
     module = diff.modules[0]
     if module.path not in planted.modules:
         return f"in {module.path!r} in the place of {sorted(planted.modules)}"
+    return "" if _is_right(planted, module) else f"{module}"
+
+
+def _is_right(planted: Planted, module: ModuleChange) -> bool:
     if planted.what == "layer":
-        return "" if module.change is Change.REMOVED and not module.changes else f"the layer is {module.change}"
+        return module.change is Change.REMOVED and not module.changes
     if planted.what == "dropped" and module.change is Change.REMOVED:
-        return "" if module.nodes.left == 1 else f"{module.nodes.left} nodes are gone"  # it was all that there was
-    if module.change is not Change.CHANGED:
-        return f"the module is {module.change}"
+        return module.nodes.left == 1  # it was all that there was
     if planted.what == "weight":
         names = [one.left.name for one in module.weights if one.left is not None]
-        return "" if names == [planted.detail] and not module.changes else f"weights {names}, nodes {module.changes}"
-    if module.weights or len(module.changes) != 1:
-        return f"weights {module.weights}, nodes {module.changes}"
+        return module.change is Change.CHANGED and names == [planted.detail] and not module.changes
+    if module.change is not Change.CHANGED or module.weights or len(module.changes) != 1:
+        return False
     change = module.changes[0]
-    wanted = {
-        "attribute": Change.CHANGED,
-        "operator": Change.REPLACED,
-        "inserted": Change.ADDED,
-        "dropped": Change.REMOVED,
-    }[planted.what]
-    keys = {node.key for node in change.left}
-    if change.change is not wanted or keys != planted.nodes:
-        return f"{change}"
-    if planted.what == "attribute" and [one.what for one in change.fields] != [f"attribute {planted.detail}"]:
-        return f"{change.fields}"
-    return ""
+    fields = [f"attribute {planted.detail}"] if planted.what == "attribute" else []
+    nodes = {node.key for node in change.left}
+    told = [one.what for one in change.fields]
+    return change.change is _WANTED[planted.what] and nodes == planted.nodes and told == fields

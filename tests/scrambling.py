@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import onnx
 
@@ -61,7 +62,8 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str], chance: random.Ran
     _shuffle(graph.value_info, chance)
 
 
-def _shuffle(messages, chance: random.Random) -> None:  # type: ignore[no-untyped-def] # a repeated field of any kind
+def _shuffle(messages: Any, chance: random.Random) -> None:
+    """A repeated field of any kind."""
     copies = list(messages)
     chance.shuffle(copies)
     copies = [type(one).FromString(one.SerializeToString()) for one in copies]

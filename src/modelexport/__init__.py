@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from modelexport.api.verify import verify
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
-    from modelexport.record.cost import Cost
     from modelexport.record.changes import Diff
+    from modelexport.record.cost import Cost
     from modelexport.record.evidence import Attribution, Confidence, Evidence
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
     from modelexport.record.provenance import NodeEntry, Provenance
@@ -96,6 +96,7 @@ __all__ = [
     "Boundary",
     "Confidence",
     "Cost",
+    "Diff",
     "Difference",
     "Evidence",
     "ExportResult",
@@ -122,6 +123,7 @@ __all__ = [
     "compare",
     "compare_strategies",
     "cost",
+    "diff",
     "export",
     "export_hf_model_with_semantics",
     "load",

@@ -29,6 +29,8 @@ from modelexport.record.provenance import Provenance
 # The share of nodes, and of weights, below which two files have nothing to do with each other.
 _RELATED = 0.35
 _SAME_WEIGHTS = 0.1
+# Nodes whose cost is counted without being asked: it takes longer than all the rest.
+_COUNTED = 20_000
 # The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
 _KNOWN = 0.5
 
@@ -54,14 +56,14 @@ def diff(
     left_module: str | None = None,
     right_module: str | None = None,
     weights: bool = True,
-    cost: bool = True,
+    cost: bool | None = None,
 ) -> Diff:
     """How two files differ, or two modules of them.
 
     left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
     right_module  with this one of the second; the same as `left_module` if only that is given
     weights       read large weights, to see whether they differ and by how much
-    cost          count what modules that differ take
+    cost          count what modules that differ take; if left out, of files that are not too large for it
     """
     opened = [open_file(_model_path(Path(path))) for path in (left, right)]
     for one in opened:
@@ -74,10 +76,14 @@ def diff(
         for one, side, part in zip(told, sides, parts, strict=True)
     ]
     one, other = compared
-    costs = (lambda: (_costs(one), _costs(other))) if cost else None
+    small = max(len(side.graph.nodes) for side in compared) <= _COUNTED
+    costs = (lambda: (_costs(one), _costs(other))) if (small if cost is None else cost) else None
     found = differences(one, other, lambda: _links(one, other, weights=weights), costs)
     _ensure_related(found, told[0], told[1])
-    return replace(found, weights_read=weights, notes=tuple(_notes(found)))
+    notes = _notes(found)
+    if cost is None and not small and not found.identical:
+        notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
+    return replace(found, weights_read=weights, notes=tuple(notes))
 
 
 def _model_path(path: Path) -> Path:
@@ -213,9 +219,10 @@ def _costs(side: Compared) -> dict[str, NodeCost]:
 def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:
     if found.alike >= _RELATED or found.same_weights >= _SAME_WEIGHTS:
         return
-    if left.hierarchy is not None and right.hierarchy is not None and not (found.left.module or found.right.module):
-        if kinship(left.hierarchy, right.hierarchy).related:
-            return
+    trees = left.hierarchy, right.hierarchy
+    whole = not (found.left.module or found.right.module)
+    if whole and trees[0] is not None and trees[1] is not None and kinship(trees[0], trees[1]).related:
+        return
     what = [f"{side.module} in {side.path}" if side.module else side.path for side in (found.left, found.right)]
     raise ModelMismatch(
         f"{what[0]} and {what[1]} have little in common: {100 * found.alike:.0f} % of their nodes and "

@@ -15,6 +15,7 @@ from modelexport.cli.options import Speech, format_option, model_argument, outpu
 @click.option("--left-module", metavar="MODULE", help="Compare this module of LEFT alone; `block#2` is one call.")
 @click.option("--right-module", metavar="MODULE", help="With this one of RIGHT; the same as that of LEFT if left out.")
 @click.option("--no-weights", is_flag=True, help="Do not read large weights.")
+@click.option("--cost/--no-cost", default=None, help="Count what modules that differ take; by default, if quick.")
 @format_option("summary", "json", "html")
 @output_option("Write to FILE instead of standard output.")
 @speech_options
@@ -25,6 +26,7 @@ def diff(  # noqa: PLR0913 - one for each option
     left_module: str | None,
     right_module: str | None,
     no_weights: bool,
+    cost: bool | None,
     form: str,
     output: Path | None,
     speech: Speech,
@@ -47,7 +49,9 @@ def diff(  # noqa: PLR0913 - one for each option
     from modelexport.api.diff import diff as diff_files
 
     spare_inputs(output, left, right)
-    found = diff_files(left, right, left_module=left_module, right_module=right_module, weights=not no_weights)
+    found = diff_files(
+        left, right, left_module=left_module, right_module=right_module, weights=not no_weights, cost=cost
+    )
     if form == "json":
         from modelexport.views.diff_json import diff_json
         from modelexport.views.output import emit

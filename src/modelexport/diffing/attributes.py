@@ -44,7 +44,7 @@ def _written(item: onnx.AttributeProto) -> str:
     if item.type == onnx.AttributeProto.TENSOR:
         return _tensor(item.t)
     value = onnx.helper.get_attribute_value(item)
-    if isinstance(value, (list, tuple)) or hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
+    if not isinstance(value, int | float | str | bytes) and hasattr(value, "__iter__"):
         return f"[{', '.join(map(_scalar, value))}]"
     return _scalar(value)
 

@@ -83,9 +83,9 @@ class Comparing:
         length = max(len(mine), len(theirs))
         mine += [""] * (length - len(mine))
         theirs += [""] * (length - len(theirs))
-        if node.op_type in COMMUTATIVE and length == 2 and not self._fits(mine[0], theirs[0]):
-            if self._fits(mine[0], theirs[1]) or self._fits(mine[1], theirs[0]):
-                theirs.reverse()
+        turned = length == 2 and (self._fits(mine[0], theirs[1]) or self._fits(mine[1], theirs[0]))
+        if turned and node.op_type in COMMUTATIVE and not self._fits(mine[0], theirs[0]):
+            theirs.reverse()
         yield from zip(mine, theirs, strict=True)
 
     def _fits(self, value: str, theirs: str) -> bool:

@@ -27,6 +27,7 @@ from modelexport.record.changes import (
     Renamed,
     Side,
     WeightChange,
+    WeightForm,
 )
 from modelexport.record.cost import NodeCost
 from modelexport.record.lineage import Link
@@ -52,7 +53,14 @@ def differences(left: Compared, right: Compared, links: _Links, costs: _Costs | 
     """
     found = _Differences(left, right, links)
     diff = found.found()
-    return diff if costs is None or diff.identical else with_costs(diff, found.modules, costs())
+    return with_costs(diff, found.modules, costs()) if costs is not None and _may_cost_else(diff) else diff
+
+
+def _may_cost_else(diff: Diff) -> bool:
+    """Other numbers alone cost the same."""
+    numbers = (WeightForm.VALUES, WeightForm.TRANSPOSED)
+    nodes = any(True for _ in diff.node_changes()) or any(one.change is not Change.CHANGED for one in diff.modules)
+    return nodes or bool(diff.model) or any(one.form not in numbers for _, one in diff.weight_changes())
 
 
 class _Differences:

@@ -115,6 +115,11 @@ def _both(signatures: Signatures, node: Node) -> object:
     return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
 
 
+def _content(signatures: Signatures, node: Node) -> object:
+    """What computes the same. Shape arithmetic does so in many places: it goes with what reads it."""
+    return signatures.of_value(node) if node.key in signatures.flow.graph.computed else None
+
+
 def _computed(signatures: Signatures, node: Node) -> object:
     return signatures.of_value(node)
 
@@ -129,7 +134,7 @@ def _used_otherwise(signatures: Signatures, node: Node) -> object:
 
 
 # From what is certain to what is likely; and whether nodes are looked at from the outputs on.
-_EXACT = (_both, _computed, _used, _used_otherwise)
+_EXACT = (_both, _content, _used, _used_otherwise, _computed)
 _BACKWARDS = (_used, _used_otherwise)
 
 
@@ -149,7 +154,14 @@ def _labels(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
 
 def _told_key(key: _Described, signatures: Signatures, flow: Flow | None) -> _Key:
     """flow  if given, nodes that are said to be in different modules are not the same"""
-    return lambda node: (key(signatures, node), None if flow is None else flow.told.get(node.key))
+
+    def found(node: Node) -> object:
+        description = key(signatures, node)
+        if description is None or flow is None:
+            return description
+        return description, flow.told.get(node.key)
+
+    return found
 
 
 def _strict(signatures: Sequence[Signatures]) -> tuple[_Key, _Key]:

@@ -21,12 +21,21 @@ def absent_modules(modules: Modules, regions: Sequence[Region]) -> list[ModuleCh
 
 def _absent(modules: Modules, side: int, keys: set[str]) -> Iterator[ModuleChange]:
     inside = _inside(modules, side)
-    whole = {call for call, nodes in inside.items() if call != ROOT and all(node.key in keys for node in nodes)}
+    whole = {call for call, nodes in inside.items() if call != ROOT and _is_whole(modules, side, nodes, keys)}
     for call in inside:
         outer = modules.stack(side, call)[:-1]
         if call not in whole or any(one in whole for one in outer) or not _is_gone(modules, side, call, inside[call]):
             continue
         yield _change(modules, side, call, inside[call])
+
+
+def _is_whole(modules: Modules, side: int, nodes: Sequence[Node], keys: set[str]) -> bool:
+    """Whether all nodes are among some; or most, and all with weights: others may need what the rest makes."""
+    rest = [node for node in nodes if node.key not in keys]
+    if not rest:
+        return True
+    few = len(rest) < len(nodes) / 2 and any(True for _ in _weights(modules, side, nodes))
+    return few and not any(True for _ in _weights(modules, side, rest))
 
 
 def _inside(modules: Modules, side: int) -> Mapping[str, list[Node]]:

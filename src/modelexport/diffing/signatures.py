@@ -43,7 +43,7 @@ class Signatures:
 
     def __init__(self, flow: Flow, numbers: Numbers, seen: _Seen, ends: Mapping[str, int]) -> None:
         """ends  by the names of inputs and outputs that both models have: a number for each"""
-        self._flow, self._numbers, self._seen, self._ends = flow, numbers, seen, ends
+        self.flow, self._numbers, self._seen, self._ends = flow, numbers, seen, ends
         self.own = {node.key: self._own(node) for node in flow.order}
         self.down = self._down()
         self.up = self._up()
@@ -54,20 +54,20 @@ class Signatures:
         return self._numbers(("idle", node.key)) if first is None else self.down[first]
 
     def _own(self, node: Node) -> int:
-        constants = [(place, self._seen(constant)) for place, constant in self._flow.read_constants(node)]
+        constants = [(place, self._seen(constant)) for place, constant in self.flow.read_constants(node)]
         if node.op_type in COMMUTATIVE:
-            constants = [(0, self._seen(constant)) for _, constant in self._flow.read_constants(node)]
+            constants = [(0, self._seen(constant)) for _, constant in self.flow.read_constants(node)]
             constants.sort(key=repr)
         return self._numbers(("own", operator_of(node), node.attributes, tuple(constants)))
 
     def _down(self) -> dict[str, int]:
-        graph = self._flow.graph
+        graph = self.flow.graph
         found: dict[str, int] = {}
         for name in (*graph.inputs, *graph.takes.get(MAIN, ())):
             found[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
         self._take_all(found)
-        for node in self._flow.order:
-            read = [self._input(value, found) for value in node.inputs if value not in self._flow.constants]
+        for node in self.flow.order:
+            read = [self._input(value, found) for value in node.inputs if value not in self.flow.constants]
             if node.op_type in COMMUTATIVE:
                 read.sort()
             inside = tuple(
@@ -81,21 +81,21 @@ class Signatures:
 
     def _take_all(self, found: dict[str, int]) -> None:
         """What bodies are given is known by its place: the node around them tells what that is."""
-        for body, owner in self._flow.graph.owners.items():
-            if owner in self._flow.by_key:
+        for body, owner in self.flow.graph.owners.items():
+            if owner in self.flow.by_key:
                 around = self.own[owner]
-                for place, value in enumerate(self._flow.graph.takes[body]):
+                for place, value in enumerate(self.flow.graph.takes[body]):
                     found[value] = self._numbers(("take", around, body.removeprefix(owner), place))
 
     def _input(self, value: str, found: Mapping[str, int]) -> int:
         if value in found:
             return found[value]
-        if value in self._flow.constants:
-            return self._numbers(("constant", self._seen(self._flow.constants[value])))
+        if value in self.flow.constants:
+            return self._numbers(("constant", self._seen(self.flow.constants[value])))
         return self._numbers("unknown" if value else "nothing")
 
     def _up(self) -> dict[str, int]:
-        flow, graph = self._flow, self._flow.graph
+        flow, graph = self.flow, self.flow.graph
         returned = self._returned()
         found: dict[str, int] = {}
         for node in reversed(flow.order):
@@ -118,7 +118,7 @@ class Signatures:
 
     def _returned(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for place, value in enumerate(self._flow.graph.outputs):
+        for place, value in enumerate(self.flow.graph.outputs):
             number = self._numbers(("output", self._ends.get(f"o:{value}", f"{place} {value}")))
             found.setdefault(value, []).append(number)
         return found

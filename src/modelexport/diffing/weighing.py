@@ -128,7 +128,7 @@ def _distance(mine: np.ndarray, theirs: np.ndarray) -> _Distance:
 
 
 def _quantized(weight: np.ndarray, integers: np.ndarray) -> _Distance:
-    """The loss with the best scale and zero point that there can be for each column: those in the file are no better."""
+    """The loss with the best scale and zero point that there can be: those in the file are no better."""
     w = np.atleast_1d(weight).astype(np.float64).reshape(-1, weight.shape[-1] if weight.ndim else 1)
     q = integers.astype(np.float64).reshape(w.shape)
     best: np.ndarray | None = None

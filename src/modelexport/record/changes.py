@@ -164,7 +164,7 @@ class CostChange:
 class ModuleChange:
     """One module call of the two files, or of one alone. What lies deeper has an entry of its own.
 
-    left, right  how it is called in each file (`encoder.layer.3`, `block#2`, empty for the model); None if it is not there
+    left, right  what each file calls it (`encoder.layer.3`, `block#2`, empty for the model); None if it is not there
     classes      its class in each file; empty where that is not known
     nodes        how many nodes it has with everything inside of it; known of a module of one file alone
     parameters   how many numbers its weights have, of the same

@@ -84,7 +84,8 @@ def _nodes(module: ModuleChange) -> str:
 
 def _row(change: NodeChange) -> str:
     fields = "<br>".join(f"{_safe(one.what)}: {_safe(one.left)} → {_safe(one.right)}" for one in change.fields)
-    return f"<tr><td>{change.change.value}</td><td>{_refs(change.left)}</td><td>{_refs(change.right)}</td><td>{fields}</td></tr>"
+    cells = (change.change.value, _refs(change.left), _refs(change.right), fields)
+    return f"<tr>{''.join(f'<td>{one}</td>' for one in cells)}</tr>"
 
 
 def _refs(nodes: tuple[NodeRef, ...]) -> str:

@@ -46,7 +46,8 @@ def _lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
 def headline(diff: Diff) -> str:
     counts = dict(diff.counts)
     weights = counts.pop("weights", 0)
-    parts = [f"{count} {what.replace(' ', ' ', 1)}" for what, count in counts.items() if what.startswith("modules")]
+    modules = [(what.removeprefix("modules "), count) for what, count in counts.items() if what.startswith("modules")]
+    parts = [f"{counted(count, 'module')} {what}" for what, count in modules]
     nodes = [f"{what.removeprefix('nodes ')} {count}" for what, count in counts.items() if what.startswith("nodes")]
     parts += [f"node changes: {', '.join(nodes)}"] if nodes else []
     parts += [f"{counted(weights, 'weight')} changed"] if weights else []
