@@ -64,7 +64,7 @@ def schema(name: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", ["analysis", "hierarchy", "lineage", "profile", "verification"])
+@pytest.mark.parametrize("name", ["analysis", "diff", "hierarchy", "lineage", "profile", "verification"])
 def test_schemas_are_valid(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
 

@@ -87,7 +87,9 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     pairs.computed.update(exact[0].down)
     pairs.computed_right.update(exact[1].down)
     pairing = _Pairing(pairs)
-    pairing.by_results(exact, _EXACT)
+    pairing.by_results(exact, (_both, *_CONTENT))
+    pairing.above(_strict(exact))
+    pairing.by_results(exact, _REST)
     if pairing.is_done():
         return pairs
     shaped = [Signatures(flow, numbers, by_shape, marks) for flow, marks in zip((left, right), labels, strict=True)]
@@ -100,7 +102,9 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
         pairing.by_keys(*(_alone(found[steps]) for found in near), single=True)
     pairing.by_keys(_Weights(left), _Weights(right), single=True)
     pairing.around(_strict(exact))
-    pairing.by_results(shaped, _EXACT[1:])
+    pairing.by_results(shaped, _CONTENT)
+    pairing.above(_strict(shaped))
+    pairing.by_results(shaped, _REST)
     for likeness in (_strict(shaped), (_attributes, _attributes), (operator_of, operator_of)):
         pairing.around(likeness)
     return pairs
@@ -113,11 +117,6 @@ _NEAR = (8, 4, 2, 1)
 def _both(signatures: Signatures, node: Node) -> object:
     """What computes the same and is used alike."""
     return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
-
-
-def _content(signatures: Signatures, node: Node) -> object:
-    """What computes the same. Shape arithmetic does so in many places: it goes with what reads it."""
-    return signatures.of_value(node) if node.key in signatures.flow.graph.computed else None
 
 
 def _computed(signatures: Signatures, node: Node) -> object:
@@ -133,9 +132,21 @@ def _used_otherwise(signatures: Signatures, node: Node) -> object:
     return operator_of(node), signatures.up[node.key]
 
 
-# From what is certain to what is likely; and whether nodes are looked at from the outputs on.
-_EXACT = (_both, _content, _used, _used_otherwise, _computed)
-_BACKWARDS = (_used, _used_otherwise)
+def _of_content(key: _Described) -> _Described:
+    """Without shape arithmetic: that is the same in many places, and goes with what reads it."""
+
+    def found(signatures: Signatures, node: Node) -> object:
+        return key(signatures, node) if node.key in signatures.flow.graph.computed else None
+
+    return found
+
+
+# From what is certain to what is likely.
+_CONTENT_USED = (_of_content(_used), _of_content(_used_otherwise))
+_CONTENT = (_of_content(_computed), *_CONTENT_USED)
+_REST = (_used, _used_otherwise, _computed)
+# Those by which nodes are looked at from the outputs on.
+_BACKWARDS = (*_CONTENT_USED, _used, _used_otherwise)
 
 
 def _near(signatures: Signatures, near: Mapping[str, int]) -> _Key:
@@ -250,13 +261,21 @@ class _Pairing:
 
     # from neighbour to neighbour
 
+    def above(self, likeness: tuple[_Key, _Key]) -> None:
+        """What makes the values that paired nodes read, where only one on each side is meant; and so on upwards."""
+        self._spread(likeness, down=False)
+
     def around(self, likeness: tuple[_Key, _Key]) -> None:
-        """The neighbours of what is paired, where only one on each side is meant; and theirs, as far as that goes."""
+        """The neighbours of what is paired, in both directions."""
+        self._spread(likeness, down=True)
+
+    def _spread(self, likeness: tuple[_Key, _Key], *, down: bool) -> None:
         self._fresh = deque((node, self._pairs.right[node.key]) for node in self._left.order if self._is_edge(node))
         while self._fresh:
             node, other = self._fresh.popleft()
             self._pair_above(node, other, likeness)
-            self._pair_below(node, other, likeness)
+            if down:
+                self._pair_below(node, other, likeness)
 
     def _is_edge(self, node: Node) -> bool:
         """Whether a node is paired and something beside it is not."""

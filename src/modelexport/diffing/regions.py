@@ -41,12 +41,13 @@ class Regions:
         self._pairs, self._homes, self._links, self._altered = pairs, homes, links, altered
         self._flows = (pairs.left_flow, pairs.right_flow)
         self._heads: dict[_Member, _Member] = {}
+        self._gone: dict[_Member, set[str]] = {}  # by head: the keys of all nodes of the first graph
 
     def found(self) -> list[Region]:
         for side, flow in enumerate(self._flows):
             for node in flow.order:
                 if self._is_open(side, node.key):
-                    self._heads[side, node.key] = (side, node.key)
+                    self._add((side, node.key))
         self._join_neighbours(_LEFT)
         self._join_neighbours(_RIGHT)
         self._join_by_readers()
@@ -54,6 +55,10 @@ class Regions:
         self._join_by_links()
         self._join_adjacent()
         return list(self._regions())
+
+    def _add(self, member: _Member) -> None:
+        self._heads[member] = member
+        self._gone[member] = {member[1]} if member[0] == _LEFT else set()
 
     def _is_open(self, side: int, key: str) -> bool:
         return key not in (self._pairs.right if side == _LEFT else self._pairs.left)
@@ -67,7 +72,10 @@ class Regions:
     def _join(self, one: _Member, other: _Member) -> None:
         a, b = self._head(one), self._head(other)
         if a != b:
-            self._heads[max(a, b)] = min(a, b)
+            if len(self._gone[a]) < len(self._gone[b]):
+                a, b = b, a
+            self._heads[b] = a
+            self._gone[a] |= self._gone.pop(b)
 
     def _maker(self, side: int, value: str) -> _Member | None:
         """The node without a partner that makes a value."""
@@ -111,14 +119,38 @@ class Regions:
                 if not (link.relation is Relation.FUSED and key in self._pairs.left and self._altered(key)):
                     continue
                 self._add_pair(key)
-            for source in gone:
+            for source in self._connected(member, gone):
                 self._join(member, (_LEFT, source))
+
+    def _connected(self, member: _Member, sources: list[str]) -> Iterator[str]:
+        """Those sources that are joined to what a node is known to stand for; all if nothing is known."""
+        mine = set(self._gone[self._head(member)])
+        if not mine:
+            yield from sources
+            return
+        waiting = [source for source in sources if source not in mine]
+        found = True
+        while found:
+            found = [source for source in waiting if not mine.isdisjoint(self._next_to(source))]
+            yield from found
+            mine.update(found)
+            waiting = [source for source in waiting if source not in mine]
+
+    def _next_to(self, key: str) -> Iterator[str]:
+        flow = self._flows[_LEFT]
+        node = flow.by_key[key]
+        for value in node.inputs:
+            maker = flow.producers.get(value)
+            if maker is not None:
+                yield maker[0].key
+        for value in node.outputs:
+            yield from (use.reader.key for use in flow.uses.get(value, ()))
 
     def _add_pair(self, key: str) -> None:
         """A node that is not the same any more: it has taken in what is gone."""
         partner = (_LEFT, self._pairs.left[key].key)
-        self._heads[_RIGHT, key] = (_RIGHT, key)
-        self._heads[partner] = partner
+        self._add((_RIGHT, key))
+        self._add(partner)
         self._join((_RIGHT, key), partner)
 
     def _join_adjacent(self) -> None:
