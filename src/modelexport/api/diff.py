@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modelexport.analysis.recorded import belongs
 from modelexport.api.kinship import kinship
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.relink import planted_ancestor, relinked
@@ -15,7 +16,7 @@ from modelexport.diffing.holdings import Holdings
 from modelexport.diffing.parts import part_of
 from modelexport.diffing.sides import Compared
 from modelexport.errors import FileUnreadable, ModelMismatch, RecordMissing, RecordUnreadable, UserError
-from modelexport.graph.embed import MODULE_KEY, read_outline
+from modelexport.graph.embed import MODULE_KEY, read_outline, read_record
 from modelexport.graph.inlining import inlined
 from modelexport.graph.sketch import sketches_of
 from modelexport.graph.soundness import ensure_sound
@@ -97,6 +98,9 @@ def _told(opened: OpenedFile) -> _Told:
         record = opened.record
     except (RecordMissing, RecordUnreadable):
         return _Told(opened, None, None)
+    beside = read_record(opened.file.proto) is None
+    if beside and not belongs(record, opened.graph, beside=True):
+        return _Told(opened, None, None)  # that of another file lies beside this one
     return _Told(opened, record, None) if opened.is_up_to_date else _Told(opened, None, record)
 
 

@@ -30,12 +30,14 @@ class Comparing:
     """
     constants  pairs that are not known to be equal, by the names of both: the readers of the first file
     folded     by the key of a node of the first file without partner: constants of the second that stand for its result
+    unfolded   by the key of a node of the second file without partner: constants of the first in whose place it is
     """
 
     def __init__(self, left: Compared, right: Compared, pairs: Pairs) -> None:
         self._left, self._right, self._pairs = left, right, pairs
         self.constants: dict[tuple[str, str], list[ConstantPair]] = {}
         self.folded: dict[str, list[Constant]] = {}
+        self.unfolded: dict[str, list[Constant]] = {}
         self._moved: set[str] = set()  # values of the first file whose type or shape is another one
         self._altered: set[str] = set()  # keys of nodes of the second file
 
@@ -110,6 +112,8 @@ class Comparing:
                 self.folded.setdefault(maker[0].key, []).append(now)
             return None, True
         if other_maker is not None and other_maker[0].key not in self._pairs.left:
+            if one is not None:
+                self.unfolded.setdefault(other_maker[0].key, []).append(one)
             return None, True
         return FieldChange(f"input {place}", self._told(value, 0), self._told(theirs, 1)), True
 

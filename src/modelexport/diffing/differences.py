@@ -14,6 +14,7 @@ from modelexport.diffing.pairing import paired
 from modelexport.diffing.presence import absent_modules
 from modelexport.diffing.regions import Region, Regions
 from modelexport.diffing.replaced import ReplacedWeights
+from modelexport.diffing.settling import settle
 from modelexport.diffing.sides import Compared
 from modelexport.diffing.weighing import Weighing
 from modelexport.graph.index import Node
@@ -71,8 +72,12 @@ class _Differences:
         ends = {f"i:{name}": now for name, now in self._inputs.items()}
         ends.update({f"o:{name}": now for name, now in self._outputs.items()})
         self._pairs = paired(left.flow, right.flow, ends)
+        for place, side in enumerate((left, right)):
+            if side.hierarchy is not None:
+                settle(self._pairs, place, side.told, side.stack)
         self._comparing = Comparing(left, right, self._pairs)
         self._weighing = Weighing(left.holdings, right.holdings)
+        self._replaced = ReplacedWeights(self._pairs, self._comparing, self._weighing)
         self._entries: dict[str, _Entry] = {}
         self._states: tuple[dict[str, Change], dict[str, Change]] = ({}, {})
         changed = list(self._comparing.fields())
@@ -131,9 +136,7 @@ class _Differences:
         entry.changes.append(
             NodeChange(_change_of(region), tuple(map(node_ref, region.left)), tuple(map(node_ref, region.right)))
         )
-        if region.left and (region.right or any(node.key in self._comparing.folded for node in region.left)):
-            weights = ReplacedWeights(self._pairs, self._comparing.folded, self._weighing)
-            entry.weights.extend(weights.changes(region))
+        entry.weights.extend(self._replaced.changes(region))
 
     def _add_changed(self, node: Node, other: Node, fields: tuple[FieldChange, ...]) -> None:
         entry = self._entry(0, self.modules.left[node.key])

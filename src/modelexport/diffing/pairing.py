@@ -27,15 +27,15 @@ class Pairs:
     right  by the key of a node of the first graph: the node of the second
     left   the other way round
     ends   inputs and outputs of the first graph (`i:name`, `o:name`), mapped to their names in the second
+    exact  the signatures of both, with what weights hold
     """
 
     left_flow: Flow
     right_flow: Flow
     ends: Mapping[str, str]
+    exact: tuple[Signatures, Signatures]
     right: dict[str, Node] = field(default_factory=dict)
     left: dict[str, Node] = field(default_factory=dict)
-    computed: dict[str, int] = field(default_factory=dict)
-    computed_right: dict[str, int] = field(default_factory=dict)
 
     def add(self, one: Node, other: Node) -> None:
         self.right[one.key] = other
@@ -56,8 +56,9 @@ class Pairs:
         if partner is theirs[0]:
             return True
         # Several nodes may compute one value: it does not matter which of them is read.
-        twins = self.computed_right.get(partner.outputs[theirs[1]]) == self.computed_right.get(other)
-        return twins or self.computed.get(origin.outputs[mine[1]]) == self.computed.get(value)
+        left, right = self.exact[0].down, self.exact[1].down
+        twins = right.get(partner.outputs[theirs[1]]) == right.get(other)
+        return twins or left.get(origin.outputs[mine[1]]) == left.get(value)
 
     def _are_given(self, value: str, other: str) -> bool:
         if self.ends.get(f"i:{value}") == other:
@@ -80,19 +81,17 @@ def _place_in_body(value: str, flow: Flow) -> tuple[str, str, int] | None:
 
 
 def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
-    pairs = Pairs(left, right, ends)
     numbers = Numbers()
     labels = _labels(ends)
-    exact = [Signatures(flow, numbers, by_content, marks) for flow, marks in zip((left, right), labels, strict=True)]
-    pairs.computed.update(exact[0].down)
-    pairs.computed_right.update(exact[1].down)
+    exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
+    pairs = Pairs(left, right, ends, exact)
     pairing = _Pairing(pairs)
     pairing.by_results(exact, (_both, *_CONTENT))
     pairing.above(_strict(exact))
     pairing.by_results(exact, _REST)
     if pairing.is_done():
         return pairs
-    shaped = [Signatures(flow, numbers, by_shape, marks) for flow, marks in zip((left, right), labels, strict=True)]
+    shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
     near = [neighbourhoods(flow, numbers, one.own, _NEAR[0]) for flow, one in zip((left, right), exact, strict=True)]
     # Where all is the same but for weights, nothing else can be meant.
     for steps in _NEAR:

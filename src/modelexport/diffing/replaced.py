@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
+from modelexport.diffing.comparing import Comparing
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.pairing import Pairs
 from modelexport.diffing.regions import Region
@@ -18,15 +19,18 @@ _NEAR = 0.25
 
 
 class ReplacedWeights:
-    def __init__(self, pairs: Pairs, folded: Mapping[str, list[Constant]], weighing: Weighing) -> None:
-        self._pairs, self._folded, self._weighing = pairs, folded, weighing
+    def __init__(self, pairs: Pairs, comparing: Comparing, weighing: Weighing) -> None:
+        self._pairs, self._comparing, self._weighing = pairs, comparing, weighing
 
     def changes(self, region: Region) -> Iterator[WeightChange]:
-        """Weights that hold the same, whoever reads them, are left out."""
+        """Weights that hold the same, whoever reads them, are left out; so are those that are gone with their nodes."""
         readers = self._readers(region)
         mine = {one.name: one for node in region.left for _, one in self._pairs.left_flow.read_constants(node)}
         theirs = {one.name: one for node in region.right for _, one in self._pairs.right_flow.read_constants(node)}
-        theirs.update((one.name, one) for node in region.left for one in self._folded.get(node.key, ()))
+        theirs.update((one.name, one) for node in region.left for one in self._comparing.folded.get(node.key, ()))
+        mine.update((one.name, one) for node in region.right for one in self._comparing.unfolded.get(node.key, ()))
+        if not mine or not theirs:
+            return
         left, right = _without_same(mine, theirs)
         for one in left:
             found = self._nearest(one, right, readers.get(one.name, ()))
