@@ -86,9 +86,7 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
     pairs = Pairs(left, right, ends, exact)
     pairing = _Pairing(pairs)
-    pairing.by_results(exact, (_both, *_CONTENT))
-    pairing.above(_strict(exact))
-    pairing.by_results(exact, _REST)
+    pairing.by_results(exact, (_both, _of_content(_computed)))
     if pairing.is_done():
         return pairs
     shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
@@ -96,9 +94,13 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     # Where all is the same but for weights, nothing else can be meant.
     for steps in _NEAR:
         pairing.by_keys(*(_near(one, found[steps]) for one, found in zip(shaped, near, strict=True)))
-    pairing.by_results(shaped, (_both,))
+    # Weights around a node say more than where it stands.
     for steps in _NEAR:
         pairing.by_keys(*(_alone(found[steps]) for found in near), single=True)
+    pairing.by_results(exact, _CONTENT_USED)
+    pairing.above(_strict(exact))
+    pairing.by_results(exact, _REST)
+    pairing.by_results(shaped, (_both,))
     pairing.by_keys(_Weights(left), _Weights(right), single=True)
     pairing.around(_strict(exact))
     pairing.by_results(shaped, _CONTENT)
@@ -141,7 +143,7 @@ def _of_content(key: _Described) -> _Described:
 
 
 # From what is certain to what is likely.
-_CONTENT_USED = (_of_content(_used), _of_content(_used_otherwise))
+_CONTENT_USED: tuple[_Described, ...] = (_of_content(_used), _of_content(_used_otherwise))
 _CONTENT = (_of_content(_computed), *_CONTENT_USED)
 _REST = (_used, _used_otherwise, _computed)
 # Those by which nodes are looked at from the outputs on.
