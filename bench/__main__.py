@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import (
     coverage,
+    diffed,
     export_overhead,
     flops,
     extracted,
@@ -34,6 +35,7 @@ MEASUREMENTS = {
     "quantized": quantized.measure,
     "relink_time": relink_time.measure,
     "profiled": profiled.measure,
+    "diffed": diffed.measure,
     "flops": flops.measure,
     "extracted": extracted.measure,
 }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modelexport.api.attach import attach
     from modelexport.api.cost import cost
+    from modelexport.api.diff import diff
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from modelexport.api.verify import verify
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
+    from modelexport.record.changes import Diff
     from modelexport.record.cost import Cost
     from modelexport.record.evidence import Attribution, Confidence, Evidence
     from modelexport.record.extraction import Extraction
@@ -77,6 +79,8 @@ _HOMES = {
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
     "compare": "api.reading",
+    "diff": "api.diff",
+    "Diff": "record.changes",
     "cost": "api.cost",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
@@ -96,6 +100,7 @@ __all__ = [
     "Boundary",
     "Confidence",
     "Cost",
+    "Diff",
     "Difference",
     "Evidence",
     "ExportResult",
@@ -123,6 +128,7 @@ __all__ = [
     "compare",
     "compare_strategies",
     "cost",
+    "diff",
     "export",
     "export_hf_model_with_semantics",
     "extract",

@@ -58,13 +58,18 @@ RECIPES = st.builds(
 )
 
 
+SCHEMAS = sorted(
+    entry.name.removesuffix(".schema.json") for entry in (resources.files("modelexport.record") / "schema").iterdir()
+)
+
+
 def schema(name: str) -> dict[str, Any]:
     text = (resources.files("modelexport.record") / "schema" / f"{name}.schema.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
 
 
-@pytest.mark.parametrize("name", ["analysis", "cost", "hierarchy", "lineage", "profile", "verification"])
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas_are_valid(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
 

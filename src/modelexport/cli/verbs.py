@@ -19,6 +19,8 @@ _VERBS = {
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
     "extract": "Write a module, several, or what a query means as a file of its own.",
     "compare": "Show how two files differ, module by module.",
+    "compare": "Count how two files differ, module by module.",
+    "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
     "strategies": "Judge a file by every strategy, side by side.",
 }

@@ -1,0 +1,3 @@
+from tests.diffing.stacks import save
+
+__all__ = ["save"]
