@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.relink import RelinkResult, relink
     from modelexport.api.run_tool import run_tool
+    from modelexport.api.select import Selected, select
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
@@ -56,6 +57,7 @@ _HOMES = {
     "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
     "RelinkResult": "api.relink",
+    "Selected": "api.select",
     "SemanticMapper": "api.semantic_mapper",
     "SemanticQueryInterface": "api.semantic_query",
     "TORCH_NN_EXCEPTIONS": "record.tags",
@@ -78,6 +80,7 @@ _HOMES = {
     "query": "api.query",
     "relink": "api.relink",
     "run_tool": "api.run_tool",
+    "select": "api.select",
     "validate": "api.reading",
     "verify": "api.verify",
 }
@@ -98,6 +101,7 @@ __all__ = [
     "NodeEntry",
     "Provenance",
     "RelinkResult",
+    "Selected",
     "SemanticMapper",
     "SemanticQueryInterface",
     "TagPolicy",
@@ -119,6 +123,7 @@ __all__ = [
     "query",
     "relink",
     "run_tool",
+    "select",
     "validate",
     "verify",
 ]

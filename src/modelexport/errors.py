@@ -17,6 +17,7 @@
         ├── RecordMismatch                 the record was made for another graph
         ├── UnknownName                    a strategy, exporter, node or module nobody knows
         ├── QueryInvalid                   a query that cannot be understood
+        ├── SelectionInexpressible         nodes that a tool cannot be told about
         └── ExtraMissing                   an optional dependency is not installed
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -103,6 +104,10 @@ class RecordMismatch(UserError):
 
 
 class ExtraMissing(UserError):
+    pass
+
+
+class SelectionInexpressible(UserError):
     pass
 
 

@@ -6,7 +6,8 @@ Nothing but metadata is touched (and node names where asked): same nodes, edges,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
@@ -91,9 +92,33 @@ def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]
     names: dict[str, str] = {}
     for key, node in walk_nodes(model):
         attribution = attributions.get(key)
-        scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
-        node.name = names[key] = _unused(f"{scope}/{node.op_type}", numbers)
+        node.name = names[key] = _unused(_hierarchical(node, attribution), numbers)
     return names
+
+
+def name_nodes(
+    model: onnx.ModelProto, attributions: Mapping[str, Attribution], refuses: Callable[[str], str]
+) -> tuple[str, ...]:
+    """Give a name of its own to every node that has none, shares it with one before, or has one that is refused.
+
+    Returns the keys of these nodes. All others keep theirs.
+    """
+    numbers: dict[str, int] = {}
+    nameless: list[tuple[str, onnx.NodeProto]] = []
+    for key, node in walk_nodes(model):
+        if not node.name or node.name in numbers or refuses(node.name):
+            nameless.append((key, node))
+        else:
+            numbers[node.name] = 0
+    for key, node in nameless:
+        wanted = re.sub(r"[^\w./#-]", "_", _hierarchical(node, attributions.get(key)))
+        node.name = _unused(wanted, numbers)
+    return tuple(key for key, _ in nameless)
+
+
+def _hierarchical(node: onnx.NodeProto, attribution: Attribution | None) -> str:
+    scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
+    return f"{scope}/{node.op_type}"
 
 
 def _unused(name: str, numbers: dict[str, int]) -> str:
@@ -114,6 +139,11 @@ def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
         entry = provenance.nodes.get(key)
         if entry is not None:
             _add(node, keys_of(entry.attribution).items())
+    allow_node_metadata(model)
+
+
+def allow_node_metadata(model: onnx.ModelProto) -> None:
+    """Raise the version of the format to one that has metadata on nodes."""
     model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
 
 
