@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
+    from modelexport.api.strip import strip
     from modelexport.api.verify import verify
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
@@ -81,6 +82,7 @@ _HOMES = {
     "relink": "api.relink",
     "run_tool": "api.run_tool",
     "select": "api.select",
+    "strip": "api.strip",
     "validate": "api.reading",
     "verify": "api.verify",
 }
@@ -124,6 +126,7 @@ __all__ = [
     "relink",
     "run_tool",
     "select",
+    "strip",
     "validate",
     "verify",
 ]

@@ -33,6 +33,10 @@ CONFIDENCE_KEY = f"{PREFIX}confidence"
 EVIDENCE_KEY = f"{PREFIX}evidence"
 ROLE_KEY = f"{PREFIX}role"
 LAYER_KEY = f"{PREFIX}layer"
+# The version of the format that the file had before keys were written on nodes, if it had to be raised for them.
+IR_VERSION_KEY = f"{PREFIX}ir_version"
+NODE_KEYS = (TAG_KEY, MODULE_KEY, MODULES_KEY, CONFIDENCE_KEY, EVIDENCE_KEY, ROLE_KEY, LAYER_KEY)
+MODEL_KEYS = (RECORD_KEY, OUTLINE_KEY)
 
 # ONNX has had metadata on nodes since this version of its format.
 _IR_WITH_NODE_METADATA = 10
@@ -71,10 +75,13 @@ def embed(
     outline  of the model's graph: with it, a file that a tool makes of this one can be traced back without this one
     """
     if options.strip_exporter_metadata:
-        strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
+        strip_exporter_metadata(model)
+    version = _own_ir_version(model)
     _drop(model, (PREFIX,), ())
     if options.level is Level.FULL:
         write_node_keys(model, provenance)
+        if model.ir_version != version:
+            _add(model, [(IR_VERSION_KEY, str(version))])
     else:
         _clear_node_keys(model)
     if options.level is not Level.NONE:
@@ -189,6 +196,33 @@ def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tupl
     """Remove entries with these prefixes or keys from everything that can carry metadata."""
     for holder in _holders(model):
         _drop(holder, prefixes, keys)
+
+
+def strip_exporter_metadata(model: onnx.ModelProto) -> None:
+    """Remove what torch writes on nodes and values."""
+    strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
+
+
+def strip_own_metadata(model: onnx.ModelProto, kept: frozenset[str]) -> int:
+    """Remove every key of ours but those that are kept; how many there were. The format's version is put back."""
+    version = _own_ir_version(model)
+    count = 0
+    for holder in _holders(model):
+        own = [entry.key for entry in holder.metadata_props if entry.key.startswith(PREFIX)]
+        gone = tuple(key for key in own if key not in kept)
+        _drop(holder, (), gone)
+        count += len(gone)
+    if kept.isdisjoint(NODE_KEYS):
+        model.ir_version = version
+    elif model.ir_version != version:
+        _add(model, [(IR_VERSION_KEY, str(version))])
+    return count
+
+
+def _own_ir_version(model: onnx.ModelProto) -> int:
+    """The version of the format that a file has, or had before keys were written on its nodes."""
+    stated = next((entry.value for entry in model.metadata_props if entry.key == IR_VERSION_KEY), "")
+    return min(int(stated), model.ir_version) if stated.isdecimal() else model.ir_version
 
 
 def _drop(holder: _Holder, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
