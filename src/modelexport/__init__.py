@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
+    from modelexport.api.quantize import QuantizeResult, quantize
     from modelexport.api.query import query
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.relink import RelinkResult, relink
@@ -57,6 +58,7 @@ _HOMES = {
     "ModuleCall": "record.hierarchy",
     "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
+    "QuantizeResult": "api.quantize",
     "RelinkResult": "api.relink",
     "Selected": "api.select",
     "SemanticMapper": "api.semantic_mapper",
@@ -78,6 +80,7 @@ _HOMES = {
     "export_hf_model_with_semantics": "api.exporters",
     "load": "api.reading",
     "profile": "api.profile",
+    "quantize": "api.quantize",
     "query": "api.query",
     "relink": "api.relink",
     "run_tool": "api.run_tool",
@@ -102,6 +105,7 @@ __all__ = [
     "ModuleCall",
     "NodeEntry",
     "Provenance",
+    "QuantizeResult",
     "RelinkResult",
     "Selected",
     "SemanticMapper",
@@ -122,6 +126,7 @@ __all__ = [
     "export_hf_model_with_semantics",
     "load",
     "profile",
+    "quantize",
     "query",
     "relink",
     "run_tool",

@@ -17,6 +17,7 @@ _VERBS = {
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
     "select": "Write the nodes that a query means for another tool: quantizers, placement, splitting, precision.",
+    "quantize": "Quantize a tagged file with ONNX Runtime, by module, and relink what comes out.",
     "strip": "Write a file without what this tool has put into it.",
     "compare": "Show how two files differ, module by module.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",

@@ -12,8 +12,12 @@ _TAKEN_APART = {"Gemm": "_MatMul"}
 
 
 def write(selection: Selection, settings: Settings) -> Text:  # noqa: ARG001 - there are none for it
-    names = dict.fromkeys(name for node in selection.nodes for name in (node.name, *further(node)))
-    return Text(json.dumps(list(names), indent=1) + "\n")
+    return Text(json.dumps(list(names_of(selection)), indent=1) + "\n")
+
+
+def names_of(selection: Selection) -> tuple[str, ...]:
+    """Each name under which a quantizer may look for one of the nodes."""
+    return tuple(dict.fromkeys(name for node in selection.nodes for name in (node.name, *further(node))))
 
 
 def further(node: Node) -> tuple[str, ...]:
