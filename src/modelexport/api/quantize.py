@@ -84,8 +84,8 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
 ) -> QuantizeResult:
     """Quantize a tagged file with ONNX Runtime, and carry its record to what comes out.
 
-    exclude      queries; what any of them means is left in float
-    include      queries; nothing but what one of them means is quantized
+    exclude      queries; what any of them means is left in float; modules named by path or class with all inside
+    include      queries, in the same way; nothing but what one of them means is quantized
     static       activations too, by what they are while the model runs
     calibration  .npz files with samples for that; made where they are left out
     quant_format qdq (the default) or qoperator, for a static one
@@ -171,7 +171,7 @@ class _Job:
     def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
         found: dict[str, NodeEntry] = {}
         for text in queries:
-            answer = answer_query(text, self._opened.provenance)
+            answer = answer_query(text, self._opened.provenance, whole_modules=True)
             if not answer.nodes:
                 raise UserError(
                     f"the query selects nothing: {answer.query}",

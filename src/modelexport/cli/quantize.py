@@ -55,7 +55,8 @@ def quantize(file: Path, output: Path, op_types: str, form: str, speech: Speech,
     modelexport quantize bert.onnx -o int8.onnx --exclude 'class=*SelfOutput'
     modelexport quantize bert.onnx -o int8.onnx --static --calibration data.npz --report
 
-    Queries are those of `modelexport query`. One that selects nothing is an error.
+    Queries are those of `modelexport query`, but a module that one names by its path or class is meant with everything
+    inside of it. One that selects nothing is an error.
     """
     from modelexport.api.quantize import quantize as quantize_file
 
