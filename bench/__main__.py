@@ -14,6 +14,7 @@ from bench import (
     record_size,
     relink_time,
     seeded_faults,
+    selected,
     startup,
     trace_memory,
     verify_cost,
@@ -32,6 +33,7 @@ MEASUREMENTS = {
     "quantized": quantized.measure,
     "relink_time": relink_time.measure,
     "profiled": profiled.measure,
+    "selected": selected.measure,
 }
 
 

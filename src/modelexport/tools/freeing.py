@@ -88,10 +88,14 @@ class _Surroundings:
         name = before.input[place] if place < len(before.input) else ""
         if self.makers[node.input[place]].input[0] in self.makers or name not in self.weights:
             return False
-        if name not in self.stored:
-            self.graph.initializer.add().CopyFrom(self.weights[name])
-            self.stored.add(name)
-        node.input[place] = name
+        # A bias that others read in fewer bits comes out of a node under its own name.
+        again = f"{name}_in_float" if name in self.makers else name
+        if again not in self.stored:
+            added = self.graph.initializer.add()
+            added.CopyFrom(self.weights[name])
+            added.name = again
+            self.stored.add(again)
+        node.input[place] = again
         return True
 
     def _own_back(self, node: onnx.NodeProto, place: int) -> bool:

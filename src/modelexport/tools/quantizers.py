@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
 from modelexport.tools.freeing import free_nodes
 from modelexport.tools.models import copy_model, is_spread, read_whole, write_whole
 from modelexport.tools.tool import Feed, Job, Tool
 
 if TYPE_CHECKING:
-    import onnx
-
     from modelexport.graph.opened import ModelFile
 
 # Weights that share a scale; it must be a power of two, and small models have short rows.
@@ -130,12 +130,18 @@ def _common(settings: Quantization, source: Path) -> dict[str, Any]:
 
 
 def _unshared(model: ModelFile) -> ModelFile:
-    """Every Gemm with a weight of its own.
+    """Every Gemm with a weight of its own, whose shape is stated once.
 
-    The dynamic quantizer turns a Gemm's weight round in its place. Others that read it would read it the wrong way.
+    The dynamic quantizer turns a Gemm's weight round in its place. Others that read it would read it the wrong way, and
+    a shape that is stated a second time would be wrong.
     """
     graph = model.proto.graph
     stored = {tensor.name: tensor for tensor in graph.initializer}
+    stated = [value for value in graph.value_info if value.name not in stored]
+    if len(stated) < len(graph.value_info):
+        kept = onnx.GraphProto(value_info=stated)
+        del graph.value_info[:]
+        graph.value_info.extend(kept.value_info)
     readers: dict[str, int] = {}
     for node in graph.node:
         for name in node.input:
