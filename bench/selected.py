@@ -42,7 +42,9 @@ QUERIES = (
     "layer=0",
     "role=attention.*",
     "op=Softmax",
-    "(op=MatMul | op=Gemm | op=Conv) & !layer=0",
+    "op=MatMul & !layer=0",
+    "op=Gemm",
+    "op=Conv",
     "role=residual | role=norm",
     "param=**.weight & op!=Gather",
 )
@@ -58,6 +60,8 @@ COLUMNS = (
     "others",
     "follow",
 )
+# With or without anything excluded.
+UNABLE = {("t5", "qoperator"): "ONNX Runtime's quantizer fails, as it forgets a value that it has quantized"}
 # What the quantizers leave in the format of what it reads.
 _MOVING = (
     "Reshape",
@@ -106,10 +110,13 @@ def measure() -> Table:
             with tempfile.TemporaryDirectory() as folder:
                 path = _exported(name, exporter, Path(folder))
                 for mode in MODES:
+                    if (name, mode) in UNABLE:
+                        continue
                     counts = count(path, mode)
                     rows.append((f"{name} {exporter}", mode, *counts.cells))
                     holds &= counts.holds
-    return Table("Selected nodes left in float", (__doc__ or "").strip(), COLUMNS, tuple(rows), holds)
+    notes = tuple(f"{mode} of {name}: {reason}" for (name, mode), reason in UNABLE.items())
+    return Table("Selected nodes left in float", (__doc__ or "").strip(), COLUMNS, tuple(rows), holds, notes)
 
 
 def _exported(name: str, exporter: str, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What is written is read back by the rules of the tool that it is for; then it means the selected nodes and no others."""
+"""What is written is read back by the rules of the tool that it is for, and means the selected nodes and no others."""
 
 from __future__ import annotations
 
