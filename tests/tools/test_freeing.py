@@ -15,6 +15,7 @@ from modelexport.tools.quantizers import Quantization, quantizer
 from modelexport.tools.tool import Job
 
 ort = pytest.importorskip("onnxruntime")
+quantization = pytest.importorskip("onnxruntime.quantization")
 
 SHAPE = (4, 8)
 
@@ -54,7 +55,7 @@ def quantized(model: onnx.ModelProto, folder: Path, *excluded: str, free: bool =
         else:
             left = iter(feeds)
             reader = type("Reader", (), {"get_next": lambda _: next(left, None)})()
-            ort.quantization.quantize_static(source, target, reader, nodes_to_exclude=list(excluded))
+            quantization.quantize_static(source, target, reader, nodes_to_exclude=list(excluded))
     finally:
         logging.disable(logging.NOTSET)
     return onnx.load(target)
