@@ -33,9 +33,9 @@ def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = Fal
     whole_modules  whether a module that is named by its path or class is meant with everything inside of it
     """
     expression = parse_query(text)
+    check_names(expression, provenance)
     if whole_modules:
         expression = deepened(expression)
-    check_names(expression, provenance)
     nodes = select(expression, provenance)
     remarks = () if nodes else tuple(_remarks(expression, provenance))
     return Answer(str(expression), provenance, nodes, remarks)
