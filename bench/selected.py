@@ -139,7 +139,8 @@ def count(path: Path, mode: str) -> Counts:
             except UserError:
                 continue  # there is no such thing in this model
             left = floats(before, _quantized(path, target, mode, query)) - whole
-            _add(counts, before, selected, selected - whole, left)
+            there = {node.name for node in before.graph.node}  # what is in a body is never quantized
+            _add(counts, before, selected, (selected & there) - whole, left)
     return counts
 
 

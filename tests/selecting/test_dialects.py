@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from onnx import TensorProto, helper
@@ -26,7 +26,7 @@ def chain(*names: str, op_type: str = "Relu") -> Graph:
     return index_model(model(*nodes, outputs=f"v{len(names) - 1}"))
 
 
-def chosen(graph: Graph, *groups: Iterable[str], types: dict[str, int] | None = None) -> Selection:
+def chosen(graph: Graph, *groups: Iterable[str], types: Mapping[str, int] | None = None) -> Selection:
     """By the first outputs of nodes."""
     return Selection(graph, tuple(tuple(graph.by_key[key] for key in group) for group in groups), types or {})
 

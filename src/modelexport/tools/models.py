@@ -35,9 +35,9 @@ def write_whole(model: onnx.ModelProto, path: Path, *, spread: bool = False) -> 
         kept = onnx.GraphProto(node=ordered)
         del model.graph.node[:]
         model.graph.node.extend(kept.node)
-    beside = {"save_as_external_data": True, "location": data_beside(path)} if spread else {}
     (path.parent / data_beside(path)).unlink(missing_ok=True)  # it would be appended to
-    onnx.save(model, path, **beside)  # noqa: TID251 - into a folder that nobody else sees
+    # Into a folder that nobody else sees.
+    onnx.save(model, path, save_as_external_data=spread, location=data_beside(path))  # noqa: TID251
 
 
 @contextmanager
