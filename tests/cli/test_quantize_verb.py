@@ -6,6 +6,7 @@ import inspect
 import json
 import shutil
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,9 @@ class TestReport:
         assert document["included"] is None
         assert document["lineage"]["related"]
         assert document["report"]["file"] == str(target)
+        jsonschema = pytest.importorskip("jsonschema")
+        schema = resources.files("modelexport.record") / "schema" / "quantization.schema.json"
+        jsonschema.validate(document, json.loads(schema.read_text()))
         assert run("quantize", small_path, "-o", target, "--report") == 0
         assert f"{target} against {small_path}" in capsys.readouterr().out
 

@@ -160,9 +160,7 @@ class TestTensorRT:
             "unknown",
         }
         assert set(trtexec_reads(found.text, "--layerOutputTypes", ("ints", "floats", "unknown"))) == {"floats"}
-        assert found.notes == (
-            "1 selected nodes are left out: they hold constants, or compute no floating-point numbers",
-        )
+        assert found.notes == ("1 of 3 nodes left out: they hold constants, or compute no floating-point numbers",)
         with pytest.raises(SelectionInexpressible, match="no precision"):
             tensorrt.write(chosen(graph, ["v0"], types=types), Settings())
 

@@ -155,7 +155,7 @@ def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed,
         raise ToolFailed(
             f"{tool.name} failed: {_told(error)}",
             "Nothing was written. The message is the tool's own; some tools get along with what another one has "
-            "cleaned up: try onnxslim+" + tool.name + ".",
+            f"cleaned up: try modelexport run-tool FILE --tool onnxslim+{tool.name}.",
         ) from error
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")

@@ -36,7 +36,8 @@ def write(selection: Selection, settings: Settings) -> Text:
     arguments = ["--precisionConstraints=obey", _listed("--layerPrecisions", layers, precision)]
     if typed:
         arguments.append(_listed("--layerOutputTypes", typed, precision))
-    note = f"{left_out} selected nodes are left out: they hold constants, or compute no floating-point numbers"
+    count = f"{left_out} of {len(selection.nodes)} nodes"
+    note = f"{count} left out: they hold constants, or compute no floating-point numbers"
     return Text("".join(f"{argument}\n" for argument in arguments), (note,) if left_out else ())
 
 

@@ -1,4 +1,7 @@
-"""What a quantizer made of a file, for people and for programs."""
+"""What a quantizer made of a file, for people and for programs.
+
+The keys of `quantization_json` are a promise: they keep to `record/schema/quantization.schema.json`.
+"""
 
 from __future__ import annotations
 
