@@ -17,6 +17,7 @@ from bench import (
     record_size,
     relink_time,
     seeded_faults,
+    selected,
     startup,
     trace_memory,
     verify_cost,
@@ -38,6 +39,7 @@ MEASUREMENTS = {
     "diffed": diffed.measure,
     "flops": flops.measure,
     "extracted": extracted.measure,
+    "selected": selected.measure,
 }
 
 

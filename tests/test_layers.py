@@ -208,11 +208,15 @@ def test_importing_the_package_is_light() -> None:
         "compare",
         "query op=Relu",
         "cost",
+        "select op=Relu --for names",
+        "strip --help",
+        "quantize --help",
     ],
 )
 def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     name, *rest = verb.split()
-    files = [str(onnx_file)] * {"analyze": 1, "cost": 1, "validate": 1, "compare": 2, "query": 1, "relink": 2}.get(
+    counts = {"analyze": 1, "cost": 1, "validate": 1, "compare": 2, "query": 1, "relink": 2, "select": 1}
+    files = [str(onnx_file)] * counts.get(
         name, 0
     )
     imported = _imported_by("-m", "modelexport", name, *files, *rest)

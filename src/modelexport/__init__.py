@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from modelexport.api.extract import extract
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
+    from modelexport.api.quantize import QuantizeResult, quantize
     from modelexport.api.query import query
     from modelexport.api.reading import analyze, compare, load, validate
     from modelexport.api.relink import RelinkResult, relink
     from modelexport.api.run_tool import run_tool
+    from modelexport.api.select import Selected, select
     from modelexport.api.semantic_mapper import SemanticMapper
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
+    from modelexport.api.strip import strip
     from modelexport.api.verify import verify
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
@@ -63,7 +66,9 @@ _HOMES = {
     "ModuleCall": "record.hierarchy",
     "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
+    "QuantizeResult": "api.quantize",
     "RelinkResult": "api.relink",
+    "Selected": "api.select",
     "SemanticMapper": "api.semantic_mapper",
     "SemanticQueryInterface": "api.semantic_query",
     "TORCH_NN_EXCEPTIONS": "record.tags",
@@ -87,9 +92,12 @@ _HOMES = {
     "extract": "api.extract",
     "load": "api.reading",
     "profile": "api.profile",
+    "quantize": "api.quantize",
     "query": "api.query",
     "relink": "api.relink",
     "run_tool": "api.run_tool",
+    "select": "api.select",
+    "strip": "api.strip",
     "validate": "api.reading",
     "verify": "api.verify",
 }
@@ -112,7 +120,9 @@ __all__ = [
     "ModuleCall",
     "NodeEntry",
     "Provenance",
+    "QuantizeResult",
     "RelinkResult",
+    "Selected",
     "SemanticMapper",
     "SemanticQueryInterface",
     "TagPolicy",
@@ -134,9 +144,12 @@ __all__ = [
     "extract",
     "load",
     "profile",
+    "quantize",
     "query",
     "relink",
     "run_tool",
+    "select",
+    "strip",
     "validate",
     "verify",
 ]

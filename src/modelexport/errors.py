@@ -18,6 +18,7 @@
         ├── UnknownName                    a strategy, exporter, node or module nobody knows
         ├── QueryInvalid                   a query that cannot be understood
         ├── CutImpossible                  a module that cannot be cut out of its file
+        ├── SelectionInexpressible         nodes that a tool cannot be told about
         └── ExtraMissing                   an optional dependency is not installed
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -104,6 +105,10 @@ class RecordMismatch(UserError):
 
 
 class ExtraMissing(UserError):
+    pass
+
+
+class SelectionInexpressible(UserError):
     pass
 
 

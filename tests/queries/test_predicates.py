@@ -12,7 +12,7 @@ from modelexport.errors import UserError
 from modelexport.graph.edges import edges_of
 from modelexport.graph.index import index_model
 from modelexport.queries.answer import select
-from modelexport.queries.expression import And, Expression, Field, Not, Operator, Or, Term
+from modelexport.queries.expression import And, Expression, Field, Not, Operator, Or, Term, deepened
 from modelexport.queries.parsing import parse_query
 from modelexport.queries.values import Glob
 from modelexport.record.evidence import Confidence, Evidence, EvidenceKind
@@ -238,3 +238,27 @@ def test_a_module_finds_exactly_what_it_owns(found: Provenance) -> None:
         selected = set(select(term, found))
         assert set(owned) <= selected
         assert set(owned) == selected or "#" in path  # where the path may also be read as a call
+
+
+def test_within_is_the_class_of_any_module_around() -> None:
+    found = known()
+    assert keys("within=Block", found) == keys("module=layers.0.** | module=layers.1.**", found)
+    assert keys("within=Linear", found) == keys("class=Linear", found)
+    assert keys("within=Net", found) == keys("module=**", found)
+    assert "c" in keys("within=Block & class!=Linear", found)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("class=Block", "within=Block"),
+        ("module=layers.0", "module=layers.0.**"),
+        ("module=layers.* & op=Gemm", "module=layers.*.** & op=Gemm"),
+        ("!(class=Linear | module!=layers.1)", "!(within=Linear | !module=layers.1.**)"),
+        ('module=""', 'module=""'),
+        ("module=layers.1.fc#1", "module=layers.1.fc#1"),
+        ("module=**", "module=**"),
+    ],
+)
+def test_whole_modules(text: str, same: str) -> None:
+    assert str(deepened(parse_query(text))) == str(parse_query(same))

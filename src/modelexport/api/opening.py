@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from modelexport.analysis.analyze import Subject
 from modelexport.analysis.recorded import fit, read_best
+from modelexport.graph.edges import edges_of
 from modelexport.graph.embed import read_record
 from modelexport.graph.index import Graph
 from modelexport.graph.model_file import open_model
@@ -30,6 +31,11 @@ class OpenedFile:
     def record(self) -> Provenance:
         """As it is stored: the graph may have been changed since."""
         return read_best(self.file, self.path)
+
+    @property
+    def provenance(self) -> Provenance:
+        """The fitted record, with what the nodes make and read."""
+        return replace(self.subject.provenance, edges=edges_of(self.graph))
 
     @property
     def is_up_to_date(self) -> bool:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import io
-import logging
-import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.choices import embed_options
 from modelexport.api.opening import OpenedFile, open_file
-from modelexport.api.relink import RelinkResult, ancestor_of, relinked
+from modelexport.api.relink import RelinkResult
 from modelexport.api.surroundings import Clock, Progress
-from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
-from modelexport.graph.sameness import are_same
+from modelexport.api.tooling import ToolRun, run_tools
+from modelexport.api.writing import ensure_apart
+from modelexport.errors import UserError
 from modelexport.graph.saving import ensure_model_target
-from modelexport.graph.soundness import ensure_sound
 
 if TYPE_CHECKING:
-    from modelexport.tools.tool import Feed, Tool
-
-_MESSAGE_LINES = 3
+    from modelexport.tools.tool import Feed
 
 
 def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
@@ -61,83 +51,9 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path)
         ensure_apart(target, path)
-        ancestor = ancestor_of(opened)
         wanted = check or any(one.calibrates for one, _ in chain)
         feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
-    with tempfile.TemporaryDirectory() as folder:
-        steps = _Steps(opened, Path(folder), feeds, clock)
-        for one, option in chain:
-            steps.run(one, option)
-        with clock.step("check"):
-            if check:
-                steps.check(tool)
-        with clock.step("link"):
-            made = steps.last
-            ensure_sound(made.file.proto, made.graph, f"what {tool} made")
-            found = replace(relinked(ancestor, made, tool), idle=tuple(steps.idle))
-        if not found.related:
-            return replace(found, seconds=clock.seconds)
-        with clock.step("write"):
-            written = write_tagged(made.file, found.provenance, target, embedding)
-    return replace(found, path=target, files=written.files, provenance=written.provenance, seconds=clock.seconds)
-
-
-class _Steps:
-    """Tools one after the other, each on what the one before it made.
-
-    last  the file that came out last
-    idle  tools that changed nothing
-    """
-
-    def __init__(self, opened: OpenedFile, folder: Path, feeds: tuple[Feed, ...], clock: Clock) -> None:
-        self.last = self._first = opened
-        self.idle: list[str] = []
-        self._folder, self._feeds, self._clock = folder, feeds, clock
-        self._count = 0
-
-    def run(self, tool: Tool, option: str) -> None:
-        with self._clock.step(tool.name):
-            target = self._folder / f"{self._count}.onnx"
-            self._count += 1
-            try:
-                _run(tool, option, self.last.path.resolve(), target, self._feeds)
-            except ToolFailed as error:
-                raise self._with_reason(error) from error.__cause__
-            made = _opened(target, tool)
-            if are_same(self.last.file, made.file):
-                self.idle.append(f"{tool.name}:{option}" if option else tool.name)
-            self.last = made
-
-    def check(self, tool: str) -> None:
-        try:
-            told = _failure(self.last.path, self._feeds[0])
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(
-                f"the check of what {tool} made needs {error.name}, which is not installed",
-                "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
-            ) from error
-        if told:
-            raise self._with_reason(
-                ToolFailed(
-                    f"ONNX Runtime cannot run what {tool} made: {told}",
-                    "The tool broke the model. Nothing was written; --no-check writes it all the same.",
-                )
-            )
-
-    def _with_reason(self, error: ToolFailed) -> ToolFailed:
-        """No tool is to blame for a file that could not be run before either."""
-        try:
-            before = _failure(self._first.path, self._feeds[0]) if self._feeds else ""
-        except ModuleNotFoundError:
-            return error
-        if not before:
-            return error
-        told = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
-        return ToolFailed(
-            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{told}",
-            "Mend the file first, or give inputs that it takes: --inputs FILE.npz. Nothing was written; --no-check "
-            "writes what the tool made all the same, if it made anything.",
-        )
+    return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
 
 
 def _feeds(
@@ -147,77 +63,3 @@ def _feeds(
 
     files = () if inputs is None else (Path(inputs),)
     yield from graph_samples(opened.file.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))
-
-
-def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
-    from modelexport.tools.tool import Job
-
-    if importlib.util.find_spec(tool.package) is None:
-        raise _missing(tool, tool.package)
-    try:
-        # Some tools leave files where they are called when they fail.
-        with _silence(), contextlib.chdir(target.parent):
-            tool.run(Job(source, target, option, feeds))
-    except ModelExportError:
-        raise
-    except ModuleNotFoundError as error:
-        raise _missing(tool, error.name or str(error)) from error
-    except Exception as error:
-        raise ToolFailed(
-            f"{tool.name} failed: {_told(error)}",
-            "Nothing was written. The message is the tool's own; some tools get along with what another one has "
-            "cleaned up: try onnxslim+" + tool.name + ".",
-        ) from error
-    if not target.is_file():
-        raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
-
-
-def _opened(path: Path, tool: Tool) -> OpenedFile:
-    try:
-        return open_file(path)
-    except FileUnreadable as error:
-        raise ToolFailed(
-            f"{tool.name} wrote a file that is no ONNX model: {error.message}", "Nothing was written."
-        ) from error
-
-
-def _missing(tool: Tool, package: str) -> ExtraMissing:
-    return ExtraMissing(
-        f"{tool.name} needs the package {package}, which is not installed",
-        f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
-    )
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Tools talk a lot; what they say when they fail comes as an exception."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _told(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
-
-
-def _failure(path: Path, feed: Feed) -> str:
-    """Why ONNX Runtime cannot run a file; empty if it can. Raises ModuleNotFoundError if it is not there."""
-    from modelexport.capture.running import run_file
-
-    try:
-        run_file(path, feed)
-    except ModuleNotFoundError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
-        return _told(error).replace(str(path), "it")
-    return ""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modelexport.api.opening import OpenedFile
 from modelexport.errors import FileUnwritable
-from modelexport.graph.atomic import staging
+from modelexport.graph.atomic import Stage, staging
 from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.outline import outlined
@@ -46,6 +47,16 @@ def write_tagged(
         for target, text in (texts or {}).items():
             stage.write(target, text)
     return Written((*files, sidecar, *(texts or {})), provenance)
+
+
+def stage_copy(stage: Stage, opened: OpenedFile, path: Path) -> tuple[Path, ...]:
+    """A model whose names or metadata were changed, with the record that lies beside it, if one does."""
+    files = stage_model(stage, opened.file, path)
+    beside = sidecar_path(opened.path)
+    if not beside.is_file():
+        return files
+    stage.write(sidecar_path(path), beside.read_bytes())
+    return (*files, sidecar_path(path))
 
 
 def ensure_apart(target: Path, *inputs: Path) -> None:

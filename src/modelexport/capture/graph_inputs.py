@@ -45,7 +45,7 @@ class SampleRequest:
 def graph_samples(proto: onnx.ModelProto, graph: Graph, request: SampleRequest) -> Iterator[dict[str, np.ndarray]]:
     """One feed after the other, as the graph takes them. Raises InputError for what does not fit it."""
     for path in request.files:
-        yield feed_for(proto, _read_arrays(path))
+        yield feed_for(proto, read_arrays(path))
     if not request.files:
         if request.seed < 0:
             raise InputError(f"the seed is {request.seed}", "Give 0 or more.")
@@ -61,7 +61,7 @@ def graph_feed(
 
     shapes  of inputs; they also say how long the axes are that other inputs have in common with them
     """
-    inputs = _taken(proto)
+    inputs = taken_inputs(proto)
     dtypes = {name: _dtype(name, value) for name, value in inputs.items()}
     bounds = index_bounds(proto, graph)
     feed = {}
@@ -74,7 +74,7 @@ def graph_feed(
     return feed
 
 
-def _taken(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+def taken_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     stored = {tensor.name for tensor in proto.graph.initializer}
     return {value.name: value for value in proto.graph.input if value.name not in stored}
 
@@ -133,7 +133,7 @@ def _written(shape: Sequence[int | str]) -> str:
 
 def _parsed(proto: onnx.ModelProto, texts: Sequence[str]) -> dict[str, Shape]:
     """Names of a graph's inputs may hold anything, so it is the last `=` that ends them."""
-    inputs = _taken(proto)
+    inputs = taken_inputs(proto)
     found: dict[str, Shape] = {}
     for text in texts:
         name, equals, rest = text.rpartition("=")
@@ -161,7 +161,7 @@ def _check_type(value: onnx.ValueInfoProto, stated: str) -> None:
         raise InputError(f"the file takes {value.name!r} as {dtype}, not as {stated}", "Leave the dtype out.")
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """An archive with Python objects inside is refused, never unpickled."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:

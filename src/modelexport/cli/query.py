@@ -27,6 +27,7 @@ def query(model: Path, query: str, form: str, output: Path | None, speech: Speec
     module, param      pattern: * within one step of the path, ** for any number of steps
     tag, role          the same, over / and over .
     class, op, tensor  pattern: * for any characters; op also as domain::op
+    within             the same, for the class of any module around the node
     evidence           kind, or kind:source
     relation           kept, renamed, rewritten, fused, split, shared, folded, introduced: what tools made of it
     confidence         exact, strong, inferred, fallback, none; with = != < <= > >=

@@ -12,6 +12,7 @@ from modelexport.cli.running import quiet_run
 
 if TYPE_CHECKING:
     from modelexport.api.relink import RelinkResult
+    from modelexport.views.lineage_summary import LineageSummary
 
 _FILE = click.Path(path_type=Path)
 
@@ -52,9 +53,23 @@ def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, 
 
 
 def show_relinked(found: RelinkResult, after: str, form: str, speech: Speech) -> None:
-    from modelexport.views.lineage_summary import LineageSummary, lineage_json, lineage_lines
+    from modelexport.views.lineage_summary import lineage_json, lineage_lines
 
-    summary = LineageSummary(
+    summary = lineage_summary(found, after)
+    if form == "json":
+        from modelexport.views.output import emit
+
+        emit(lineage_json(summary))
+    elif not speech.quiet:
+        from modelexport.views.console import show
+
+        show(lineage_lines(summary, verbose=speech.verbose))
+
+
+def lineage_summary(found: RelinkResult, after: str) -> LineageSummary:
+    from modelexport.views.lineage_summary import LineageSummary
+
+    return LineageSummary(
         after,
         found.before,
         found.files,
@@ -65,11 +80,3 @@ def show_relinked(found: RelinkResult, after: str, form: str, speech: Speech) ->
         found.seconds,
         found.idle,
     )
-    if form == "json":
-        from modelexport.views.output import emit
-
-        emit(lineage_json(summary))
-    elif not speech.quiet:
-        from modelexport.views.console import show
-
-        show(lineage_lines(summary, verbose=speech.verbose))

@@ -6,7 +6,8 @@ Nothing but metadata is touched (and node names where asked): same nodes, edges,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
@@ -34,6 +35,10 @@ CONFIDENCE_KEY = f"{PREFIX}confidence"
 EVIDENCE_KEY = f"{PREFIX}evidence"
 ROLE_KEY = f"{PREFIX}role"
 LAYER_KEY = f"{PREFIX}layer"
+# The version of the format that the file had before keys were written on nodes, if it had to be raised for them.
+IR_VERSION_KEY = f"{PREFIX}ir_version"
+NODE_KEYS = (TAG_KEY, MODULE_KEY, MODULES_KEY, CONFIDENCE_KEY, EVIDENCE_KEY, ROLE_KEY, LAYER_KEY)
+MODEL_KEYS = (RECORD_KEY, OUTLINE_KEY)
 
 # ONNX has had metadata on nodes since this version of its format.
 _IR_WITH_NODE_METADATA = 10
@@ -72,10 +77,13 @@ def embed(
     outline  of the model's graph: with it, a file that a tool makes of this one can be traced back without this one
     """
     if options.strip_exporter_metadata:
-        strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
-    _drop(model, (), (RECORD_KEY, OUTLINE_KEY))
+        strip_exporter_metadata(model)
+    version = _own_ir_version(model)
+    _drop(model, (), (RECORD_KEY, OUTLINE_KEY, IR_VERSION_KEY))
     if options.level is Level.FULL:
         write_node_keys(model, provenance)
+        if model.ir_version != version:
+            _add(model, [(IR_VERSION_KEY, str(version))])
     else:
         _clear_node_keys(model)
     if options.level is not Level.NONE:
@@ -93,9 +101,33 @@ def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]
     names: dict[str, str] = {}
     for key, node in walk_nodes(model):
         attribution = attributions.get(key)
-        scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
-        node.name = names[key] = _unused(f"{scope}/{node.op_type}", numbers)
+        node.name = names[key] = _unused(_hierarchical(node, attribution), numbers)
     return names
+
+
+def name_nodes(
+    model: onnx.ModelProto, attributions: Mapping[str, Attribution], refuses: Callable[[str], str]
+) -> tuple[str, ...]:
+    """Give a name of its own to every node that has none, shares it with one before, or has one that is refused.
+
+    Returns the keys of these nodes. All others keep theirs.
+    """
+    numbers: dict[str, int] = {}
+    nameless: list[tuple[str, onnx.NodeProto]] = []
+    for key, node in walk_nodes(model):
+        if not node.name or node.name in numbers or refuses(node.name):
+            nameless.append((key, node))
+        else:
+            numbers[node.name] = 0
+    for key, node in nameless:
+        wanted = re.sub(r"[^\w./#-]", "_", _hierarchical(node, attributions.get(key)))
+        node.name = _unused(wanted, numbers)
+    return tuple(key for key, _ in nameless)
+
+
+def _hierarchical(node: onnx.NodeProto, attribution: Attribution | None) -> str:
+    scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
+    return f"{scope}/{node.op_type}"
 
 
 def _unused(name: str, numbers: dict[str, int]) -> str:
@@ -116,6 +148,11 @@ def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
         entry = provenance.nodes.get(key)
         if entry is not None:
             _add(node, keys_of(entry.attribution).items())
+    allow_node_metadata(model)
+
+
+def allow_node_metadata(model: onnx.ModelProto) -> None:
+    """Raise the version of the format to one that has metadata on nodes."""
     model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
 
 
@@ -161,6 +198,33 @@ def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tupl
     """Remove entries with these prefixes or keys from everything that can carry metadata."""
     for holder in _holders(model):
         _drop(holder, prefixes, keys)
+
+
+def strip_exporter_metadata(model: onnx.ModelProto) -> None:
+    """Remove what torch writes on nodes and values."""
+    strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
+
+
+def strip_own_metadata(model: onnx.ModelProto, kept: frozenset[str]) -> int:
+    """Remove every key of ours but those that are kept; how many there were. The format's version is put back."""
+    version = _own_ir_version(model)
+    count = 0
+    for holder in _holders(model):
+        own = [entry.key for entry in holder.metadata_props if entry.key.startswith(PREFIX)]
+        gone = tuple(key for key in own if key not in kept)
+        _drop(holder, (), gone)
+        count += len(gone)
+    if kept.isdisjoint(NODE_KEYS):
+        model.ir_version = version
+    elif model.ir_version != version:
+        _add(model, [(IR_VERSION_KEY, str(version))])
+    return count
+
+
+def _own_ir_version(model: onnx.ModelProto) -> int:
+    """The version of the format that a file has, or had before keys were written on its nodes."""
+    stated = next((entry.value for entry in model.metadata_props if entry.key == IR_VERSION_KEY), "")
+    return min(int(stated), model.ir_version) if stated.isdecimal() else model.ir_version
 
 
 def _drop(holder: _Holder, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:

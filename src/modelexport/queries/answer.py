@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from modelexport.queries.expression import Expression, Field, Operator, Term, asserted_terms
+from modelexport.queries.expression import Expression, Field, Operator, Term, asserted_terms, deepened
 from modelexport.queries.known import check_names
 from modelexport.queries.parsing import parse_query
 from modelexport.queries.predicates import predicate_of
@@ -27,10 +27,15 @@ class Answer:
     remarks: tuple[str, ...] = ()
 
 
-def answer_query(text: str, provenance: Provenance) -> Answer:
-    """Nodes in file order."""
+def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:
+    """Nodes in file order.
+
+    whole_modules  whether a module that is named by its path or class is meant with everything inside of it
+    """
     expression = parse_query(text)
     check_names(expression, provenance)
+    if whole_modules:
+        expression = deepened(expression)
     nodes = select(expression, provenance)
     remarks = () if nodes else tuple(_remarks(expression, provenance))
     return Answer(str(expression), provenance, nodes, remarks)

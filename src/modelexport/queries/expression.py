@@ -17,6 +17,7 @@ class Field(StrEnum):
     MODULE = "module"
     TAG = "tag"
     CLASS = "class"
+    WITHIN = "within"
     ROLE = "role"
     LAYER = "layer"
     OP = "op"
@@ -101,6 +102,24 @@ def asserted_terms(expression: Expression) -> Iterator[Term]:
         case And(parts) | Or(parts):
             for part in parts:
                 yield from asserted_terms(part)
+
+
+def deepened(expression: Expression) -> Expression:
+    """The same, where a module is meant with everything inside of it."""
+    match expression:
+        case Term(Field.CLASS, operator, value):
+            return Term(Field.WITHIN, operator, value)
+        case Term(Field.MODULE, operator, Glob(text)) if text and not text.endswith("**") and "#" not in text:
+            inside = Term(Field.MODULE, Operator.IS, Glob(f"{text}.**"))  # also the module itself
+            return Not(inside) if operator is Operator.IS_NOT else inside
+        case Not(inner):
+            return Not(deepened(inner))
+        case And(parts):
+            return And(tuple(map(deepened, parts)))
+        case Or(parts):
+            return Or(tuple(map(deepened, parts)))
+        case _:
+            return expression
 
 
 def _enclosed(part: Expression, *looser: type) -> str:

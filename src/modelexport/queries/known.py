@@ -111,6 +111,7 @@ _NAMES: Mapping[Field, Callable[[Provenance, Glob], Iterator[str]]] = {
     Field.MODULE: _modules,
     Field.TAG: _tags,
     Field.CLASS: _classes,
+    Field.WITHIN: _classes,
     Field.ROLE: _roles,
     Field.OP: _ops,
     Field.EVIDENCE: _evidence,

@@ -12,6 +12,7 @@ from modelexport.queries.naming import DOMAIN_MARK, EVIDENCE_MARK, ModulePattern
 from modelexport.queries.parameters import parameter_names
 from modelexport.queries.values import Glob, Spans
 from modelexport.record.evidence import Confidence
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import NodeEntry, Provenance
 
@@ -119,6 +120,17 @@ def _by_class(glob: Glob, provenance: Provenance) -> Predicate:
     return lambda entry: any(of_class(owner.path) for owner in entry.attribution.owners)
 
 
+def _by_class_around(glob: Glob, provenance: Provenance) -> Predicate:
+    matches, hierarchy = glob.matcher(), provenance.hierarchy
+
+    @cache
+    def is_within(owner: ModuleCall) -> bool:
+        around = (hierarchy.modules.get(call.path) for call in hierarchy.stack(owner))
+        return any(module is not None and matches(module.class_name) for module in around)
+
+    return lambda entry: any(map(is_within, entry.attribution.owners))
+
+
 def _by_role(glob: Glob, _: Provenance) -> Predicate:
     matches = cache(glob.matcher("."))
     return lambda entry: bool(entry.attribution.role) and matches(entry.attribution.role)
@@ -165,6 +177,7 @@ _BY_NAME: Mapping[Field, Callable[[Glob, Provenance], Predicate]] = {
     Field.MODULE: _by_module,
     Field.TAG: _by_tag,
     Field.CLASS: _by_class,
+    Field.WITHIN: _by_class_around,
     Field.ROLE: _by_role,
     Field.OP: _by_op,
     Field.EVIDENCE: _by_evidence,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,23 +13,45 @@ import onnx
 from modelexport.graph.external import is_external, tensors
 from modelexport.graph.model_file import open_model
 from modelexport.graph.order import in_order
+from modelexport.graph.saving import save_model
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from modelexport.graph.opened import ModelFile
 
 
 def read_whole(path: Path) -> onnx.ModelProto:
     return onnx.load(path)  # noqa: TID251 - weights and all
 
 
-def write_whole(model: onnx.ModelProto, path: Path) -> None:
-    """Some tools append the nodes that they add, which is no order that ONNX allows."""
+def write_whole(model: onnx.ModelProto, path: Path, *, spread: bool = False) -> None:
+    """Some tools append the nodes that they add, which is no order that ONNX allows.
+
+    spread  whether weights go into a file beside it
+    """
     ordered = in_order(model.graph.node)
     if ordered is not model.graph.node:
         kept = onnx.GraphProto(node=ordered)
         del model.graph.node[:]
         model.graph.node.extend(kept.node)
-    onnx.save(model, path)  # noqa: TID251 - into a folder that nobody else sees
+    (path.parent / data_beside(path)).unlink(missing_ok=True)  # it would be appended to
+    # Into a folder that nobody else sees.
+    onnx.save(model, path, save_as_external_data=spread, location=data_beside(path))  # noqa: TID251
+
+
+@contextmanager
+def copy_model(
+    source: Path, folder: Path, change: Callable[[ModelFile], ModelFile] = lambda model: model
+) -> Iterator[Path]:
+    """A copy for tools that write beside what they read; weights go into a file of their own where one is too small.
+
+    change  makes the model that is copied
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as inner:
+        copied = Path(inner) / "model.onnx"
+        save_model(change(open_model(source)), copied)
+        yield copied
 
 
 def is_spread(path: Path) -> bool:

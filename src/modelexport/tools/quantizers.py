@@ -3,34 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelexport.tools.models import read_whole
-from modelexport.tools.tool import Feed, Job
+import onnx
+
+from modelexport.tools.freeing import free_nodes
+from modelexport.tools.models import copy_model, is_spread, read_whole, write_whole
+from modelexport.tools.tool import Feed, Job, Tool
 
 if TYPE_CHECKING:
-    from onnxruntime.quantization import QuantFormat
+    from modelexport.graph.opened import ModelFile
 
 # Weights that share a scale; it must be a power of two, and small models have short rows.
 _BLOCK = 16
 
+TYPES = {
+    "int8": "QInt8",
+    "uint8": "QUInt8",
+    "int16": "QInt16",
+    "uint16": "QUInt16",
+    "int4": "QInt4",
+    "uint4": "QUInt4",
+    "float8": "QFLOAT8E4M3FN",
+}
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile", "distribution": "Distribution"}
+FORMS = {"qdq": "QDQ", "qoperator": "QOperator"}
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What ONNX Runtime's quantizers can be told. What is left out is theirs to decide.
+
+    form      of a static one, which looks at the model while it runs; empty for a dynamic one
+    include   names of the only nodes that may be quantized
+    exclude   names of nodes that are left in float
+    """
+
+    form: str = ""
+    per_channel: bool = False
+    reduce_range: bool = False
+    weight_type: str = ""
+    activation_type: str = ""
+    method: str = ""
+    op_types: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = field(default=(), repr=False)
+
+
+def quantizer(settings: Quantization) -> Tool:
+    """A tool that quantizes in this way."""
+    name = settings.form or "int8"
+    work = partial(_static if settings.form else _dynamic, settings)
+    return Tool(name, "quantization by ONNX Runtime", "onnxruntime", work, calibrates=bool(settings.form))
+
+
+def quantized_types(form: str) -> frozenset[str]:
+    """The operators that a quantizer knows how to quantize, if it is not told which."""
+    from onnxruntime.quantization import registry
+
+    if not form:
+        return frozenset({*registry.IntegerOpsRegistry, "Gemm"})  # it takes a Gemm for a MatMul and an Add
+    known = frozenset(registry.QLinearOpsRegistry)
+    return known | frozenset(registry.QDQRegistry) if form == "qdq" else known
+
 
 def dynamic(job: Job) -> None:
-    from onnxruntime.quantization import quantize_dynamic
-
-    quantize_dynamic(read_whole(job.source), job.target)  # given a path, it writes a file of its own beside it
+    _dynamic(Quantization(), job)
 
 
 def static_qdq(job: Job) -> None:
-    from onnxruntime.quantization import QuantFormat
-
-    _static(job, QuantFormat.QDQ)
+    _static(Quantization("qdq"), job)
 
 
 def static_operators(job: Job) -> None:
-    from onnxruntime.quantization import QuantFormat
-
-    _static(job, QuantFormat.QOperator)
+    _static(Quantization("qoperator"), job)
 
 
 def four_bits(job: Job) -> None:
@@ -41,10 +90,76 @@ def four_bits(job: Job) -> None:
     quantizer.model.save_model_to_file(str(job.target))
 
 
-def _static(job: Job, form: QuantFormat) -> None:
-    from onnxruntime.quantization import quantize_static
+def _dynamic(settings: Quantization, job: Job) -> None:
+    from onnxruntime.quantization import quantize_dynamic
 
-    quantize_static(read_whole(job.source), job.target, _Reader(job.feeds), quant_format=form)
+    with copy_model(job.source, job.target.parent, _unshared) as source:
+        quantize_dynamic(source, job.target, **_common(settings, source))
+
+
+def _static(settings: Quantization, job: Job) -> None:
+    from onnxruntime import quantization
+
+    more: dict[str, Any] = {}
+    if settings.activation_type:
+        more["activation_type"] = quantization.QuantType[TYPES[settings.activation_type]]
+    if settings.method:
+        more["calibrate_method"] = quantization.CalibrationMethod[METHODS[settings.method]]
+    form = quantization.QuantFormat[FORMS[settings.form]]
+    with copy_model(job.source, job.target.parent) as source:
+        common = _common(settings, source)
+        quantization.quantize_static(source, job.target, _Reader(job.feeds), quant_format=form, **common, **more)
+        if settings.form == "qdq" and settings.exclude:
+            made = read_whole(job.target)
+            if free_nodes(made, read_whole(source), frozenset(settings.exclude)):
+                write_whole(made, job.target, spread=is_spread(source))
+
+
+def _common(settings: Quantization, source: Path) -> dict[str, Any]:
+    from onnxruntime.quantization import QuantType
+
+    told: dict[str, Any] = {
+        "per_channel": settings.per_channel,
+        "reduce_range": settings.reduce_range,
+        "op_types_to_quantize": list(settings.op_types),
+        "nodes_to_quantize": list(settings.include),
+        "nodes_to_exclude": list(settings.exclude),
+        "use_external_data_format": is_spread(source),
+    }
+    return told | {"weight_type": QuantType[TYPES[settings.weight_type]]} if settings.weight_type else told
+
+
+def _unshared(model: ModelFile) -> ModelFile:
+    """Every Gemm with a weight of its own, whose shape is stated once.
+
+    The dynamic quantizer turns a Gemm's weight round in its place. Others that read it would read it the wrong way, and
+    a shape that is stated a second time would be wrong.
+    """
+    graph = model.proto.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    stated = [value for value in graph.value_info if value.name not in stored]
+    if len(stated) < len(graph.value_info):
+        kept = onnx.GraphProto(value_info=stated)
+        del graph.value_info[:]
+        graph.value_info.extend(kept.value_info)
+    readers: dict[str, int] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    weights = dict(model.weights)
+    for number, node in enumerate(graph.node):
+        if node.op_type == "Gemm" and _turns(node) and node.input[1] in stored and readers[node.input[1]] > 1:
+            copied = graph.initializer.add()
+            copied.CopyFrom(stored[node.input[1]])
+            copied.name = f"{node.input[1]}_of_gemm_{number}"
+            if node.input[1] in weights:
+                weights[copied.name] = weights[node.input[1]]
+            node.input[1] = copied.name
+    return replace(model, weights=weights)
+
+
+def _turns(gemm: onnx.NodeProto) -> bool:
+    return any(attribute.name == "transB" and attribute.i for attribute in gemm.attribute)
 
 
 class _Reader:

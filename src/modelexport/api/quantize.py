@@ -1,0 +1,242 @@
+"""ONNX Runtime's quantizers, told by module what to leave alone; what comes out keeps its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from modelexport.api.choices import embed_options, known
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.relink import RelinkResult
+from modelexport.api.surroundings import Clock, Progress
+from modelexport.api.tooling import ToolRun, run_tools
+from modelexport.api.writing import ensure_apart
+from modelexport.errors import ExtraMissing, UnknownName, UserError
+from modelexport.graph.embed import name_nodes
+from modelexport.graph.saving import ensure_model_target
+from modelexport.queries.answer import answer_query
+from modelexport.record.provenance import NodeEntry
+from modelexport.record.verification import Verification
+from modelexport.selecting.checking import check as check_selection
+from modelexport.selecting.checking import name_problems
+from modelexport.selecting.dialect import Selection
+from modelexport.selecting.ort import ORT_EXCLUDE, names_of
+from modelexport.tools.quantizers import FORMS, METHODS, TYPES, Quantization, quantized_types, quantizer
+
+if TYPE_CHECKING:
+    from modelexport.tools.tool import Feed
+
+_Item = TypeVar("_Item", str, str | Path)
+
+# The report runs the models node by node, which takes its time.
+_MOST_REPORTED = 4
+
+
+@dataclass(frozen=True)
+class QuantizeResult:
+    """
+    relinked  the file that was written, with its record
+    excluded  the nodes that were left in float because that was asked for
+    included  the nodes that alone were to be quantized; None if that was not asked for
+    notes     what is worth knowing about it
+    report    what each module lost, if that was asked for
+    """
+
+    relinked: RelinkResult
+    excluded: tuple[NodeEntry, ...]
+    included: tuple[NodeEntry, ...] | None = None
+    notes: tuple[str, ...] = ()
+    report: Verification | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return self.relinked.path
+
+    @property
+    def ok(self) -> bool:
+        return self.relinked.ok
+
+
+def quantize(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    output: str | Path,
+    *,
+    exclude: str | Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    static: bool = False,
+    calibration: str | Path | Sequence[str | Path] = (),
+    quant_format: str | None = None,
+    method: str | None = None,
+    weight_type: str | None = None,
+    activation_type: str | None = None,
+    op_types: Sequence[str] = (),
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    input: Sequence[str] = (),
+    samples: int = 4,
+    seed: int = 0,
+    embed: str = "full",
+    check: bool = True,
+    report: bool = False,
+    progress: Progress | None = None,
+) -> QuantizeResult:
+    """Quantize a tagged file with ONNX Runtime, and carry its record to what comes out.
+
+    exclude      queries; what any of them means is left in float; modules named by path or class with all inside
+    include      queries, in the same way; nothing but what one of them means is quantized
+    static       activations too, by what they are while the model runs
+    calibration  .npz files with samples for that; made where they are left out
+    quant_format qdq (the default) or qoperator, for a static one
+    method       minmax (the default), entropy, percentile or distribution, for a static one
+    report       compare with `file` module by module
+    """
+    settings = _settings(static, quant_format, method, weight_type, activation_type)
+    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(_several(op_types)))
+    data = tuple(Path(path) for path in _several(calibration))
+    if data and not static:
+        raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
+    if samples < 1:
+        raise UserError(f"samples is {samples}", "Give 1 or more.")
+    embedding, target, path = embed_options(embed, "torch", False), Path(output), Path(file)
+    ensure_model_target(target)
+    clock = Clock(progress)
+    with clock.step("read"):
+        opened = open_file(path)
+        ensure_apart(target, path)
+        job = _Job(opened, settings)
+        job.choose(_several(exclude), _several(include))
+        wanted = static or check or report
+        feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
+    if static and not data:
+        job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
+    tool = quantizer(job.settings)
+    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed)
+    found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
+    if not report or found.path is None:
+        return found
+    return replace(found, report=_reported(found.path, path, feeds, progress))
+
+
+def _several(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
+    return (given,) if isinstance(given, str | Path) else given
+
+
+def _settings(
+    static: bool, form: str | None, method: str | None, weight_type: str | None, activation_type: str | None
+) -> Quantization:
+    for option, value in (("--quant-format", form), ("--method", method), ("--activation-type", activation_type)):
+        if value is not None and not static:
+            raise UserError(f"{option} {value} is for static quantization", f"Add --static, or leave {option} out.")
+    return Quantization(
+        known("format", form or "qdq", list(FORMS)) if static else "",
+        weight_type=known("type", weight_type, list(TYPES)) if weight_type else "",
+        activation_type=known("type", activation_type, list(TYPES)) if activation_type else "",
+        method=known("method", method, list(METHODS)) if method else "",
+    )
+
+
+class _Job:
+    """What the quantizer is told, and what is said about it.
+
+    renamed  whether nodes had to be given names, because it goes by these
+    """
+
+    def __init__(self, opened: OpenedFile, settings: Quantization) -> None:
+        self.settings = settings
+        self.renamed = False
+        self.notes: list[str] = []
+        self.excluded: tuple[NodeEntry, ...] = ()
+        self.included: tuple[NodeEntry, ...] | None = None
+        self._opened = opened
+        self._check_op_types()
+
+    def choose(self, exclude: Sequence[str], include: Sequence[str]) -> None:
+        self.excluded = self._meant(exclude)
+        self.included = self._meant(include) if include else None
+        left_over = {entry.key for entry in self.included or ()} - {entry.key for entry in self.excluded}
+        if include and not left_over:
+            raise UserError("nothing is left to quantize: all that is included is excluded as well", "Exclude less.")
+        if not exclude and not include:
+            return
+        self._give_names()
+        self.settings = replace(
+            self.settings,
+            exclude=self._names(self.excluded),
+            include=self._names(entry for entry in self.included or () if entry.key in left_over),
+        )
+        self._note_what_is_never_quantized()
+
+    def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
+        found: dict[str, NodeEntry] = {}
+        for text in queries:
+            answer = answer_query(text, self._opened.provenance, whole_modules=True)
+            if not answer.nodes:
+                raise UserError(
+                    f"the query selects nothing: {answer.query}",
+                    "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
+                )
+            found.update((entry.key, entry) for entry in answer.nodes)
+        return tuple(found.values())
+
+    def _selection(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> Selection:
+        graph = self._opened.file.graph
+        return Selection(graph, (tuple(graph.by_key[entry.key] for entry in entries),))
+
+    def _give_names(self) -> None:
+        groups = [self._selection(group) for group in (self.excluded, self.included or ()) if group]
+        if any(True for group in groups for _ in name_problems(group, ORT_EXCLUDE)):
+            nodes = self._opened.subject.provenance.nodes
+            attributions = {key: entry.attribution for key, entry in nodes.items()}
+            count = len(name_nodes(self._opened.file.proto, attributions, ORT_EXCLUDE.refuses))
+            self._opened = OpenedFile(self._opened.path, replace(self._opened.file))
+            self.notes.append(f"{count} nodes without a name of their own were given one: quantizers go by names")
+            self.renamed = True
+
+    def _names(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> tuple[str, ...]:
+        selection = self._selection(entries)
+        check_selection(selection, ORT_EXCLUDE)
+        return names_of(selection)
+
+    def _check_op_types(self) -> None:
+        there = {node.op_type for node in self._opened.graph.nodes}
+        for name in self.settings.op_types:
+            if name not in there:
+                raise UnknownName("operator of the file", name, sorted(there))
+
+    def _note_what_is_never_quantized(self) -> None:
+        types = set(self.settings.op_types) or _known_types(self.settings.form)
+        for verb, entries in (("excluded", self.excluded), ("included", self.included or ())):
+            if entries and not any(entry.op_type in types for entry in entries):
+                self.notes.append(
+                    f"none of the {len(entries)} nodes that are {verb} is of a kind that this quantizer quantizes"
+                )
+
+
+def _known_types(form: str) -> frozenset[str]:
+    try:
+        return quantized_types(form)
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            "quantizing needs onnxruntime, which is not installed", "Install it: pip install 'modelexport[runtime]'."
+        ) from error
+
+
+def _feeds(
+    opened: OpenedFile, data: tuple[Path, ...], shapes: Sequence[str], samples: int, seed: int
+) -> Iterator[Feed]:
+    from modelexport.capture.calibration import calibration_feeds
+    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
+
+    proto = opened.file.proto
+    if data:
+        yield from calibration_feeds(proto, data)
+    else:
+        yield from graph_samples(proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))
+
+
+def _reported(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:
+    from modelexport.api.verify import verify
+
+    return verify(path, against=source, inputs=[dict(feed) for feed in feeds[:_MOST_REPORTED]], progress=progress)

@@ -1,0 +1,171 @@
+"""Choosing nodes by a query, for another tool. Nothing here needs torch, runs a model or reads a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from modelexport.api.choices import known
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.writing import ensure_apart, stage_copy
+from modelexport.errors import FileUnreadable, FileUnwritable, UserError
+from modelexport.graph.atomic import ensure_writable, staging
+from modelexport.graph.embed import name_nodes
+from modelexport.graph.saving import ensure_model_target
+from modelexport.graph.value_types import value_types
+from modelexport.queries.answer import Answer, answer_query
+from modelexport.record.provenance import NodeEntry
+from modelexport.selecting.catalogue import DIALECTS
+from modelexport.selecting.checking import check
+from modelexport.selecting.dialect import Dialect, Selection, Settings
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Nodes, and how a tool is told about them.
+
+    queries  as they were understood
+    nodes    of all queries, in file order, under the names that they have in the file that the tool is to be given
+    text     what the tool reads
+    files    what was written
+    notes    what is worth knowing about it
+    """
+
+    dialect: str
+    queries: tuple[str, ...]
+    nodes: tuple[NodeEntry, ...]
+    text: str
+    files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.name for entry in self.nodes if entry.name))
+
+
+def select(  # noqa: PLR0913 - the keywords are the command line's options
+    source: str | Path,
+    query: str | Sequence[str],
+    dialect: str = "names",
+    *,
+    output: str | Path | None = None,
+    named: str | Path | None = None,
+    precision: str = "",
+    device: Sequence[str] = (),
+    label: Sequence[str] = (),
+) -> Selected:
+    """The nodes that a query means, written for another tool; several queries are several groups, where it has groups.
+
+    dialect    ort-exclude, layer-ann, olive-split, modelopt, tensorrt or names
+    output     where the text goes; for layer-ann, the annotated model
+    named      where to write a copy of the model in which every node has a name that the tool can be told
+    precision  for tensorrt: fp32 if it is left out
+    device     for layer-ann, one for each query or one for all: gpu if it is left out
+    label      for layer-ann, one for each query
+    """
+    chosen = DIALECTS[known("dialect", dialect, list(DIALECTS))]
+    settings = Settings(precision, tuple(_several(device)), tuple(_several(label)))
+    targets = _targets(chosen, output, named)
+    _check_settings(chosen, settings)
+    opened = open_file(_model_path(Path(source)))
+    for target in targets:
+        ensure_apart(target, opened.path)
+    answers = [_answered(opened, text) for text in _queries(query)]
+    notes: tuple[str, ...] = ()
+    if named is not None:
+        opened, notes = _with_names(opened, chosen)
+    selection = _selection(opened, answers, chosen)
+    check(selection, chosen)
+    found = chosen.write(selection, settings)
+    files = _written(opened, chosen, (selection, settings), found.text, output=output, named=named)
+    entries = tuple(opened.subject.provenance.nodes[node.key] for node in selection.nodes)
+    queries = tuple(answer.query for answer in answers)
+    return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
+
+
+def _several(given: str | Sequence[str]) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else given
+
+
+def _queries(query: str | Sequence[str]) -> Sequence[str]:
+    queries = _several(query)
+    if not queries:
+        raise UserError("there is no query", "Give one, such as op=MatMul.")
+    return queries
+
+
+def _model_path(path: Path) -> Path:
+    if path.suffix == ".json":
+        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
+    return path
+
+
+def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | None) -> list[Path]:
+    """Where files will be written. Fails now where that is not possible."""
+    if dialect.annotate is not None and output is None:
+        raise UserError(f"{dialect.name} is written into a copy of the model", "Say where it goes: -o FILE.onnx.")
+    if named is not None and not dialect.by_name:
+        raise UserError(f"{dialect.name} needs no names of nodes", "Leave --named out.")
+    texts = [Path(output)] if output is not None and dialect.annotate is None else []
+    models = [Path(path) for path in (named, output if dialect.annotate is not None else None) if path is not None]
+    ensure_writable(*texts)
+    for model in models:
+        ensure_model_target(model)
+    if len({path.resolve() for path in (*texts, *models)}) < len(texts) + len(models):
+        raise FileUnwritable("the list and the named model would be one file", "Give each of them its own.")
+    return [*texts, *models]
+
+
+def _check_settings(dialect: Dialect, settings: Settings) -> None:
+    options = {"precision": "--precision", "devices": "--device", "labels": "--label"}
+    for field in fields(settings):
+        if getattr(settings, field.name) and field.name not in dialect.takes:
+            users = ", ".join(one.name for one in DIALECTS.values() if field.name in one.takes)
+            raise UserError(f"{options[field.name]} means nothing for {dialect.name}", f"It is for {users}.")
+
+
+def _answered(opened: OpenedFile, text: str) -> Answer:
+    answer = answer_query(text, opened.provenance)
+    if not answer.nodes:
+        raise UserError(
+            f"the query selects nothing: {answer.query}",
+            "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
+        )
+    return answer
+
+
+def _with_names(opened: OpenedFile, dialect: Dialect) -> tuple[OpenedFile, tuple[str, ...]]:
+    """The same file with names that the dialect can write, and what was done."""
+    nodes = opened.subject.provenance.nodes
+    changed = name_nodes(opened.file.proto, {key: entry.attribution for key, entry in nodes.items()}, dialect.refuses)
+    note = f"{len(changed)} of {len(nodes)} nodes were given another name" if changed else "every node had a name"
+    return OpenedFile(opened.path, replace(opened.file)), (note,)
+
+
+def _selection(opened: OpenedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:
+    groups = tuple(tuple(opened.graph.by_key[entry.key] for entry in answer.nodes) for answer in answers)
+    types = value_types(opened.file.proto) if "precision" in dialect.takes else {}
+    return Selection(opened.graph, groups, types)
+
+
+def _written(
+    opened: OpenedFile,
+    dialect: Dialect,
+    chosen: tuple[Selection, Settings],
+    text: str,
+    *,
+    output: str | Path | None,
+    named: str | Path | None,
+) -> tuple[Path, ...]:
+    files: list[Path] = []
+    with staging() as stage:
+        if named is not None:
+            files += stage_copy(stage, opened, Path(named))
+        if dialect.annotate is not None and output is not None:
+            dialect.annotate(opened.file.proto, *chosen)
+            files += stage_copy(stage, opened, Path(output))
+        elif output is not None:
+            stage.write(Path(output), text)
+            files.append(Path(output))
+    return tuple(files)

@@ -1,0 +1,52 @@
+"""A file without what was put into it. Nothing here needs torch, runs a model or reads a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelexport.api.writing import ensure_apart
+from modelexport.errors import FileUnreadable, UserError
+from modelexport.graph.embed import MODEL_KEYS, NODE_KEYS, PREFIX, strip_exporter_metadata, strip_own_metadata
+from modelexport.graph.model_file import open_model
+from modelexport.graph.saving import ensure_model_target, save_model
+
+_KEYS = (*NODE_KEYS, *MODEL_KEYS)
+
+
+@dataclass(frozen=True)
+class Stripped:
+    """What was written, and how many entries of metadata it has no more."""
+
+    files: tuple[Path, ...]
+    removed: int
+
+
+def strip(
+    source: str | Path, output: str | Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False
+) -> Stripped:
+    """Write a file without the record and the keys on its nodes; all else is as it was.
+
+    keep               keys that stay, with or without their prefix: tag, module, …, record
+    exporter_metadata  also remove what torch writes on nodes
+    """
+    path, target = Path(source), Path(output)
+    kept = frozenset(_key(name) for name in ((keep,) if isinstance(keep, str) else keep))
+    if path.suffix == ".json":
+        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
+    ensure_model_target(target)
+    ensure_apart(target, path)
+    model = open_model(path)
+    removed = strip_own_metadata(model.proto, kept)
+    if exporter_metadata:
+        strip_exporter_metadata(model.proto)
+    return Stripped(save_model(model, target), removed)
+
+
+def _key(name: str) -> str:
+    key = name if name.startswith(PREFIX) else PREFIX + name
+    if key not in _KEYS:
+        known = ", ".join(one.removeprefix(PREFIX) for one in _KEYS)
+        raise UserError(f"there is no key {name!r}", f"These can be kept: {known}.")
+    return key

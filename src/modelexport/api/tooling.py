@@ -1,0 +1,212 @@
+"""Running tools on a tagged file, one after the other, and carrying its record to what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.relink import RelinkResult, ancestor_of, relinked
+from modelexport.api.surroundings import Clock
+from modelexport.api.writing import write_tagged
+from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed
+from modelexport.graph.embed import EmbedOptions
+from modelexport.graph.sameness import are_same
+from modelexport.graph.saving import save_model
+from modelexport.graph.soundness import ensure_sound
+
+if TYPE_CHECKING:
+    from modelexport.tools.tool import Feed, Tool
+
+_MESSAGE_LINES = 3
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """What is to be done with a file.
+
+    chain     tools with their options, in the order in which they run
+    label     what they are called together, for messages and for the evidence
+    feeds     inputs, for tools that look at the model while it runs and for the check
+    check     whether ONNX Runtime can run what comes out
+    renamed   whether nodes were given other names since the file was opened
+    """
+
+    chain: Sequence[tuple[Tool, str]]
+    label: str
+    target: Path
+    embedding: EmbedOptions
+    feeds: tuple[Feed, ...]
+    check: bool = True
+    renamed: bool = False
+
+
+def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
+    """Nothing is written if a tool fails, or if what comes out has nothing to do with the file."""
+    with clock.step("read"):
+        ancestor = ancestor_of(opened)
+    with tempfile.TemporaryDirectory() as folder:
+        steps = _Steps(opened, Path(folder), run.feeds, clock)
+        if run.renamed:
+            steps.write_first()
+        for one, option in run.chain:
+            steps.run(one, option)
+        with clock.step("check"):
+            if run.check:
+                steps.check(run.label)
+        with clock.step("link"):
+            made = steps.last
+            ensure_sound(made.file.proto, made.graph, f"what {run.label} made")
+            found = replace(relinked(ancestor, made, run.label), idle=tuple(steps.idle))
+        if not found.related:
+            return replace(found, seconds=clock.seconds)
+        with clock.step("write"):
+            written = write_tagged(made.file, found.provenance, run.target, run.embedding)
+    files, provenance = written.files, written.provenance
+    return replace(found, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
+
+
+class _Steps:
+    """Tools one after the other, each on what the one before it made.
+
+    last  the file that came out last
+    idle  tools that changed nothing
+    """
+
+    def __init__(self, opened: OpenedFile, folder: Path, feeds: tuple[Feed, ...], clock: Clock) -> None:
+        self.last = self._first = opened
+        self.idle: list[str] = []
+        self._folder, self._feeds, self._clock = folder, feeds, clock
+        self._count = 0
+
+    def write_first(self) -> None:
+        """Tools read files, not memory."""
+        path = self._folder / "renamed.onnx"
+        save_model(self.last.file, path)
+        self.last = OpenedFile(path, self.last.file)
+
+    def run(self, tool: Tool, option: str) -> None:
+        with self._clock.step(tool.name):
+            target = self._folder / f"{self._count}.onnx"
+            self._count += 1
+            try:
+                _run(tool, option, self.last.path.resolve(), target, self._feeds)
+            except ToolFailed as error:
+                raise self._with_reason(error) from error.__cause__
+            made = _opened(target, tool)
+            if are_same(self.last.file, made.file):
+                self.idle.append(f"{tool.name}:{option}" if option else tool.name)
+            self.last = made
+
+    def check(self, tool: str) -> None:
+        try:
+            told = _failure(self.last.path, self._feeds[0])
+        except ModuleNotFoundError as error:
+            raise ExtraMissing(
+                f"the check of what {tool} made needs {error.name}, which is not installed",
+                "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
+            ) from error
+        if told:
+            raise self._with_reason(
+                ToolFailed(
+                    f"ONNX Runtime cannot run what {tool} made: {told}",
+                    "The tool broke the model. Nothing was written; --no-check writes it all the same.",
+                )
+            )
+
+    def _with_reason(self, error: ToolFailed) -> ToolFailed:
+        """No tool is to blame for a file that could not be run before either."""
+        try:
+            before = _failure(self._first.path, self._feeds[0]) if self._feeds else ""
+        except ModuleNotFoundError:
+            return error
+        if not before:
+            return error
+        told = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
+        return ToolFailed(
+            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{told}",
+            "Mend the file first, or give inputs that it takes: --inputs FILE.npz. Nothing was written; --no-check "
+            "writes what the tool made all the same, if it made anything.",
+        )
+
+
+def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
+    from modelexport.tools.tool import Job
+
+    if importlib.util.find_spec(tool.package) is None:
+        raise _missing(tool, tool.package)
+    try:
+        # Some tools leave files where they are called when they fail.
+        with _silence(), contextlib.chdir(target.parent):
+            tool.run(Job(source, target, option, feeds))
+    except ModelExportError:
+        raise
+    except ModuleNotFoundError as error:
+        raise _missing(tool, error.name or str(error)) from error
+    except Exception as error:
+        raise ToolFailed(
+            f"{tool.name} failed: {_told(error)}",
+            "Nothing was written. The message is the tool's own; some tools get along with what another one has "
+            f"cleaned up: try modelexport run-tool FILE --tool onnxslim+{tool.name}.",
+        ) from error
+    if not target.is_file():
+        raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
+
+
+def _opened(path: Path, tool: Tool) -> OpenedFile:
+    try:
+        return open_file(path)
+    except FileUnreadable as error:
+        raise ToolFailed(
+            f"{tool.name} wrote a file that is no ONNX model: {error.message}", "Nothing was written."
+        ) from error
+
+
+def _missing(tool: Tool, package: str) -> ExtraMissing:
+    return ExtraMissing(
+        f"{tool.name} needs the package {package}, which is not installed",
+        f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
+    )
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Tools talk a lot; what they say when they fail comes as an exception."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _told(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
+
+
+def _failure(path: Path, feed: Feed) -> str:
+    """Why ONNX Runtime cannot run a file; empty if it can. Raises ModuleNotFoundError if it is not there."""
+    from modelexport.capture.running import run_file
+
+    try:
+        run_file(path, feed)
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
+        return _told(error).replace(str(path), "it")
+    return ""

@@ -1,0 +1,121 @@
+"""Whether a tool can be told about nodes at all: it must know the graph that they are in, and tell them by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from modelexport.errors import SelectionInexpressible
+from modelexport.graph.index import MAIN, Node
+from modelexport.selecting.dialect import Dialect, Selection, Sight
+
+_SHOWN = 5
+
+
+def check(selection: Selection, dialect: Dialect) -> None:
+    """Raises SelectionInexpressible, with the nodes that are in the way and what can be done about them."""
+    if dialect.grouped:
+        _check_groups(selection, dialect)
+    _check_sight(selection, dialect)
+    if dialect.by_name:
+        problems = dict(name_problems(selection, dialect))
+        if problems:
+            raise SelectionInexpressible(
+                f"{dialect.name} tells nodes by name, which does not work for {_some(problems.values())}",
+                f"Write a copy with names that do: --named FILE.onnx; what comes out is then for that file. "
+                f"Nothing was written for the {len(selection.nodes)} selected nodes.",
+            )
+
+
+def name_problems(selection: Selection, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """By the key of a node that cannot be told by its name: how it is called, and why that is no use."""
+    group_of = {node.key: number for number, group in enumerate(selection.groups) for node in group}
+    if not dialect.grouped:
+        group_of = dict.fromkeys(group_of, 0)
+    bearers: dict[str, list[Node]] = {}
+    for node in selection.graph.nodes:
+        bearers.setdefault(node.name, []).append(node)
+    for node in selection.nodes:
+        reason = _reason(node, bearers, group_of, dialect)
+        if reason:
+            yield node.key, f"{node.name or node.key!r} ({reason})"
+
+
+def _reason(node: Node, bearers: dict[str, list[Node]], group_of: dict[str, int], dialect: Dialect) -> str:
+    if not node.name:
+        return "it has no name; this is its output"
+    mine = group_of[node.key]
+    for name in (node.name, *dialect.further(node)):
+        others = [one for one in bearers.get(name, ()) if group_of.get(one.key) != mine]
+        if others:
+            return f"not selected with it, and called {name} as well: {_count(others)}"
+    return dialect.refuses(node.name)
+
+
+def _count(nodes: list[Node]) -> str:
+    return "another node" if len(nodes) == 1 else f"{len(nodes)} other nodes"
+
+
+def _check_groups(selection: Selection, dialect: Dialect) -> None:
+    counts = Counter(node.key for group in selection.groups for node in group)
+    twice = [_called(node) for node in selection.nodes if counts[node.key] > 1]
+    if twice:
+        raise SelectionInexpressible(
+            f"{dialect.name} puts every node into one group; more than one query selects {_some(twice)}",
+            "Narrow one of the queries: QUERY & !(OTHER).",
+        )
+
+
+def _check_sight(selection: Selection, dialect: Dialect) -> None:
+    graph = selection.graph
+    chosen = {node.key for node in selection.nodes}
+    unseen = [node for node in selection.nodes if not _is_seen(node, selection, dialect, chosen)]
+    if not unseen:
+        return
+    in_functions = [node for node in unseen if not _is_body(node.graph, selection)]
+    if in_functions:
+        raise SelectionInexpressible(
+            f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are",
+            "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query.",
+        )
+    owners = dict.fromkeys(_called(graph.by_key[_outermost(node, selection)]) for node in unseen)
+    raise SelectionInexpressible(
+        f"{dialect.name} only knows the nodes of {dialect.sight.value}; {_some(map(_called, unseen))} are inside of "
+        f"another node",
+        f"Select the node around them as well ({_some(owners)}), or leave them out of the query.",
+    )
+
+
+def _is_seen(node: Node, selection: Selection, dialect: Dialect, chosen: set[str]) -> bool:
+    """A body goes where its node goes: for a tool that does not look inside, naming the node is enough."""
+    if node.graph == MAIN or dialect.sight is Sight.ALL:
+        return True
+    if not _is_body(node.graph, selection):
+        return False
+    return dialect.sight is Sight.BODIES or (dialect.grouped and _outermost(node, selection) in chosen)
+
+
+def _is_body(graph_id: str, selection: Selection) -> bool:
+    """Whether it is a body, or one in a body, of the main graph; not one in a function."""
+    graph = selection.graph
+    while graph_id in graph.owners:
+        graph_id = graph.by_key[graph.owners[graph_id]].graph
+    return graph_id == MAIN
+
+
+def _outermost(node: Node, selection: Selection) -> str:
+    """The key of the node of the main graph in which a node is."""
+    graph = selection.graph
+    while node.graph in graph.owners:
+        node = graph.by_key[graph.owners[node.graph]]
+    return node.key
+
+
+def _called(node: Node) -> str:
+    return repr(node.name or node.key)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    rest = len(found) - _SHOWN
+    return ", ".join(found[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

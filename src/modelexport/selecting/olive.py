@@ -1,0 +1,154 @@
+"""`split_assignments` of Olive's SplitModel pass: names, or beginnings of names up to a dot or slash, by split.
+
+Splits run one after the other, so Olive moves a node to a later split if it reads something from there. It does so
+silently: a selection that it would change is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from modelexport.errors import SelectionInexpressible
+from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.selecting.dialect import Dialect, Selection, Settings, Sight, Text
+
+# Olive puts these where what reads or makes their values is, whatever they are called.
+_FOLLOWERS = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "Identity"})
+_SHOWN = 5
+
+
+def write(selection: Selection, settings: Settings) -> Text:  # noqa: ARG001 - there are none for it
+    wanted = dict(_wanted(selection))
+    placed = _placed(selection.graph, wanted)
+    _check_order(selection.graph, wanted, placed)
+    names = dict(_assignments(selection.graph, wanted, placed))
+    _check_none_is_empty(wanted, names)
+    return Text(json.dumps({"split_assignments": names}, indent=1) + "\n")
+
+
+def _wanted(selection: Selection) -> Iterator[tuple[str, int]]:
+    """Splits by node key. One query alone is the first of two splits: what follows it is the second."""
+    for number, group in enumerate(selection.groups):
+        yield from ((node.key, number) for node in group if node.graph == MAIN)
+    if len(selection.groups) == 1:
+        following = list(_following(selection))
+        if not following:
+            raise SelectionInexpressible(
+                "nothing that follows the selected nodes is left for a second split",
+                "Select less; or give one query for each split: QUERY QUERY.",
+            )
+        yield from ((key, 1) for key in following)
+
+
+def _following(selection: Selection) -> Iterator[str]:
+    chosen = {node.key for node in selection.nodes}
+    reached = set(chosen)
+    for node in _main(selection.graph):
+        if node.key not in reached and any(before.key in reached for before in selection.graph.predecessors(node)):
+            reached.add(node.key)
+            yield node.key
+
+
+def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Where Olive will put each node of the main graph."""
+    placed: dict[str, int] = {}
+    nodes = list(_main(graph))
+    for node in nodes:
+        asked = None if node.op_type in _FOLLOWERS else wanted.get(node.key)
+        before = [placed[one.key] for one in graph.predecessors(node) if one.key in placed]
+        if node.op_type != "Constant" and (asked is not None or before):
+            placed[node.key] = max([*before, *([] if asked is None else [asked])])
+    for node in reversed(nodes):
+        if node.key not in placed:
+            after = [placed[one.key] for one in graph.successors(node) if one.key in placed]
+            placed[node.key] = min(after, default=0)
+    return placed
+
+
+def _check_order(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> None:
+    moved = [key for key, split in wanted.items() if _counts(graph.by_key[key]) and placed[key] != split]
+    if moved:
+        shown = ", ".join(
+            f"{graph.by_key[key].name!r} (of split {wanted[key]}, reads from split {placed[key]})"
+            for key in moved[:_SHOWN]
+        )
+        rest = f" and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
+        raise SelectionInexpressible(
+            f"Olive's splits run one after the other, and some nodes read what a later split makes: {shown}{rest}",
+            "Let each query select a stretch of the model, with all that lies between; the first one first.",
+        )
+
+
+def _check_none_is_empty(wanted: Mapping[str, int], names: Mapping[str, int]) -> None:
+    """Olive counts the splits that it is told of, and takes them to be the first ones."""
+    empty = sorted(set(wanted.values()) - set(names.values()))
+    if empty:
+        raise SelectionInexpressible(
+            f"there would be nothing in split {empty[0]}: Olive puts constants and the like where they are read",
+            "Select nodes that compute something for each split.",
+        )
+
+
+@dataclass
+class _Step:
+    """A step of names: the splits of all nodes at or below it, whether any was asked for, and those of its own."""
+
+    splits: set[int] = field(default_factory=set)
+    asked: bool = False
+    own: set[int] = field(default_factory=set)
+    below: dict[str, _Step] = field(default_factory=dict)
+
+
+def _assignments(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """As few beginnings of names as will do; Olive goes by the longest one that fits."""
+    left: list[tuple[str, _Step, int | None]] = [("", _steps(graph, wanted, placed), None)]
+    while left:
+        name, step, inherited = left.pop()
+        if len(step.splits) == 1 and name:
+            split = next(iter(step.splits))
+            if split != inherited and (step.asked or inherited is not None):
+                yield name, split
+            continue
+        if len(step.own) > 1:
+            raise SelectionInexpressible(
+                f"Olive does not tell nodes apart whose names it all reads as {name!r}",
+                "Write a copy with other names: --named FILE.onnx.",
+            )
+        if step.own and step.own != {inherited}:
+            inherited = next(iter(step.own))
+            yield name, inherited
+        for part, below in reversed(step.below.items()):
+            left.append((f"{name}.{part}" if name else part, below, inherited))
+
+
+def _steps(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> _Step:
+    root = _Step()
+    for node in filter(_counts, _main(graph)):
+        if not node.name:
+            continue
+        step, asked = root, node.key in wanted
+        for part in node.name.replace("/", ".").lstrip(".").split("."):
+            step = step.below.setdefault(part, _Step())
+            step.splits.add(placed[node.key])
+            step.asked |= asked
+        step.own.add(placed[node.key])
+    return root
+
+
+def _main(graph: Graph) -> Iterator[Node]:
+    return (node for node in graph.nodes if node.graph == MAIN)
+
+
+def _counts(node: Node) -> bool:
+    return node.op_type not in _FOLLOWERS
+
+
+OLIVE_SPLIT = Dialect(
+    "olive-split",
+    "split_assignments of Olive's SplitModel, as JSON; one query for each split",
+    write,
+    Sight.MAIN,
+    grouped=True,
+)

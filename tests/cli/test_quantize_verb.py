@@ -1,0 +1,211 @@
+"""`modelexport quantize`, and `mx.quantize` behind it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.cli.spoiling import contents, refused
+from tests.cli.test_reading_verbs import run
+from tests.small_file import SmallFile
+
+import modelexport as mx
+from modelexport.cli.quantize import quantize as verb
+from modelexport.errors import ToolFailed, UserError
+from modelexport.graph.embed import sidecar_path
+from modelexport.graph.model_file import open_model
+from modelexport.graph.saving import save_model
+
+pytest.importorskip("onnxruntime.quantization")
+
+Captured = pytest.CaptureFixture[str]
+
+
+def nodes(path: Path) -> list[onnx.NodeProto]:
+    return list(onnx.load(path).graph.node)
+
+
+def floats(path: Path, op_type: str = "MatMul") -> set[str]:
+    return {node.name for node in nodes(path) if node.op_type == op_type}
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    path = tmp_path / "samples.npz"
+    np.savez(path, ids=np.arange(8).reshape(4, 2))
+    return path
+
+
+def test_every_option_is_a_keyword_of_the_api() -> None:
+    options = {parameter.name for parameter in verb.params} - {"quiet", "verbose", "debug", "form"}
+    assert options | {"progress"} == set(inspect.signature(mx.quantize).parameters)
+
+
+class TestExclude:
+    def test_a_module_by_its_class_with_all_that_is_inside(
+        self, small_path: Path, tmp_path: Path, capsys: Captured
+    ) -> None:
+        target = tmp_path / "int8.onnx"
+        assert run("quantize", small_path, "-o", target, "--exclude", "class=Block & tensor=layers.0.fc.weight") == 0
+        assert floats(target) == {"node_h0"}
+        assert "left in float as asked: 1 node" in capsys.readouterr().out
+
+    def test_a_module_by_its_path(self, small_path: Path, tmp_path: Path) -> None:
+        found = mx.quantize(small_path, tmp_path / "int8.onnx", exclude="module=layers.1")
+        assert [entry.key for entry in found.excluded] == ["h1", "r1"]
+        assert floats(tmp_path / "int8.onnx") == {"node_h1"}
+
+    def test_several_queries(self, small_path: Path, tmp_path: Path) -> None:
+        mx.quantize(small_path, tmp_path / "int8.onnx", exclude=["module=layers.0", "module=emb"])
+        assert floats(tmp_path / "int8.onnx") == {"node_h0"}
+        assert floats(tmp_path / "int8.onnx", "Gather") == {"node_e"}
+
+    def test_only_what_is_included(self, small_path: Path, tmp_path: Path) -> None:
+        found = mx.quantize(small_path, tmp_path / "int8.onnx", include="class=Block", exclude="tensor=h1")
+        assert floats(tmp_path / "int8.onnx") == {"node_h1"}
+        assert [entry.key for entry in found.included or ()] == ["h0", "r0", "h1", "r1"]
+
+    def test_the_result_keeps_its_record(self, small_path: Path, tmp_path: Path) -> None:
+        target = tmp_path / "int8.onnx"
+        mx.quantize(small_path, target, exclude="module=layers.1")
+        found = mx.load(target)
+        modules = {entry.op_type: entry.attribution.module for entry in found.nodes.values()}
+        assert modules["MatMulInteger"] == "layers.0.fc"
+        assert modules["MatMul"] == "layers.1.fc"
+        assert sidecar_path(target).is_file()
+
+    def test_files_without_names(self, small: SmallFile, tmp_path: Path) -> None:
+        names = dict.fromkeys(("e", "h0", "r0", "h1", "r1", "y"), "")
+        path = replace(small, names=names | {"h1": "same", "r1": "same"}).write(tmp_path / "a.onnx")
+        before = path.read_bytes()
+        found = mx.quantize(path, tmp_path / "int8.onnx", exclude="tensor=h0 & op=MatMul")
+        kept = [node for node in nodes(tmp_path / "int8.onnx") if node.op_type == "MatMul"]
+        assert [node.output[0] for node in kept] == ["h0"]
+        assert found.notes == ("5 nodes without a name of their own were given one: quantizers go by names",)
+        assert path.read_bytes() == before
+
+    def test_what_is_never_quantized_anyway(self, small_path: Path, tmp_path: Path) -> None:
+        found = mx.quantize(small_path, tmp_path / "int8.onnx", exclude="op=Relu")
+        assert found.notes == ("none of the 2 nodes that are excluded is of a kind that this quantizer quantizes",)
+        assert floats(tmp_path / "int8.onnx") == set()
+
+
+class TestStatic:
+    @pytest.mark.parametrize("form", ["qdq", "qoperator"])
+    def test_with_samples(self, small_path: Path, samples: Path, tmp_path: Path, form: str, capsys: Captured) -> None:
+        target = tmp_path / "int8.onnx"
+        arguments = ["--static", "--calibration", samples, "--quant-format", form, "--activation-type", "uint8"]
+        assert run("quantize", small_path, "-o", target, *arguments, "--exclude", "module=layers.1") == 0
+        made = nodes(target)
+        paired = {name for node in made if node.op_type == "DequantizeLinear" for name in node.output}
+        products = {node.name: node for node in made if node.op_type == "MatMul"}
+        assert not set(products["node_h1"].input) <= paired
+        assert form == "qoperator" or set(products["node_h0"].input) <= paired
+        assert ("node_h0" in products) == (form == "qdq")
+        assert "made-up" not in capsys.readouterr().out
+
+    def test_without_samples_it_is_said(self, small_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        assert run("quantize", small_path, "-o", tmp_path / "int8.onnx", "--static", "--samples", 2) == 0
+        assert "calibrated on 2 made-up inputs" in capsys.readouterr().out
+
+    def test_samples_are_what_decides_the_scales(self, small_path: Path, tmp_path: Path) -> None:
+        scales = []
+        for factor in (1, 2):
+            path = tmp_path / f"{factor}.npz"
+            np.savez(path, ids=np.full((1, 2), factor))
+            model = onnx.load(small_path)
+            table = next(one for one in model.graph.initializer if one.name == "emb.weight")
+            table.CopyFrom(onnx.numpy_helper.from_array(np.arange(40, dtype=np.float32).reshape(10, 4), "emb.weight"))
+            onnx.save(model, tmp_path / "a.onnx")
+            mx.quantize(tmp_path / "a.onnx", tmp_path / "q.onnx", static=True, calibration=path)
+            stored = {
+                one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(tmp_path / "q.onnx").graph.initializer
+            }
+            scales.append(float(stored["y_scale"]))
+        assert scales[0] < scales[1]
+
+
+class TestReport:
+    def test_what_each_module_lost(self, small_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        target = tmp_path / "int8.onnx"
+        assert run("quantize", small_path, "-o", target, "--report", "--exclude", "module=emb", "--format", "json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert [one["key"] for one in document["excluded"]] == ["e"]
+        assert document["included"] is None
+        assert document["lineage"]["related"]
+        assert document["report"]["file"] == str(target)
+        jsonschema = pytest.importorskip("jsonschema")
+        schema = resources.files("modelexport.record") / "schema" / "quantization.schema.json"
+        jsonschema.validate(document, json.loads(schema.read_text()))
+        assert run("quantize", small_path, "-o", target, "--report") == 0
+        assert f"{target} against {small_path}" in capsys.readouterr().out
+
+
+class TestFiles:
+    def test_weights_beside_the_model(self, small_path: Path, tmp_path: Path) -> None:
+        spread = tmp_path / "spread"
+        spread.mkdir()
+        save_model(open_model(small_path), spread / "a.onnx", external_data=True, threshold=1)
+        shutil.copy(sidecar_path(small_path), spread / "a.hierarchy.json")
+        before = contents(spread)
+        assert "a.onnx.data" in before
+        for options in ({}, {"static": True}):
+            target = tmp_path / "int8.onnx"
+            mx.quantize(spread / "a.onnx", target, exclude="module=layers.1", **options)
+            assert mx.validate(target).ok
+            onnx.checker.check_model(target, full_check=False)
+        assert contents(spread) == before
+
+    def test_nothing_is_left_anywhere(
+        self, small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    ) -> None:
+        inner = tmp_path / "inner"
+        inner.mkdir()
+        monkeypatch.chdir(inner)
+        assert run("quantize", small_path, "-o", tmp_path / "out.onnx", "--static", "-q") == 0
+        assert list(inner.iterdir()) == []
+        assert capsys.readouterr() == ("", "")
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+            "out.hierarchy.json", "out.onnx", "small.hierarchy.json", "small.onnx",
+        ]  # fmt: skip
+
+    def test_a_quantizer_that_fails(self, small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from onnxruntime import quantization
+
+        def fail(*_: object, **__: object) -> None:
+            Path("litter").write_text("x")
+            raise ValueError("no")
+
+        monkeypatch.setattr(quantization, "quantize_dynamic", fail)
+        before = contents(tmp_path)
+        with pytest.raises(ToolFailed, match="int8 failed: no"):
+            mx.quantize(small_path, tmp_path / "out.onnx")
+        assert contents(tmp_path) == before
+
+
+def test_what_is_refused(small_path: Path, samples: Path, tmp_path: Path, capsys: Captured) -> None:
+    begin = ["quantize", small_path, "-o", tmp_path / "out.onnx"]
+    for arguments, message in (
+        (["--exclude", "op=MatMul & op=Add"], "the query selects nothing"),
+        (["--exclude", "class=Bloc"], "unknown class 'Bloc'"),
+        (["--include", "op=MatMul", "--exclude", "op=MatMul"], "nothing is left to quantize"),
+        (["--calibration", samples], "--static"),
+        (["--quant-format", "qdq"], "--static"),
+        (["--method", "entropy"], "--static"),
+        (["--activation-type", "int8"], "--static"),
+        (["--static", "--calibration", tmp_path / "no.npz"], "cannot read"),
+        (["--op-types", "Matmul"], "unknown operator"),
+    ):
+        assert message in refused(tmp_path, capsys, *begin, *arguments)
+    assert "is read here" in refused(tmp_path, capsys, "quantize", small_path, "-o", small_path)
+    with pytest.raises(UserError):
+        mx.quantize(small_path, tmp_path / "out.onnx", samples=0)
+    with pytest.raises(UserError):
+        mx.quantize(small_path, tmp_path / "out.onnx", weight_type="int9")
