@@ -32,19 +32,33 @@ class Live:
             self._place[item] = slot
 
     def _initial_order(self) -> list[int]:
-        """Sources come right before what first reads them: wherever a file lists them, they belong there."""
+        """Each node right before what first needs it, wherever the file lists it: so modules are close together."""
+        depths = self._depths()
         order: list[int] = []
         seen: set[int] = set()
-        for number, atom in enumerate(self.atoms):
-            if atom.is_source:
-                continue
-            for name in atom.reads:
-                maker = self._maker.get(name)
-                if maker is not None and self.atoms[maker].is_source and maker not in seen:
-                    seen.add(maker)
-                    order.append(maker)
-            order.append(number)
-        return [*order, *(number for number, atom in enumerate(self.atoms) if atom.is_source and number not in seen)]
+        ends = [number for number, atom in enumerate(self.atoms) if not any(map(self._readers.get, atom.makes))]
+        waiting = list(reversed(ends))
+        while waiting:
+            number = waiting[-1]
+            missing = [] if number in seen else self._unseen(number, seen)
+            seen.add(number)
+            if missing:  # what takes longest to make comes first, and what is soon made stays close to its reader
+                waiting += sorted(reversed(missing), key=depths.__getitem__)
+            else:
+                waiting.pop()
+                order.append(number)
+        return list(dict.fromkeys(order))
+
+    def _depths(self) -> list[int]:
+        found: list[int] = []
+        for atom in self.atoms:
+            makers = [self._maker[name] for name in atom.reads if name in self._maker]
+            found.append(1 + max((found[maker] for maker in makers if maker < len(found)), default=0))
+        return found
+
+    def _unseen(self, number: int, seen: Collection[int]) -> list[int]:
+        makers = (self._maker.get(name) for name in self.atoms[number].reads)
+        return [maker for maker in dict.fromkeys(makers) if maker is not None and maker not in seen]
 
     def holder(self, item: int) -> int:
         """The item that an item is part of by now."""

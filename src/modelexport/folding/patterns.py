@@ -17,7 +17,7 @@ from modelexport.record.hierarchy import ModuleCall
 Place = tuple[int, int]
 Row = tuple[int, tuple[Place, ...], tuple[bool, ...]]
 # Where a formal comes from, in the place of a number of an item; a slot that is left out.
-_FORMAL, _NOTHING = -1, (-2, 0)
+_FORMAL, NOTHING = -1, (-2, 0)
 
 
 @dataclass(eq=False)
@@ -132,7 +132,7 @@ class Regions:
 
 def _read(name: str, values: Mapping[str, Place], formals: dict[str, int]) -> Place:
     if not name:
-        return _NOTHING
+        return NOTHING
     if name in values:
         return values[name]
     return _FORMAL, formals.setdefault(name, len(formals))

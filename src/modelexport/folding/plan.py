@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from modelexport.folding.atoms import Atom
+from modelexport.folding.cores import core_of
 from modelexport.folding.live import Live
 from modelexport.folding.patterns import Function, Region, Regions, Row
 from modelexport.folding.regions import convex_part, is_convex
@@ -20,6 +21,9 @@ INTERLEAVED = "its nodes and those of other modules need each other's results"
 UNREAD = "nothing reads its results"
 ALONE = "it is called once"
 SMALL = "it is a single node"
+
+# Bodies of a class that another one is held against; a class with more of them has nothing that all have in common.
+_MOST_TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,10 @@ class _Candidate:
     members: list[int]
     region: Region
 
+    @property
+    def body(self) -> _Body:
+        return self.class_name, self.package, self.region.rows, self.region.contents
+
 
 @dataclass(eq=False)
 class _Planner:
@@ -108,11 +116,10 @@ class _Planner:
             self._lift_differing_constants(group)
         bodies: dict[_Body, list[_Candidate]] = {}
         for candidate in (one for group in groups.values() for one in group):
-            region = candidate.region
-            body = (candidate.class_name, candidate.package, region.rows, region.contents)
-            bodies.setdefault(body, []).append(candidate)
-        for body, candidates in bodies.items():
-            self._make_calls(body, candidates)
+            bodies.setdefault(candidate.body, []).append(candidate)
+        for candidates in sorted(bodies.values(), key=lambda one: len(one[0].region.items)):
+            self._find_core(candidates)
+            self._make_calls(candidates)
 
     def _candidate(self, branch: Branch) -> _Candidate | None:
         members = [*branch.own, *(item for below in branch.below for item in self.pending.pop(id(below)))]
@@ -160,27 +167,65 @@ class _Planner:
             left = [item for place, item in enumerate(region.items) if place not in differing]
             candidate.region = self.regions.region(region.call, left)
 
-    def _make_calls(self, body: _Body, candidates: list[_Candidate]) -> None:
-        name = body[0]
-        known = self.functions.get(body)
-        read = {candidate.region.values[value] for candidate in candidates for value in candidate.region.results}
-        if known is None and not read:
-            return [self._refuse(name, UNREAD) for _ in candidates][0]
-        function = known or self.functions.setdefault(body, Function(len(self.functions), name))
-        function.outputs += sorted(read.difference(function.outputs))
+    def _find_core(self, candidates: list[_Candidate]) -> None:
+        """Where another function of the class does most of what these do, they call it."""
+        first = candidates[0]
+        known = [one for one in self.functions.values() if one.class_name == first.class_name and one.calls]
+        for function in sorted(known, key=lambda one: -len(one.calls[0].items))[:_MOST_TRIED]:
+            core = core_of(function.calls[0], first.region)
+            if core is not None and first.body not in self.functions:
+                for candidate in candidates:
+                    self._call_core(function, candidate, core)
+                return
+
+    def _call_core(self, function: Function, candidate: _Candidate, core: list[int]) -> None:
+        region, pattern = candidate.region, function.calls[0]
+        inside = self.regions.region(region.call, [region.items[number] for number in core])
+        if (inside.rows, inside.contents) != (pattern.rows, pattern.contents):
+            return
+        if is_convex(self.live, inside.items):
+            self._add_outputs(function, [inside])
+            made = self._contract(function, inside)
+            gone = set(inside.items)
+            left = [item for item in region.items if item not in gone]
+            candidate.members = [made, *(item for item in candidate.members if item not in gone)]
+            self.pending[id(candidate.branch)] = candidate.members
+            candidate.region = self.regions.region(region.call, [*left, made])
+
+    def _make_calls(self, candidates: list[_Candidate]) -> None:
+        bodies: dict[_Body, list[_Candidate]] = {}
         for candidate in candidates:
-            self._make_call(function, candidate)
+            bodies.setdefault(candidate.body, []).append(candidate)
+        for body, alike in bodies.items():
+            name, regions = body[0], [candidate.region for candidate in alike]
+            if body not in self.functions and not any(region.results for region in regions):
+                for _ in alike:
+                    self._refuse(name, UNREAD)
+                continue
+            function = self.functions.setdefault(body, Function(len(self.functions), name))
+            self._add_outputs(function, regions)
+            for candidate in alike:
+                self._make_call(function, candidate)
+
+    def _add_outputs(self, function: Function, regions: Iterable[Region]) -> None:
+        read = {region.values[value] for region in regions for value in region.results}
+        function.outputs += sorted(read.difference(function.outputs))
 
     def _make_call(self, function: Function, candidate: _Candidate) -> None:
         region = candidate.region
         if not is_convex(self.live, region.items):  # others became calls since it was looked at
             return self._refuse(function.class_name, INTERLEAVED)
-        region.function = function
-        function.calls.append(region)
-        made = self.live.contract(region.items, region.formals)
-        self.regions.called[made] = region
-        left = [item for item in candidate.members if item not in set(region.items)]
+        made = self._contract(function, region)
+        inside = set(region.items)
+        left = [item for item in candidate.members if item not in inside]
         self.pending[id(candidate.branch)] = [made, *left]
         if left:
             weight = sum(self.live.weight[item] for item in left)
             self.outside[function.class_name] = self.outside.get(function.class_name, 0) + weight
+
+    def _contract(self, function: Function, region: Region) -> int:
+        region.function = function
+        function.calls.append(region)
+        made = self.live.contract(region.items, region.formals)
+        self.regions.called[made] = region
+        return made
