@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         UniversalHierarchyExporter,
         export_hf_model_with_semantics,
     )
+    from modelexport.api.flatten import FlattenResult, flatten
+    from modelexport.api.fold import FoldResult, fold
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
     from modelexport.api.query import query
@@ -48,6 +50,8 @@ _HOMES = {
     "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
+    "FlattenResult": "api.flatten",
+    "FoldResult": "api.fold",
     "Hierarchy": "record.hierarchy",
     "HierarchyExporter": "api.exporters",
     "ModelExportError": "errors",
@@ -73,6 +77,8 @@ _HOMES = {
     "compare": "api.reading",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
+    "flatten": "api.flatten",
+    "fold": "api.fold",
     "load": "api.reading",
     "profile": "api.profile",
     "query": "api.query",
@@ -90,6 +96,8 @@ __all__ = [
     "Difference",
     "Evidence",
     "ExportResult",
+    "FlattenResult",
+    "FoldResult",
     "Hierarchy",
     "HierarchyExporter",
     "ModelExportError",
@@ -114,6 +122,8 @@ __all__ = [
     "compare_strategies",
     "export",
     "export_hf_model_with_semantics",
+    "flatten",
+    "fold",
     "load",
     "profile",
     "query",

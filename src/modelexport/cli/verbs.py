@@ -18,6 +18,8 @@ _VERBS = {
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
     "compare": "Show how two files differ, module by module.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
+    "fold": "Make modules that repeat into ONNX functions, nested as the modules are.",
+    "flatten": "Put functions in the place of their calls: the way back from `fold`.",
     "strategies": "Judge a file by every strategy, side by side.",
 }
 

@@ -54,10 +54,10 @@ def names_inside(node: onnx.NodeProto) -> Iterator[str]:
             yield from names_inside(inner)
 
 
-def rename_captured(node: onnx.NodeProto, outer: Rename) -> None:
-    """Give other names to what the bodies of a node read from outside."""
+def rename_captured(node: onnx.NodeProto, outer: Rename, inner: Rename = str) -> None:
+    """Give other names to what the bodies of a node read from outside, and to what is inside of them."""
     for body in bodies_of(node):
-        _rename(body, {}, outer, lambda name: name)
+        _rename(body, {}, outer, inner)
 
 
 def plain_bodies(node: onnx.NodeProto) -> None:

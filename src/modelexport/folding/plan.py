@@ -214,7 +214,8 @@ class _Planner:
     def _make_call(self, function: Function, candidate: _Candidate) -> None:
         region = candidate.region
         if not is_convex(self.live, region.items):  # others became calls since it was looked at
-            return self._refuse(function.class_name, INTERLEAVED)
+            self._refuse(function.class_name, INTERLEAVED)
+            return
         made = self._contract(function, region)
         inside = set(region.items)
         left = [item for item in candidate.members if item not in inside]

@@ -39,9 +39,7 @@ def _entered(live: Live, window: Sequence[int], inside: Collection[int]) -> dict
     found: dict[int, int] = {}
     for item in window:
         here = item in inside
-        counts = [
-            found[before] + (here and before not in inside) for before in live.before(item) if before in found
-        ]
+        counts = [found[before] + (here and before not in inside) for before in live.before(item) if before in found]
         if here or counts:
             found[item] = max(counts, default=0)
     return found

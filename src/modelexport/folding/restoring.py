@@ -38,7 +38,7 @@ def flat_nodes(model: onnx.ModelProto, recipe: Recipe) -> list[onnx.NodeProto]:
     )
     unfolded = list(unfolding.nodes(model.graph.node))
     order = recipe.order or range(len(unfolded))
-    places = {place: node for place, node in zip(order, unfolded, strict=True)}
+    places = dict(zip(order, unfolded, strict=True))
     if len(places) != len(unfolded) or (places and (min(places) != 0 or max(places) != len(unfolded) - 1)):
         raise ValueError("two nodes have one place")
     found = [places[place] for place in range(len(places))]

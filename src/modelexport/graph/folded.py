@@ -17,7 +17,7 @@ def is_folded(model: onnx.ModelProto) -> bool:
 
 
 def ensure_flat(model: onnx.ModelProto, subject: str) -> None:
-    """Raise UserError for a folded model, for verbs that work on the nodes themselves. `subject` is what it is called."""
+    """Raise UserError for a folded model, where the nodes themselves are needed. `subject` is what it is called."""
     if is_folded(model):
         raise UserError(
             f"{subject} is folded: its modules are functions, and the nodes of several of them are one",
