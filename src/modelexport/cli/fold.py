@@ -30,8 +30,8 @@ def fold(model: Path, output: Path, classes: tuple[str, ...], form: str, speech:
     modelexport fold bert.onnx -o folded.onnx
     modelexport fold bert.onnx -o folded.onnx --class BertLayer --class BertAttention
 
-    Modules that do the same share one function; their weights are its inputs. The folded file runs as the flat one does,
-    and `modelexport flatten` makes it exactly what it was.
+    Modules that do the same share one function; their weights are its inputs. The folded file runs as the flat one
+    does, and `modelexport flatten` makes it exactly what it was.
     """
     from modelexport.api.fold import fold as fold_file
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import onnx
 
-from modelexport.folding.plan import Plan
 from modelexport.folding.patterns import Function, Region, Regions
+from modelexport.folding.plan import Plan
 from modelexport.graph.folded import FOLDED_DOMAIN
 from modelexport.graph.index import MAIN, bodies, node_key, walk_nodes
 from modelexport.graph.order import in_order

@@ -42,6 +42,7 @@ class _Builder:
         taken = Names(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
         self._names = {one.number: taken.free(identifier(one.class_name)) for one in plan.functions}
         self._versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+        self._weights = {tensor.name for tensor in model.graph.initializer}
         self._types = {value.name: value for value in model.graph.value_info}
 
     def built(self) -> Built:
@@ -85,7 +86,7 @@ class _Builder:
 
     def _function(self, function: Function) -> onnx.FunctionProto:
         region = function.calls[0]
-        inside = self._names_inside(region)
+        inside = self._names_inside(function)
         nodes = list(self._nodes(function, inside))
         made = onnx.FunctionProto(
             name=self._names[function.number],
@@ -98,12 +99,23 @@ class _Builder:
         made.value_info.extend(self._types_inside(function, inside))
         return made
 
-    def _names_inside(self, region: Region) -> dict[str, str]:
+    def _names_inside(self, function: Function) -> dict[str, str]:
         """By the names that values have in the first call: those that they have in the function."""
+        region = function.calls[0]
         atoms = [self._regions.atom(item) for item in region.items]
         names = Names(name for atom in atoms if atom is not None for name in names_inside(atom.proto))
         made = (name for item in region.items for name in self._regions.makes(item) if name)
-        return {name: names.free(relative(name, region.call)) for name in (*region.formals, *made)}
+        found = {name: self._given(function, place) for place, name in enumerate(region.formals)}
+        found.update({name: relative(name, region.call) for name in made})
+        return {name: names.free(inside) for name, inside in found.items()}
+
+    def _given(self, function: Function, place: int) -> str:
+        """What a function is given is called as it is in all calls, or as it is in the module, or by what it is."""
+        name = function.calls[0].formals[place]
+        inside = relative(name, function.calls[0].call)
+        if inside != name or (len(function.calls) > 1 and all(call.formals[place] == name for call in function.calls)):
+            return inside
+        return "weight" if name in self._weights else "input"
 
     def _nodes(self, function: Function, inside: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
         region = function.calls[0]
@@ -112,7 +124,8 @@ class _Builder:
             if item in self._regions.called:
                 below = self._regions.called[item]
                 node = self._call(below, inside)
-                node.name = names.free(relative(str(below.call), region.call))
+                core = below.call == region.call  # what a smaller body of the class does
+                node.name = names.free(node.op_type if core else relative(str(below.call), region.call))
             else:
                 protos = [self._regions.atom_at(call, number).proto for call in function.calls]
                 node = _shared(protos)

@@ -76,8 +76,9 @@ def _ensure_folded(plan: Plan, provenance: Provenance, classes: Collection[str])
             root = provenance.hierarchy.modules.get("")
             if root is not None and root.class_name == name:
                 reasons = ["it is the model itself"]
+            why = "; ".join(reasons) or "it has no nodes in the main graph"
             raise UserError(
-                f"no {name} can become a function: {'; '.join(reasons) or 'it has no nodes of its own in the main graph'}",
+                f"no {name} can become a function: {why}",
                 "`modelexport analyze` shows which nodes it has. Leave it out, or fold another class.",
             )
 

@@ -43,7 +43,8 @@ class Live:
             missing = [] if number in seen else self._unseen(number, seen)
             seen.add(number)
             if missing:  # what takes longest to make comes first, and what is soon made stays close to its reader
-                waiting += sorted(reversed(missing), key=depths.__getitem__)
+                missing.sort(key=depths.__getitem__, reverse=True)
+                waiting += reversed(missing)
             else:
                 waiting.pop()
                 order.append(number)

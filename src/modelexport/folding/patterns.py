@@ -1,8 +1,8 @@
 """What a region does, so that regions that do the same can be told.
 
-A place in a region is the number of an item and the number of one of its results. Two regions are of one pattern if their
-items are of the same kinds, in the same order, and read from the same places. What they read from outside is a list of
-formals: a value that is read twice is one formal.
+A place in a region is the number of an item and the number of one of its results. Two regions are of one pattern if
+their items are of the same kinds, in the same order, and read from the same places. What they read from outside is a
+list of formals: a value that is read twice is one formal.
 """
 
 from __future__ import annotations
