@@ -60,8 +60,10 @@ def _inlined(opened: OpenedFile, target: Path, note: str) -> FlattenResult:
     record = _record(opened)
     before = len(opened.graph.nodes)
     if not opened.file.proto.functions:
-        files = _written(opened.file, record, target)
-        return FlattenResult(target, files, record, Flattening(before, before, True, note=note))
+        stored = record and opened.record
+        return FlattenResult(
+            target, _written(opened.file, stored, target), stored, Flattening(before, before, True, note=note)
+        )
     inlining = inline_functions(opened.file.proto, record)
     file = replace(opened.file, proto=inlining.model)
     flattening = Flattening(before, len(file.graph.nodes), False, inlining.inlined, inlining.kept, note)

@@ -30,6 +30,7 @@ from modelexport.graph.soundness import ensure_sound
 from modelexport.record.document import write_document
 from modelexport.record.folding import Folding
 from modelexport.record.outline import Outline
+from modelexport.record.packed import pack
 from modelexport.record.packed_outline import unpack_outline
 from modelexport.record.provenance import Provenance
 
@@ -56,9 +57,11 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     ensure_flat(opened.file.proto, str(source))
     ensure_sound(opened.file.proto, opened.graph, str(source))
     model = opened.file.proto
-    inside = read_record(model) is not None
-    folded = fold_model(model, opened.subject.provenance, tuple(dict.fromkeys(classes)), str(source), inside=inside)
-    if folded.recipe is not None:
+    beside = pack(opened.record) if read_record(model) is None else ""
+    folded = fold_model(model, opened.subject.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
+    if folded.recipe is None:
+        folded = replace(folded, provenance=opened.record)
+    else:
         _write_record(opened, folded)
         write_recipe(folded.model, folded.recipe)
     file = replace(opened.file, proto=folded.model)

@@ -53,11 +53,21 @@ def _atom(node: onnx.NodeProto, place: int, kinds: dict[bytes, int]) -> Atom:
     plain = _plain(node, bodies=bodies)
     content = 0
     if node.op_type == "Constant" and not reads and len(node.output) == 1:
+        tensor = tensor_of(plain)
+        if tensor is not None:
+            tensor.ClearField("name")
         content = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
         plain.ClearField("attribute")
     kind = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
     large = bodies and node.ByteSize() > _LARGEST_BODIES
     return Atom(node, place, reads, tuple(node.output), kind, content, large)
+
+
+def tensor_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """What a Constant holds; its name says nothing."""
+    if node.op_type != "Constant" or len(node.attribute) != 1 or node.attribute[0].type != onnx.AttributeProto.TENSOR:
+        return None
+    return node.attribute[0].t
 
 
 def _plain(node: onnx.NodeProto, *, bodies: bool) -> onnx.NodeProto:

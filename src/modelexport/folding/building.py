@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from modelexport.folding.atoms import tensor_of
 from modelexport.folding.bodies import names_inside, rename_captured
 from modelexport.folding.naming import Names, identifier, relative
 from modelexport.folding.patterns import Function, Region
@@ -166,6 +167,9 @@ def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     kept = [one for one in shared.metadata_props if (one.key, one.value) in common and not one.key.startswith(PREFIX)]
     del shared.metadata_props[:]
     shared.metadata_props.extend(kept)
+    held = [one for one in map(tensor_of, nodes) if one is not None]
+    if len({one.name for one in held}) > 1:
+        shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
         shared.ClearField("doc_string")
     return shared

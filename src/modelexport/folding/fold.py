@@ -17,7 +17,6 @@ from modelexport.folding.recording import recorded
 from modelexport.graph.folded import ensure_flat
 from modelexport.graph.index import index_model
 from modelexport.record.folding import FoldedFunction, Folding, Unfolded
-from modelexport.record.packed import pack
 from modelexport.record.provenance import Provenance
 
 
@@ -36,12 +35,12 @@ class Folded:
 
 
 def fold_model(
-    model: onnx.ModelProto, provenance: Provenance, classes: Collection[str], subject: str, *, inside: bool
+    model: onnx.ModelProto, provenance: Provenance, classes: Collection[str], subject: str, beside: str = ""
 ) -> Folded:
     """Modules as functions; `model` is left as it is.
 
     subject  what the model is called in messages
-    inside   whether the model itself carries its record
+    beside   the packed record of a model that does not carry it
     """
     ensure_flat(model, subject)
     _ensure_known(provenance, classes)
@@ -53,8 +52,7 @@ def fold_model(
     if not plan.functions:
         return Folded(built.model, provenance, folding, frozenset(), None)
     record, keys = folded_record(provenance, plan, built.names, built.model, folded.fingerprint)
-    packed = "" if inside else pack(provenance)
-    recipe = recorded(model, built.model, plan, folded.fingerprint, packed)
+    recipe = recorded(model, built.model, plan, folded.fingerprint, beside)
     return Folded(built.model, record, folding, keys, recipe)
 
 

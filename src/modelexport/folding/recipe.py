@@ -26,10 +26,14 @@ ABSENT = -1
 
 @dataclass(frozen=True)
 class Loose:
-    """What says nothing about what a node does. Numbers are those of texts; ABSENT for a field that is not there."""
+    """What says nothing about what a node does. Numbers are those of texts; ABSENT for a field that is not there.
+
+    tensor  the name of the tensor that a Constant holds
+    """
 
     name: int = ABSENT
     doc_string: int = ABSENT
+    tensor: int = ABSENT
     metadata: tuple[tuple[int, int], ...] = ()
 
 
@@ -113,6 +117,7 @@ def _document(recipe: Recipe) -> dict[str, Any]:
         "values": _steps(recipe.values),
         "names": _steps(node.name for node in recipe.nodes),
         "docs": [node.doc_string for node in recipe.nodes],
+        "tensors": [node.tensor for node in recipe.nodes],
         "metadata": _steps(columns),
         "metadata_table": [[number for pair in entry for number in pair] for entry in metadata],
         "order": _steps(recipe.order),
@@ -126,7 +131,8 @@ def _document(recipe: Recipe) -> dict[str, Any]:
 
 def _recipe(document: dict[str, Any]) -> Recipe:
     table = [tuple(zip(row[::2], row[1::2], strict=True)) for row in document["metadata_table"]]
-    nodes = zip(_sums(document["names"]), document["docs"], _sums(document["metadata"]), strict=True)
+    places = [table[place] for place in _sums(document["metadata"])]
+    nodes = zip(_sums(document["names"]), document["docs"], document["tensors"], places, strict=True)
     types = zip(_sums(document["type_places"]), _sums(document["type_names"]), document["type_rests"], strict=True)
     return Recipe(
         graph=document["graph"],
@@ -135,7 +141,7 @@ def _recipe(document: dict[str, Any]) -> Recipe:
         record=document["record"],
         texts=tuple(document["texts"]),
         values=_sums(document["values"]),
-        nodes=tuple(Loose(name, doc, table[place]) for name, doc, place in nodes),
+        nodes=tuple(Loose(*node) for node in nodes),
         order=_sums(document["order"]),
         explicit={place: _bytes(node) for place, node in document["explicit"]},
         types=tuple(Type(place, name, rest) for place, name, rest in types),

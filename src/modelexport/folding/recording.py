@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from modelexport.errors import ModelExportError
-from modelexport.folding.atoms import Atom
+from modelexport.folding.atoms import Atom, tensor_of
 from modelexport.folding.patterns import Region
 from modelexport.folding.plan import Plan, hidden_values
 from modelexport.folding.recipe import ABSENT, Loose, Recipe, Type
@@ -79,9 +79,11 @@ class _Writer:
 
     def _loose(self, atom: Atom) -> Loose:
         node = atom.proto
+        tensor = tensor_of(node)
         return Loose(
             self._text(node.name) if node.HasField("name") else ABSENT,
             self._text(node.doc_string) if node.HasField("doc_string") else ABSENT,
+            self._text(tensor.name) if tensor is not None and tensor.HasField("name") else ABSENT,
             tuple((self._text(entry.key), self._text(entry.value)) for entry in node.metadata_props),
         )
 

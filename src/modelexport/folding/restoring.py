@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from modelexport.folding.atoms import tensor_of
 from modelexport.folding.bodies import rename_captured
 from modelexport.folding.recipe import ABSENT, Loose, Recipe
 from modelexport.graph.folded import FOLDED_DOMAIN
@@ -93,6 +94,11 @@ class _Unfolding:
             made.ClearField(field_name)
             if number != ABSENT:
                 setattr(made, field_name, texts[number])
+        tensor = tensor_of(made)
+        if tensor is not None:
+            tensor.ClearField("name")
+            if loose.tensor != ABSENT:
+                tensor.name = texts[loose.tensor]
         del made.metadata_props[:]
         for key, value in loose.metadata:
             made.metadata_props.add(key=texts[key], value=texts[value])

@@ -122,10 +122,9 @@ class Court:
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         heard = self._testimonies[node.key]
-        if self._is_inside(node, owners, heard.truth):
-            return Verdict.PROVED, "", heard.truth
-        if owners & heard.truth:
-            return self._completed(node, owners, heard)
+        inside = self._is_inside(node, owners, heard.truth)
+        if inside or owners & heard.truth:
+            return (Verdict.PROVED, "", heard.truth) if inside else self._completed(node, owners, heard)
         if self._is_hooks_work(owners, heard.truth):
             return Verdict.NOT_PROVABLE, "a hook did it: it is its module's work, and its caller's", heard.truth
         if heard.new and heard.makers:
