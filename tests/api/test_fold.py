@@ -42,7 +42,7 @@ def test_real_exports_come_back_bit_by_bit(exports: Exports, tmp_path: Path, nam
 
 def test_a_node_of_a_function_belongs_to_all_who_call_it(folded: Path) -> None:
     record = mx.load(folded)
-    inside = record.attribution("pkg.modelexport.modules::Linear|fc/mul")
+    inside = record.attribution("pkg.modelexport.modules::Linear|mul")
     assert inside.modules == ("layers.0.fc", "layers.1.fc", "layers.2.fc")
     assert inside.module == ""
     call = record.attribution("/layers.1/out")
@@ -55,7 +55,7 @@ def test_queries_find_shared_nodes_and_calls(folded: Path) -> None:
     found = {entry.op_type for entry in mx.query(folded, "module=layers.2.**")}
     assert found == {"Layer", "Linear", "Mul", "Add", "Constant"}
     assert mx.validate(folded, check_consistency=True).findings == ()
-    assert mx.analyze(folded).matches_record
+    assert mx.analyze(folded).file.matches_record
 
 
 def test_a_folded_file_is_refused_where_a_flat_one_is_needed(folded: Path, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from modelexport.graph.embed import (
     write_node_keys,
 )
 from modelexport.graph.folded import ensure_flat
-from modelexport.graph.index import index_model
 from modelexport.graph.outline import outlined
 from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.graph.sketch import sketches_of
@@ -88,6 +87,6 @@ def _outline(opened: OpenedFile, folded: Folded) -> Outline | None:
         known = unpack_outline(packed, opened.record).sketches
     except RecordUnreadable:
         return None
-    graph = index_model(folded.model)
+    graph = folded.graph
     constants = sketches_of(replace(opened.file, proto=folded.model))
     return outlined(graph, lambda name: known.get(name) if name in graph.initializers else constants(name))

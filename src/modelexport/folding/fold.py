@@ -15,7 +15,7 @@ from modelexport.folding.plan import Plan, plan_folding
 from modelexport.folding.recipe import Recipe
 from modelexport.folding.recording import recorded
 from modelexport.graph.folded import ensure_flat
-from modelexport.graph.index import index_model
+from modelexport.graph.index import Graph, index_model, walk_nodes
 from modelexport.record.folding import FoldedFunction, Folding, Unfolded
 from modelexport.record.provenance import Provenance
 
@@ -23,11 +23,13 @@ from modelexport.record.provenance import Provenance
 @dataclass(frozen=True, eq=False)
 class Folded:
     """
+    graph   the index of the model
     keys    of the nodes that are in the folded graph and were not in the flat one
     recipe  None if nothing was folded
     """
 
     model: onnx.ModelProto
+    graph: Graph
     provenance: Provenance
     folding: Folding
     keys: frozenset[str]
@@ -48,12 +50,12 @@ def fold_model(
     _ensure_folded(plan, provenance, classes)
     built = build(model, plan)
     folded = index_model(built.model)
-    folding = _folding(plan, built.names, len(index_model(model).nodes), len(folded.nodes))
+    folding = _folding(plan, built.names, sum(1 for _ in walk_nodes(model)), len(folded.nodes))
     if not plan.functions:
-        return Folded(built.model, provenance, folding, frozenset(), None)
+        return Folded(built.model, folded, provenance, folding, frozenset(), None)
     record, keys = folded_record(provenance, plan, built.names, built.model, folded.fingerprint)
     recipe = recorded(model, built.model, plan, folded.fingerprint, beside)
-    return Folded(built.model, record, folding, keys, recipe)
+    return Folded(built.model, folded, record, folding, keys, recipe)
 
 
 def _ensure_known(provenance: Provenance, classes: Collection[str]) -> None:

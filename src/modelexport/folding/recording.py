@@ -9,7 +9,7 @@ from modelexport.folding.atoms import Atom, tensor_of
 from modelexport.folding.patterns import Region
 from modelexport.folding.plan import Plan, hidden_values
 from modelexport.folding.recipe import ABSENT, Loose, Recipe, Type
-from modelexport.folding.restoring import digest, flat_nodes, restored
+from modelexport.folding.restoring import assembled, digest, flat_nodes
 
 
 def recorded(flat: onnx.ModelProto, folded: onnx.ModelProto, plan: Plan, fingerprint: str, record: str) -> Recipe:
@@ -19,13 +19,12 @@ def recorded(flat: onnx.ModelProto, folded: onnx.ModelProto, plan: Plan, fingerp
     record       packed; for a model that does not have it inside
     """
     recipe = _Writer(flat, plan).recipe(fingerprint, record)
-    explicit = {
-        place: before.SerializeToString(deterministic=True)
-        for place, (before, after) in enumerate(zip(flat.graph.node, flat_nodes(folded, recipe), strict=True))
-        if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True)
-    }
-    recipe.explicit.update(explicit)
-    if digest(restored(folded, recipe).graph) != recipe.flat:
+    nodes = flat_nodes(folded, recipe)
+    for place, (before, after) in enumerate(zip(flat.graph.node, nodes, strict=True)):
+        if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True):
+            recipe.explicit[place] = before.SerializeToString(deterministic=True)
+            nodes[place] = before
+    if digest(assembled(folded, recipe, nodes).graph) != recipe.flat:
         raise ModelExportError("the folded graph does not unfold to the one that it was made of; nothing was written")
     return recipe
 

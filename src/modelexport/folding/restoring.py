@@ -16,11 +16,15 @@ from modelexport.graph.folded import FOLDED_DOMAIN
 
 def restored(model: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
     """The flat model. Raises ValueError or LookupError if the recipe is not for this model."""
+    return assembled(model, recipe, flat_nodes(model, recipe))
+
+
+def assembled(model: onnx.ModelProto, recipe: Recipe, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
+    """The flat model with these nodes."""
     flat = onnx.ModelProto.FromString(recipe.header)
     flat.functions.extend(function for function in model.functions if function.domain != FOLDED_DOMAIN)
     graph = flat.graph
     graph.CopyFrom(model.graph)
-    nodes = flat_nodes(model, recipe)
     del graph.node[:]
     graph.node.extend(nodes)
     types = list(_merged(model.graph.value_info, recipe))
