@@ -201,6 +201,8 @@ def test_importing_the_package_is_light() -> None:
         "verify --help",
         "run-tool --help",
         "profile --help",
+        "fold --help",
+        "flatten",
         "relink",
         "analyze",
         "validate",
@@ -210,7 +212,14 @@ def test_importing_the_package_is_light() -> None:
 )
 def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     name, *rest = verb.split()
-    files = [str(onnx_file)] * {"analyze": 1, "validate": 1, "compare": 2, "query": 1, "relink": 2}.get(name, 0)
+    files = [str(onnx_file)] * {
+        "analyze": 1,
+        "validate": 1,
+        "compare": 2,
+        "query": 1,
+        "relink": 2,
+        "flatten": 1,
+    }.get(name, 0)
     imported = _imported_by("-m", "modelexport", name, *files, *rest)
     assert PACKAGE in imported
     assert sorted(imported & SLOW) == []

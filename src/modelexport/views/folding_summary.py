@@ -38,8 +38,8 @@ def folding_lines(files: Sequence[Path], folding: Folding, *, verbose: bool = Fa
     for name, count in folding.outside.items():
         told = f"{counted(count, 'node')} of {name} stayed outside of its function: others read them before it is done"
         yield plain(f"note: {told}", "yellow")
-    for one in folding.unfolded if verbose else ():
-        yield plain(f"{one.class_name}: {counted(one.calls, 'call')} not folded: {one.reason}", "dim")
+    for left in folding.unfolded if verbose else ():
+        yield plain(f"{left.class_name}: {counted(left.calls, 'call')} not folded: {left.reason}", "dim")
 
 
 def flattening_lines(files: Sequence[Path], flattening: Flattening) -> Iterator[RenderableType]:
