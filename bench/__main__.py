@@ -12,6 +12,7 @@ from bench import (
     export_overhead,
     flops,
     extracted,
+    folded,
     profiled,
     quantized,
     record_size,
@@ -40,6 +41,7 @@ MEASUREMENTS = {
     "flops": flops.measure,
     "extracted": extracted.measure,
     "selected": selected.measure,
+    "folded": folded.measure,
 }
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         export_hf_model_with_semantics,
     )
     from modelexport.api.extract import extract
+    from modelexport.api.flatten import FlattenResult, flatten
+    from modelexport.api.fold import FoldResult, fold
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
     from modelexport.api.quantize import QuantizeResult, quantize
@@ -59,6 +61,8 @@ _HOMES = {
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
     "Extraction": "record.extraction",
+    "FlattenResult": "api.flatten",
+    "FoldResult": "api.fold",
     "Hierarchy": "record.hierarchy",
     "HierarchyExporter": "api.exporters",
     "ModelExportError": "errors",
@@ -90,6 +94,8 @@ _HOMES = {
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
     "extract": "api.extract",
+    "flatten": "api.flatten",
+    "fold": "api.fold",
     "load": "api.reading",
     "profile": "api.profile",
     "quantize": "api.quantize",
@@ -113,6 +119,8 @@ __all__ = [
     "Evidence",
     "ExportResult",
     "Extraction",
+    "FlattenResult",
+    "FoldResult",
     "Hierarchy",
     "HierarchyExporter",
     "ModelExportError",
@@ -142,6 +150,8 @@ __all__ = [
     "export",
     "export_hf_model_with_semantics",
     "extract",
+    "flatten",
+    "fold",
     "load",
     "profile",
     "quantize",

@@ -18,10 +18,12 @@ from tests.verifying import VERIFICATIONS
 from modelexport.api.reading import analyze
 from modelexport.record.document import to_document
 from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
+from modelexport.record.folding import Flattening, FoldedFunction, Folding, Unfolded
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.profile import Profile
 from modelexport.record.verification import Verification
 from modelexport.views.as_json import analysis_json
+from modelexport.views.folding_summary import flattening_json, folding_json
 from modelexport.views.lineage_summary import LineageSummary, lineage_json
 from modelexport.views.profile_data import profile_json
 from modelexport.views.verification_json import verification_json
@@ -115,3 +117,32 @@ def test_profiles_conform(found: Profile) -> None:
     text = profile_json(found)
     assert text.isascii()
     jsonschema.validate(json.loads(text), schema("profile"))
+
+
+_FOLDINGS = st.builds(
+    Folding,
+    st.integers(0, 99),
+    st.integers(0, 99),
+    st.lists(
+        st.builds(FoldedFunction, st.text(), st.text(), st.integers(1, 9), st.integers(1, 9), st.tuples(st.text())),
+        max_size=2,
+    ).map(tuple),
+    st.lists(st.builds(Unfolded, st.text(), st.integers(1, 9), st.text()), max_size=2).map(tuple),
+    st.dictionaries(st.text(), st.integers(1, 9), max_size=2),
+)
+_FLATTENINGS = st.builds(
+    Flattening,
+    st.integers(0, 99),
+    st.integers(0, 99),
+    st.booleans(),
+    st.lists(st.text(), max_size=2).map(tuple),
+    st.dictionaries(st.text(), st.text(), max_size=2),
+    st.text(),
+)
+
+
+@given(_FOLDINGS, _FLATTENINGS)
+def test_foldings_conform(folding: Folding, flattening: Flattening) -> None:
+    for text in (folding_json([Path("a.onnx")], folding), flattening_json([], flattening)):
+        assert text.isascii()
+        jsonschema.validate(json.loads(text), schema("folding"))

@@ -25,6 +25,8 @@ _VERBS = {
     "compare": "Count how two files differ, module by module.",
     "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
+    "fold": "Make modules that repeat into ONNX functions, nested as the modules are.",
+    "flatten": "Put functions in the place of their calls: the way back from `fold`.",
     "strategies": "Judge a file by every strategy, side by side.",
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
@@ -87,9 +87,22 @@ def embed(
     else:
         _clear_node_keys(model)
     if options.level is not Level.NONE:
-        _add(model, [(RECORD_KEY, pack(provenance))])
-        if outline is not None:
-            _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
+        embed_record(model, provenance, outline)
+
+
+def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outline | None = None) -> None:
+    """Write the record into the model, in the place of all that is there of an earlier one; nodes are left alone."""
+    _drop(model, (PREFIX,), ())
+    _add(model, [(RECORD_KEY, pack(provenance))])
+    if outline is not None:
+        _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
+
+
+def level_of(model: onnx.ModelProto) -> Level:
+    """How much of its record a model carries."""
+    if any(read_node_keys(node) for _, node in walk_nodes(model)):
+        return Level.FULL
+    return Level.NONE if read_record(model) is None else Level.LEAN
 
 
 def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> dict[str, str]:
@@ -140,10 +153,12 @@ def _unused(name: str, numbers: dict[str, int]) -> str:
     return candidate
 
 
-def write_node_keys(model: onnx.ModelProto, provenance: Provenance) -> None:
-    """Put the keys of every node right, whatever they say now."""
+def write_node_keys(model: onnx.ModelProto, provenance: Provenance, only: Collection[str] | None = None) -> None:
+    """Put the keys of every node right, whatever they say now. `only`: of these nodes, by their keys."""
     keys_of = cache(partial(node_keys, provenance))
     for key, node in walk_nodes(model):
+        if only is not None and key not in only:
+            continue
         _drop(node, (PREFIX,), ())
         entry = provenance.nodes.get(key)
         if entry is not None:

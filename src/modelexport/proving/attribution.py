@@ -122,8 +122,9 @@ class Court:
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         heard = self._testimonies[node.key]
-        if owners & heard.truth:
-            return self._completed(node, owners, heard)
+        inside = self._is_inside(node, owners, heard.truth)
+        if inside or owners & heard.truth:
+            return (Verdict.PROVED, "", heard.truth) if inside else self._completed(node, owners, heard)
         if self._is_hooks_work(owners, heard.truth):
             return Verdict.NOT_PROVABLE, "a hook did it: it is its module's work, and its caller's", heard.truth
         if heard.new and heard.makers:
@@ -131,6 +132,12 @@ class Court:
                 return Verdict.NOT_PROVABLE, "hands on what another module made", heard.makers
             return Verdict.CONTRADICTED, "another module issued its value", heard.makers
         return self._enclosed(node, owners, heard)
+
+    def _is_inside(self, node: Node, owners: Frontier, truth: Frontier) -> bool:
+        """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
+        if f"{node.domain}::{node.op_type}" not in self._graph.yields:
+            return False
+        return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in truth)
 
     def _is_hooks_work(self, owners: Frontier, truth: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""

@@ -32,10 +32,11 @@ def squeeze(document: Any) -> str:
     return base64.b85encode(bz2.compress(text)).decode("ascii")
 
 
-def unsqueeze(text: str) -> Any:
-    """Raises ValueError or OSError for what `squeeze` did not write."""
+def unsqueeze(text: str, largest: int | None = None) -> Any:
+    """Raises ValueError or OSError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
+    largest = largest or _LARGEST
     inflater = bz2.BZ2Decompressor()
-    found = inflater.decompress(base64.b85decode(text), _LARGEST)
+    found = inflater.decompress(base64.b85decode(text), largest)
     if not inflater.eof:
-        raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {_LARGEST} bytes")
+        raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {largest} bytes")
     return json.loads(found)

@@ -1,0 +1,107 @@
+"""Names inside the graphs that control flow nodes hold: which come from outside, and how to give them others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import onnx
+
+Rename = Callable[[str], str]
+
+
+def has_bodies(node: onnx.NodeProto) -> bool:
+    return any(True for _ in bodies_of(node))
+
+
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Names that the bodies of a node read from outside of it, in the order in which they first occur."""
+    found: dict[str, None] = {}
+    for body in bodies_of(node):
+        for name in _free(body, frozenset()):
+            found.setdefault(name)
+    return tuple(found)
+
+
+def _free(graph: onnx.GraphProto, known: frozenset[str]) -> Iterator[str]:
+    inside = known | frozenset(declared(graph))
+    for node in graph.node:
+        yield from (name for name in node.input if name and name not in inside)
+        for body in bodies_of(node):
+            yield from _free(body, inside)
+    yield from (value.name for value in graph.output if value.name not in inside)
+
+
+def declared(graph: onnx.GraphProto) -> Iterator[str]:
+    """Names that a graph gives to values of its own."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    yield from (name for node in graph.node for name in node.output if name)
+
+
+def names_inside(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that the bodies of a node give to their own values, however deep."""
+    for body in bodies_of(node):
+        yield from declared(body)
+        for inner in body.node:
+            yield from names_inside(inner)
+
+
+def rename_captured(node: onnx.NodeProto, outer: Rename, inner: Rename = str) -> None:
+    """Give other names to what the bodies of a node read from outside, and to what is inside of them."""
+    for body in bodies_of(node):
+        _rename(body, {}, outer, inner)
+
+
+def plain_bodies(node: onnx.NodeProto) -> None:
+    """Take from the bodies of a node all that does not say what they do: names, metadata, documentation."""
+    outside = {name: f"<{number}" for number, name in enumerate(captured(node))}
+    inside: dict[str, str] = {}
+
+    def inner(name: str) -> str:
+        return inside.setdefault(name, f">{len(inside)}")
+
+    for body in bodies_of(node):
+        _rename(body, {}, outside.__getitem__, inner)
+        _make_plain(body)
+
+
+def _rename(graph: onnx.GraphProto, known: Mapping[str, str], outer: Rename, inner: Rename) -> None:
+    names = {**known, **{name: inner(name) for name in declared(graph)}}
+
+    def named(name: str) -> str:
+        return names[name] if name in names else outer(name) if name else name
+
+    for value in (*graph.input, *graph.output):
+        value.name = named(value.name)
+    for value in graph.value_info:
+        value.name = names.get(value.name, value.name)
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        tensor.name = named(tensor.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
+    for node in graph.node:
+        node.input[:] = map(named, node.input)
+        node.output[:] = map(named, node.output)
+        for body in bodies_of(node):
+            _rename(body, names, outer, inner)
+
+
+def _make_plain(graph: onnx.GraphProto) -> None:
+    for field in ("name", "doc_string", "metadata_props", "value_info"):
+        graph.ClearField(field)
+    for value in (*graph.input, *graph.output):
+        value.ClearField("doc_string")
+        value.ClearField("metadata_props")
+    for node in graph.node:
+        for field in ("name", "doc_string", "metadata_props"):
+            node.ClearField(field)
+        for body in bodies_of(node):
+            _make_plain(body)

@@ -1,0 +1,188 @@
+"""A planned folding as an ONNX model: functions, their calls, and a main graph without what went into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from modelexport.folding.atoms import tensor_of
+from modelexport.folding.bodies import names_inside, rename_captured
+from modelexport.folding.naming import Names, identifier, relative
+from modelexport.folding.patterns import Function, Region
+from modelexport.folding.plan import Plan, hidden_values
+from modelexport.graph.embed import PREFIX
+from modelexport.graph.folded import FOLDED_DOMAIN
+
+# Functions have had types of their values, and metadata on their nodes, since this version of the format.
+_IR_WITH_FUNCTION_TYPES = 10
+_OPSET = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """
+    names  of the functions, by their number
+    """
+
+    model: onnx.ModelProto
+    names: Mapping[int, str]
+
+
+def build(model: onnx.ModelProto, plan: Plan) -> Built:
+    """The folded model; `model` is left as it is. Weights stay where they are."""
+    return _Builder(model, plan).built()
+
+
+class _Builder:
+    def __init__(self, model: onnx.ModelProto, plan: Plan) -> None:
+        self._source = model
+        self._plan = plan
+        self._regions = plan.regions
+        taken = Names(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
+        self._names = {one.number: taken.free(identifier(one.class_name)) for one in plan.functions}
+        self._versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+        self._weights = {tensor.name for tensor in model.graph.initializer}
+        self._types = {value.name: value for value in model.graph.value_info}
+
+    def built(self) -> Built:
+        model = onnx.ModelProto()
+        model.CopyFrom(self._source)
+        if self._plan.functions:
+            self._fold_main(model.graph)
+            model.functions.extend(map(self._function, self._plan.functions))
+            model.opset_import.append(onnx.helper.make_opsetid(FOLDED_DOMAIN, _OPSET))
+            model.ir_version = max(model.ir_version, _IR_WITH_FUNCTION_TYPES)
+        return Built(model, self._names)
+
+    def _fold_main(self, graph: onnx.GraphProto) -> None:
+        names = Names(node.name for node in graph.node)
+        nodes = [self._main_node(item, names) for item in self._plan.items]
+        hidden = set(hidden_values(self._plan))
+        kept = [value for value in graph.value_info if value.name not in hidden]
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(nodes)
+        graph.value_info.extend(kept)
+
+    def _main_node(self, item: int, names: Names) -> onnx.NodeProto:
+        atom = self._regions.atom(item)
+        if atom is not None:
+            return atom.proto
+        region = self._regions.called[item]
+        call = self._call(region, {})
+        call.name = names.free(str(region.call))
+        return call
+
+    def _call(self, region: Region, inside: Mapping[str, str]) -> onnx.NodeProto:
+        function = region.function
+        assert function is not None
+        outputs = [self._regions.value(region, place) for place in function.outputs]
+        return onnx.NodeProto(
+            op_type=self._names[function.number],
+            domain=FOLDED_DOMAIN,
+            input=[inside.get(name, name) for name in region.formals],
+            output=[inside.get(name, name) for name in outputs],
+        )
+
+    def _function(self, function: Function) -> onnx.FunctionProto:
+        region = function.calls[0]
+        inside = self._names_inside(function)
+        nodes = list(self._nodes(function, inside))
+        made = onnx.FunctionProto(
+            name=self._names[function.number],
+            domain=FOLDED_DOMAIN,
+            input=[inside[name] for name in region.formals],
+            output=[inside[self._regions.value(region, place)] for place in function.outputs],
+            node=nodes,
+            opset_import=self._imports(nodes),
+        )
+        made.value_info.extend(self._types_inside(function, inside))
+        return made
+
+    def _names_inside(self, function: Function) -> dict[str, str]:
+        """By the names that values have in the first call: those that they have in the function."""
+        region = function.calls[0]
+        atoms = [self._regions.atom(item) for item in region.items]
+        names = Names(name for atom in atoms if atom is not None for name in names_inside(atom.proto))
+        made = (name for item in region.items for name in self._regions.makes(item) if name)
+        found = {name: self._given(function, place) for place, name in enumerate(region.formals)}
+        found.update({name: relative(name, region.call) for name in made})
+        return {name: names.free(inside) for name, inside in found.items()}
+
+    def _given(self, function: Function, place: int) -> str:
+        """What a function is given is called as it is in all calls, or as it is in the module, or by what it is."""
+        name = function.calls[0].formals[place]
+        inside = relative(name, function.calls[0].call)
+        if inside != name or (len(function.calls) > 1 and all(call.formals[place] == name for call in function.calls)):
+            return inside
+        return "weight" if name in self._weights else "input"
+
+    def _nodes(self, function: Function, inside: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
+        region = function.calls[0]
+        names = Names()
+        for number, item in enumerate(region.items):
+            if item in self._regions.called:
+                below = self._regions.called[item]
+                node = self._call(below, inside)
+                core = below.call == region.call  # what a smaller body of the class does
+                node.name = names.free(node.op_type if core else relative(str(below.call), region.call))
+            else:
+                protos = [self._regions.atom_at(call, number).proto for call in function.calls]
+                node = _shared(protos)
+                node.input[:] = [inside.get(name, name) for name in node.input]
+                node.output[:] = [inside.get(name, name) for name in node.output]
+                rename_captured(node, lambda name: inside.get(name, name))
+                node.name = names.free(relative(node.name, region.call))
+            yield node
+
+    def _imports(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
+        domains = sorted({_domain(one) for node in nodes for one in _domains(node)})
+        versions = {**self._versions, FOLDED_DOMAIN: _OPSET}
+        return [onnx.helper.make_opsetid(name, versions[name]) for name in domains if name in versions]
+
+    def _types_inside(self, function: Function, inside: Mapping[str, str]) -> Iterator[onnx.ValueInfoProto]:
+        """Types of values, where they are the same in all calls."""
+        first = function.calls[0]
+        for place, name in enumerate(first.formals):
+            yield from self._type([call.formals[place] for call in function.calls], inside[name])
+        for number, item in enumerate(first.items):
+            for slot, name in enumerate(self._regions.makes(item)):
+                if name:
+                    spoken = [self._regions.value(call, (number, slot)) for call in function.calls]
+                    yield from self._type(spoken, inside[name])
+
+    def _type(self, names: Sequence[str], inside: str) -> Iterator[onnx.ValueInfoProto]:
+        found = [self._types.get(name) for name in names]
+        if found[0] is not None and all(one is not None and one.type == found[0].type for one in found):
+            yield onnx.ValueInfoProto(name=inside, type=found[0].type)
+
+
+def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
+    """A node that stands for several: with the metadata that they have in common."""
+    shared = onnx.NodeProto()
+    shared.CopyFrom(nodes[0])
+    pairs = [{(entry.key, entry.value) for entry in node.metadata_props} for node in nodes]
+    common = set.intersection(*pairs)
+    kept = [one for one in shared.metadata_props if (one.key, one.value) in common and not one.key.startswith(PREFIX)]
+    del shared.metadata_props[:]
+    shared.metadata_props.extend(kept)
+    held = [one for one in map(tensor_of, nodes) if one is not None]
+    if len({one.name for one in held}) > 1:
+        shared.attribute[0].t.ClearField("name")
+    if any(node.doc_string != shared.doc_string for node in nodes):
+        shared.ClearField("doc_string")
+    return shared
+
+
+def _domains(node: onnx.NodeProto) -> Iterator[str]:
+    """The domains of the operators that a node, and what is in its bodies, calls."""
+    yield node.domain
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for inner in body.node:
+                yield from _domains(inner)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
