@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
@@ -188,10 +189,10 @@ def _forget_stated_weights(model: onnx.ModelProto) -> None:
 
 
 class _Reader:
-    def __init__(self, feeds: Iterator[dict[str, object]]) -> None:
+    def __init__(self, feeds: Iterator[dict[str, np.ndarray]]) -> None:
         self._feeds = feeds
 
-    def get_next(self) -> dict[str, object] | None:
+    def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._feeds, None)
 
 

@@ -83,9 +83,9 @@ class TestFilesWithoutNames:
 class TestWriting:
     def test_nothing_is_written_over_what_is_read(self, small_path: Path) -> None:
         before = small_path.read_bytes()
-        for options in ({"output": small_path}, {"named": small_path}, {"output": sidecar_path(small_path)}):
+        for output, named in ((small_path, None), (None, small_path), (sidecar_path(small_path), None)):
             with pytest.raises(FileUnwritable):
-                mx.select(small_path, "op=MatMul", "ort-exclude", **options)
+                mx.select(small_path, "op=MatMul", "ort-exclude", output=output, named=named)
         with pytest.raises(FileUnwritable):
             mx.select(small_path, "op=MatMul", "layer-ann", output=small_path)
         assert small_path.read_bytes() == before

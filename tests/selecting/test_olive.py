@@ -88,8 +88,13 @@ def test_a_selection_that_olive_would_change() -> None:
     graph = graph_of(("one", "x", "a"), ("two", "a", "b"), ("three", "b", "c"))
     with pytest.raises(SelectionInexpressible, match=r"'three' \(of split 0, reads from split 1\)"):
         written(graph, ["a", "c"], ["b"])
-    with pytest.raises(SelectionInexpressible, match="'three'"):
-        written(graph, ["a", "c"])
+
+
+def test_one_query_takes_along_what_it_needs() -> None:
+    graph = graph_of(("one", "x", "a"), ("two", "a", "b"), ("three", "b", "c"), ("four", "c", "d"))
+    assert split(graph, written(graph, ["a", "c"])) == {"a": 0, "b": 0, "c": 0, "d": 1}
+    with pytest.raises(SelectionInexpressible, match="second split"):
+        written(graph, ["d"])
 
 
 def test_nothing_for_a_second_split() -> None:

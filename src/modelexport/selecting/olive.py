@@ -29,7 +29,7 @@ def write(selection: Selection, settings: Settings) -> Text:  # noqa: ARG001 - t
 
 
 def _wanted(selection: Selection) -> Iterator[tuple[str, int]]:
-    """Splits by node key. One query alone is the first of two splits: what follows it is the second."""
+    """Splits by node key. One query alone, with all that it needs, is the first of two splits; the rest follows."""
     for number, group in enumerate(selection.groups):
         yield from ((node.key, number) for node in group if node.graph == MAIN)
     if len(selection.groups) == 1:
@@ -43,12 +43,19 @@ def _wanted(selection: Selection) -> Iterator[tuple[str, int]]:
 
 
 def _following(selection: Selection) -> Iterator[str]:
-    chosen = {node.key for node in selection.nodes}
-    reached = set(chosen)
-    for node in _main(selection.graph):
-        if node.key not in reached and any(before.key in reached for before in selection.graph.predecessors(node)):
+    """What reads something of the selection, and is not needed by any of it."""
+    graph = selection.graph
+    reached = {node.key for node in selection.nodes}
+    needed = set(reached)
+    nodes = list(_main(graph))
+    for node in reversed(nodes):
+        if any(after.key in needed for after in graph.successors(node)):
+            needed.add(node.key)
+    for node in nodes:
+        if node.key not in reached and any(before.key in reached for before in graph.predecessors(node)):
             reached.add(node.key)
-            yield node.key
+            if node.key not in needed:
+                yield node.key
 
 
 def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
