@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from modelexport.api.attach import attach
+    from modelexport.api.convert import Converted, convert
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -45,6 +46,7 @@ _HOMES = {
     "Attribution": "record.evidence",
     "Boundary": "record.tensors",
     "Confidence": "record.evidence",
+    "Converted": "api.convert",
     "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
@@ -71,6 +73,7 @@ _HOMES = {
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
     "compare": "api.reading",
+    "convert": "api.convert",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
     "load": "api.reading",
@@ -87,6 +90,7 @@ __all__ = [
     "Attribution",
     "Boundary",
     "Confidence",
+    "Converted",
     "Difference",
     "Evidence",
     "ExportResult",
@@ -112,6 +116,7 @@ __all__ = [
     "attach",
     "compare",
     "compare_strategies",
+    "convert",
     "export",
     "export_hf_model_with_semantics",
     "load",

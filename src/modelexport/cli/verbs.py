@@ -18,6 +18,7 @@ _VERBS = {
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
     "compare": "Show how two files differ, module by module.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
+    "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
     "strategies": "Judge a file by every strategy, side by side.",
 }
 
