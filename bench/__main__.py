@@ -13,6 +13,7 @@ from bench import (
     quantized,
     record_size,
     relink_time,
+    round_trips,
     seeded_faults,
     startup,
     trace_memory,
@@ -32,6 +33,7 @@ MEASUREMENTS = {
     "quantized": quantized.measure,
     "relink_time": relink_time.measure,
     "profiled": profiled.measure,
+    "round_trips": round_trips.measure,
 }
 
 

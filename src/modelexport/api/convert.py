@@ -49,7 +49,7 @@ class _Extra:
     notes: tuple[str, ...] = ()
 
 
-def convert(  # noqa: PLR0913 - the keywords are the command line's options
+def convert(
     source: str | Path,
     output: str | Path,
     to: str,

@@ -12,7 +12,7 @@ import onnx
 
 from modelexport.converting.drawing import Box, Drawing, Fact, Facts, Kind, Layer, Port, Sheet, Wire
 from modelexport.converting.layers import draw_layers
-from modelexport.converting.literals import attribute_fact, tensor_text
+from modelexport.converting.literals import attribute_fact, strings_literal, tensor_text
 from modelexport.converting.value_types import GraphPart, graphs_of, typed_ports, value_id
 from modelexport.graph.embed import PREFIX
 from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, walk_nodes
@@ -108,7 +108,7 @@ class _Artist:
         descent = descent_of(found)
         facts: dict[str, Fact | None] = {
             "module": found.module,
-            "modules": "; ".join(found.modules) if len(found.owners) > 1 else None,
+            "modules": strings_literal(found.modules) if len(found.owners) > 1 else None,
             "class": None if found.ancestor is None else self._class_of(found.ancestor.path),
             "tag": "" if found.ancestor is None else self._tag_of(found.ancestor.path),
             "role": found.role,
@@ -180,7 +180,7 @@ class _Artist:
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
         for place, value in enumerate(self._file.graph.yields[part.id]):
             name = self._returned(part, place)
-            box_id = self._unused(f"{value} (output)")
+            box_id = self._unused(f"{value_id(name, part.id)} (output)")
             box = Box(box_id, Kind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
             self._connect(box)
             yield box

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-from modelexport.converting.drawing import Box, Drawing, Fact, Port, Wire
-from modelexport.converting.literals import string_literal
+from modelexport.converting.drawing import Box, Drawing, Fact, Wire
+from modelexport.converting.literals import strings_literal
 from modelexport.converting.nesting import Opened, nested
 
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
@@ -70,17 +70,13 @@ def _parent(parents: list[str]) -> dict[str, Fact]:
 def _box_facts(box: Box, parents: list[str]) -> dict[str, Fact]:
     facts: dict[str, Fact] = {"key": box.id, "label": box.label, "kind": str(box.kind), **_parent(parents), **box.facts}
     if box.inputs:
-        facts["inputs"] = _listed(box.inputs)
+        facts["inputs"] = strings_literal(port.value for port in box.inputs)
     if box.outputs:
-        facts["outputs"] = _listed(box.outputs)
+        facts["outputs"] = strings_literal(port.value for port in box.outputs)
         types = [f"{port.dtype}{port.shape}" for port in box.outputs]
         if any(types):
             facts["types"] = "; ".join(types)
     return facts
-
-
-def _listed(ports: Iterable[Port]) -> str:
-    return f"[{', '.join(string_literal(port.value.encode('utf-8', 'surrogatepass')) for port in ports)}]"
 
 
 def _wire_facts(wire: Wire, drawing: Drawing) -> dict[str, Fact]:

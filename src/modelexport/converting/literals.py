@@ -69,6 +69,10 @@ def string_literal(data: bytes) -> str:
     return "'" + "".join(map(_visible, text.translate(_PLAIN))) + "'"
 
 
+def strings_literal(texts: Iterable[str]) -> str:
+    return f"[{', '.join(string_literal(text.encode('utf-8', 'surrogatepass')) for text in texts)}]"
+
+
 def _byte(byte: int) -> str:
     plain = 0x20 <= byte < 0x7F and chr(byte) not in "\\'\""
     return chr(byte) if plain else f"\\x{byte:02x}"

@@ -315,6 +315,8 @@ def _constant(proto: onnx.NodeProto) -> bytes | None:
     if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
         return None
     for item in proto.attribute:
+        if item.ref_attr_name:  # what a call of the function says
+            return None
         if item.name == "value":
             return _content(item.t)
         if item.name in _NUMBERS:
