@@ -1,4 +1,4 @@
-"""A model that no exporter makes: every kind of attribute, bodies, functions, and names that other formats cannot write."""
+"""A model that no exporter makes: all kinds of attributes, bodies, functions, names that other formats cannot write."""
 
 from __future__ import annotations
 

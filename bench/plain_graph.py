@@ -158,21 +158,17 @@ def _held(item: onnx.AttributeProto, key: str) -> Held:
         return "reference", (item.ref_attr_name, kind)
     if item.type in (_KINDS.GRAPH, _KINDS.GRAPHS):
         return "graphs", tuple(name for name, _ in _bodies(item, key))
+    return kind, _value(item, kind)
+
+
+def _value(item: onnx.AttributeProto, kind: str) -> object:
+    if kind in ("SPARSE_TENSOR", "TYPE_PROTO"):
+        return hashlib.sha256(item.SerializeToString(deterministic=True)).hexdigest()
     value = onnx.helper.get_attribute_value(item)
-    match kind:
-        case "FLOAT":
-            return kind, repr(float(value))
-        case "FLOATS":
-            return kind, tuple(repr(float(one)) for one in value)
-        case "INTS" | "STRINGS":
-            return kind, tuple(value)
-        case "TENSOR":
-            return kind, tensor_held(value)
-        case "TENSORS":
-            return kind, tuple(map(tensor_held, value))
-        case "INT" | "STRING":
-            return kind, value
-    return kind, hashlib.sha256(item.SerializeToString(deterministic=True)).hexdigest()
+    one = {"FLOAT": lambda number: repr(float(number)), "TENSOR": tensor_held}.get(
+        kind.removesuffix("S"), lambda held: held
+    )
+    return tuple(map(one, value)) if kind.endswith("S") else one(value)
 
 
 def tensor_held(tensor: onnx.TensorProto) -> tuple[str, str]:

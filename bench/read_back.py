@@ -1,4 +1,4 @@
-"""What other people's programs find in the files that `convert` writes: networkx, and Model Explorer itself in a browser."""
+"""What others find in the files that `convert` writes: networkx, and Model Explorer itself in a browser."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-
 
 def by_networkx(path: Path) -> PlainGraph:
     """GraphML as networkx reads it; modules are nodes as well, and left out."""
-    import networkx
+    import networkx as nx
 
-    read = networkx.read_graphml(path)
+    read = nx.read_graphml(path)
     keys: dict[str, str] = {}
     found = PlainGraph()
     for number, data in read.nodes(data=True):

@@ -145,7 +145,7 @@ def _sync(opened: OpenedFile, drawing: Drawing, other: Path, target: Path) -> _E
 
 
 def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
-    """By the key of a node on the right: those on the left that it was made from. None if it was not made from there."""
+    """By the key of a node on the right: those on the left that it was made from. None if it comes from elsewhere."""
     from modelexport.api.relink import relinked, tagged_ancestor
 
     try:

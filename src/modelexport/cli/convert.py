@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,15 +33,7 @@ _FILE = click.Path(path_type=Path)
     "--against", type=_FILE, metavar="FILE", help="Another model to show beside this one; for model-explorer."
 )
 @speech_options
-def convert(  # noqa: PLR0913 - one for each option
-    model: Path,
-    to: str,
-    output: Path | None,
-    depth: int | None,
-    overlays: tuple[Path, ...],
-    against: Path | None,
-    speech: Speech,
-) -> int:
+def convert(*, model: Path, to: str, output: Path | None, depth: int | None, speech: Speech, **beside: Any) -> int:
     """Write MODEL as other viewers show it, grouped by module.
 
     \b
@@ -58,11 +51,11 @@ def convert(  # noqa: PLR0913 - one for each option
     No weights are read. A file without a record is converted as well; its nodes are not grouped.
     """
     if output is None:
-        notes = _print(model, to, depth, is_alone=not overlays and against is None)
+        notes = _print(model, to, depth, is_alone=not any(beside.values()))
     else:
         from modelexport.api.convert import convert as convert_file
 
-        converted = convert_file(model, output, to, depth=depth, overlays=overlays, against=against)
+        converted = convert_file(model, output, to, depth=depth, **beside)
         notes = (*converted.notes, *(f"wrote {path}" for path in converted.files))
     if not speech.quiet:
         for note in notes:

@@ -17,7 +17,8 @@ from modelexport.errors import RecordMissing, UnknownName, UserError
 # More than these are no longer readable, and dot takes minutes to lay them out.
 _MOST_DOT_NODES = 2_000
 _MOST_DOT_MODULES = 500
-_MOST_MERMAID_MODULES = 60
+_MOST_MERMAID_MODULES = 40
+_LIMITS = f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters"
 _ATTACH = "Find the modules first: modelexport attach FILE -m MODEL -o TAGGED."
 
 Writer = Callable[[Drawing], Iterator[str]]
@@ -74,7 +75,8 @@ def _dot(drawing: Drawing, depth: int | None) -> Picture:
         return Picture(dot(without_constants(drawing)))
     if not drawing.layers:
         return Picture(dot(without_constants(drawing)), (f"{nodes} nodes take graphviz very long to draw",))
-    chosen = _deepest(drawing, lambda one: _operators(one) <= _MOST_DOT_MODULES)
+    # Not less than one level: a single box is no picture.
+    chosen = max(1, _deepest(drawing, lambda one: _operators(one) <= _MOST_DOT_MODULES))
     note = f"{nodes} nodes are more than graphviz can lay out; modules are drawn instead, {_levels(chosen)}"
     return Picture(dot(overview(drawing, chosen)), (note,))
 
@@ -85,14 +87,14 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
         if fits_mermaid(flat):
             return Picture(mermaid(flat))
         raise RecordMissing(
-            f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters, and nothing is known of modules",
+            f"{_LIMITS}, and nothing is known of modules",
             _ATTACH,
         )
     if depth is None:
         chosen = _deepest(drawing, lambda one: _operators(one) <= _MOST_MERMAID_MODULES and fits_mermaid(one))
         return Picture(mermaid(overview(drawing, chosen)), (f"modules are drawn, {_levels(chosen)}",))
     chosen = _deepest(drawing, fits_mermaid, depth)
-    too_much = f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters; {_levels(chosen)} instead"
+    too_much = f"{_LIMITS}: modules are drawn {_levels(chosen)} instead"
     deepest = min(depth, depth_of(drawing))
     return Picture(mermaid(overview(drawing, chosen)), (too_much,) if chosen < deepest else ())
 

@@ -39,17 +39,21 @@ def _text(item: onnx.AttributeProto) -> str:
     match item.type:
         case _KINDS.STRING:
             return string_literal(item.s)
-        case _KINDS.INTS:
-            return _listed(map(str, item.ints), "ints")
-        case _KINDS.FLOATS:
-            return _listed(map(float_literal, item.floats), "floats")
-        case _KINDS.STRINGS:
-            return _listed(map(string_literal, item.strings), "strings")
         case _KINDS.TENSOR:
             return tensor_text(item.t)
+        case _KINDS.INTS:
+            texts = list(map(str, item.ints))
+        case _KINDS.FLOATS:
+            texts = list(map(float_literal, item.floats))
+        case _KINDS.STRINGS:
+            texts = list(map(string_literal, item.strings))
         case _KINDS.TENSORS:
-            return _listed(map(tensor_text, item.tensors), "tensors")
-    return f"{_KINDS.AttributeType.Name(item.type)} sha256:{_digest(item.SerializeToString(deterministic=True))}"
+            texts = list(map(tensor_text, item.tensors))
+        case _:
+            whole = item.SerializeToString(deterministic=True)
+            return f"{_KINDS.AttributeType.Name(item.type)} sha256:{_digest(whole)}"
+    # An empty list does not show what it is a list of.
+    return f"[{', '.join(texts)}]" if texts else f"{_KINDS.AttributeType.Name(item.type).lower()} []"
 
 
 def fact_text(fact: Fact) -> str:
@@ -80,12 +84,6 @@ def _byte(byte: int) -> str:
 
 def _visible(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-
-
-def _listed(texts: Iterable[str], kind: str) -> str:
-    """An empty list does not show what it is a list of."""
-    joined = ", ".join(texts)
-    return f"[{joined}]" if joined else f"{kind} []"
 
 
 def tensor_text(tensor: onnx.TensorProto) -> str:

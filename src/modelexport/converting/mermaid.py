@@ -1,7 +1,7 @@
 """Mermaid: a flowchart of modules, for Markdown.
 
-Mermaid draws at most 500 edges and 50,000 characters unless the page that shows it says otherwise. Inside of quotes it still
-reads entities, directives and Markdown, so that everything but letters, digits and a few signs is written as a number.
+Mermaid draws at most 500 edges and 50,000 characters unless the page that shows it says otherwise. Inside of quotes it
+still reads entities, directives and Markdown, so that everything but letters, digits and a few signs is a number there.
 """
 
 from __future__ import annotations
