@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
@@ -46,7 +48,7 @@ def odd_model() -> onnx.ModelProto:
         [_info("x", ["batch <1>", None, 3]), helper.make_tensor_value_info("condition", TensorProto.BOOL, [])],
         [_info("y", ["batch <1>", None, 3]), helper.make_empty_tensor_value_info("squared")],
         [
-            numpy_helper.from_array(np.float32(6), "stored"),
+            numpy_helper.from_array(np.array(6, np.float32), "stored"),
             numpy_helper.from_array(np.ones((40, 40), np.float32), "large"),
         ],
         value_info=[_info(NAMES[0], [1])],
@@ -61,7 +63,7 @@ def _info(name: str, shape: list[int | str | None]) -> onnx.ValueInfoProto:
 
 
 def _with_attributes() -> onnx.NodeProto:
-    values = {
+    values: dict[str, Any] = {
         "int": 1,
         "negative": -(2**63),
         "float": 0.1,
@@ -78,7 +80,7 @@ def _with_attributes() -> onnx.NodeProto:
         "tensor": numpy_helper.from_array(np.arange(6, dtype=np.int64).reshape(2, 3)),
         "large": numpy_helper.from_array(np.arange(100, dtype=np.float64)),
         "half": numpy_helper.from_array(np.array([1.5, np.nan], np.float16)),
-        "words": helper.make_tensor("", TensorProto.STRING, [2], [b"a]", b'"\xff']),
+        "words": TensorProto(data_type=TensorProto.STRING, dims=[2], string_data=[b"a]", b'"\xff']),
         "brain": helper.make_tensor("", TensorProto.BFLOAT16, [2], [1.5, -2.0]),
         "four_bits": helper.make_tensor("", TensorProto.INT4, [3], [1, -2, 7]),
         "none": helper.make_tensor("", TensorProto.FLOAT, [0, 3], []),
@@ -91,14 +93,14 @@ def _with_attributes() -> onnx.NodeProto:
     node.attribute.append(AttributeProto(name="no_ints", type=AttributeProto.INTS))
     node.attribute.append(AttributeProto(name="no_floats", type=AttributeProto.FLOATS))
     node.attribute.append(AttributeProto(name="no_strings", type=AttributeProto.STRINGS))
-    tensors = [numpy_helper.from_array(np.int32(1)), numpy_helper.from_array(np.float32([1, 2]))]
+    tensors = [numpy_helper.from_array(np.array(1, np.int32)), numpy_helper.from_array(np.array([1, 2], np.float32))]
     node.attribute.append(AttributeProto(name="tensors", type=AttributeProto.TENSORS, tensors=tensors))
     return node
 
 
 def _sparse() -> onnx.SparseTensorProto:
-    values = numpy_helper.from_array(np.float32([1, 2]), "sparse")
-    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.int64([0, 4]), "indices"), [3, 3])
+    values = numpy_helper.from_array(np.array([1, 2], np.float32), "sparse")
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 4]), "indices"), [3, 3])
 
 
 def _branch(read: str) -> onnx.GraphProto:
@@ -111,7 +113,7 @@ def _branch(read: str) -> onnx.GraphProto:
         helper.make_node("Mul", ["sum", "deep"], ["out"]),
     ]
     return helper.make_graph(
-        nodes, f"reads {read}", [], [_info("out", [1])], [numpy_helper.from_array(np.float32(1), "own")]
+        nodes, f"reads {read}", [], [_info("out", [1])], [numpy_helper.from_array(np.array(1, np.float32), "own")]
     )
 
 

@@ -6,9 +6,10 @@ Shares nothing with modelexport but the documented form of node keys, so that a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx.numpy_helper
@@ -85,12 +86,12 @@ def _add_function(found: PlainGraph, function: onnx.FunctionProto) -> None:
 
 def _add_nodes(
     found: PlainGraph,
-    nodes: Iterator[onnx.NodeProto],
+    protos: Iterable[onnx.NodeProto],
     name: str,
     scope: dict[str, tuple[str, int]],
     types: Mapping[str, str],
 ) -> None:
-    nodes = list(nodes)
+    nodes = list(protos)
     for node in nodes:
         key = _node_key(node, name)
         scope.update({value: (key, place) for place, value in enumerate(node.output) if value})
@@ -165,9 +166,8 @@ def _value(item: onnx.AttributeProto, kind: str) -> object:
     if kind in ("SPARSE_TENSOR", "TYPE_PROTO"):
         return hashlib.sha256(item.SerializeToString(deterministic=True)).hexdigest()
     value = onnx.helper.get_attribute_value(item)
-    one = {"FLOAT": lambda number: repr(float(number)), "TENSOR": tensor_held}.get(
-        kind.removesuffix("S"), lambda held: held
-    )
+    read: dict[str, Callable[[Any], object]] = {"FLOAT": lambda number: repr(float(number)), "TENSOR": tensor_held}
+    one = read.get(kind.removesuffix("S"), lambda held: held)
     return tuple(map(one, value)) if kind.endswith("S") else one(value)
 
 
@@ -185,7 +185,7 @@ def tensor_held(tensor: onnx.TensorProto) -> tuple[str, str]:
     return head, repr(numbers)
 
 
-def _stored(dtype: int, dims: Iterator[int]) -> str:
+def _stored(dtype: int, dims: Iterable[int]) -> str:
     return f"{onnx.TensorProto.DataType.Name(dtype).lower()}[{', '.join(map(str, dims))}]"
 
 

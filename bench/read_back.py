@@ -28,7 +28,7 @@ _CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-
 
 def by_networkx(path: Path) -> PlainGraph:
     """GraphML as networkx reads it; modules are nodes as well, and left out."""
-    import networkx as nx
+    import networkx as nx  # type: ignore[import-untyped]
 
     read = nx.read_graphml(path)
     keys: dict[str, str] = {}
@@ -67,7 +67,7 @@ def _modules(facts: Mapping[str, Any]) -> dict[str, str]:
     return {"modules": json.dumps(ast.literal_eval(facts["modules"]), ensure_ascii=False)} if "modules" in facts else {}
 
 
-def _held(fact: str | float) -> Held:
+def _held(fact: str | int | float) -> Held:  # noqa: PYI041 - which of both it is matters
     """An attribute from its literal."""
     if not isinstance(fact, str):
         return ("FLOAT", repr(fact)) if isinstance(fact, float) else ("INT", fact)
@@ -135,7 +135,7 @@ class Explorer:
 
 
 def _add_shown(found: PlainGraph, node: dict[str, Any], nodes: Mapping[str, dict[str, Any]]) -> None:
-    facts = {name: _unshown(text) for name, text in node["attrs"].items()}
+    facts: dict[str, Any] = {name: _unshown(text) for name, text in node["attrs"].items()}
     attributes = {name: _parsed(text) for name, text in facts.items() if name.startswith(_ATTRIBUTE)}
     # The page says `<empty>` where there is nothing.
     facts = {name: "" if text == "<empty>" else text for name, text in facts.items()} | attributes

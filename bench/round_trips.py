@@ -2,8 +2,8 @@
 
 Compared are every node, initializer, input and output with its type, every edge with the ports at both ends, and every
 attribute with its type and value (more than 16 elements of a tensor by their digest), with all metadata. `made by hand`
-is a file with names that are not valid in XML or JavaScript, every kind of attribute, bodies and functions. Nothing may be
-lost, and nothing may be there that is not in the model.
+is a file with names that are not valid in XML or JavaScript, every kind of attribute, bodies and functions. Nothing may
+be lost, and nothing may be there that is not in the model.
 """
 
 from __future__ import annotations

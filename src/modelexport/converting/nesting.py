@@ -65,13 +65,12 @@ def _children(drawing: Drawing) -> dict[Place | None, list[Place | Box]]:
     known: set[Place] = set()
 
     def add(place: Place | None, item: Place | Box) -> None:
-        # Upwards until something that is there already.
-        while True:
-            found.setdefault(place, []).append(item)
-            if place is None or place in known:
-                return
+        found.setdefault(place, []).append(item)
+        while place is not None and place not in known:  # upwards until something that is there already
             known.add(place)
-            place, item = above(place), place
+            around = above(place)
+            found.setdefault(around, []).append(place)
+            place = around
 
     def above(place: Place) -> Place | None:
         if place.call is not None:

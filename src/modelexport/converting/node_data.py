@@ -1,8 +1,8 @@
 """Numbers for Model Explorer to colour nodes by, from what `profile` and `verify` wrote as JSON.
 
 Model Explorer adds up what is inside of a layer by itself, so that there is a number for every node. What a profile
-says of a kernel that is not a node of the file (ONNX Runtime fused it) goes in equal parts to the nodes of the module that
-the kernel is charged to: the sum of a layer is what the profile says of the module.
+says of a kernel that is not a node of the file (ONNX Runtime fused it) goes in equal parts to the nodes of the module
+that the kernel is charged to: the sum of a layer is what the profile says of the module.
 """
 
 from __future__ import annotations
