@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import onnx
 import pytest
@@ -73,7 +73,7 @@ def test_modules_are_groups_inside_of_each_other(small_path: Path, tmp_path: Pat
 
 
 def test_groups_are_nested_as_their_parents_say(small_path: Path, tmp_path: Path) -> None:
-    root = ElementTree.parse(mx.convert(small_path, tmp_path / "a.graphml", "graphml").path).getroot()
+    root = ET.parse(mx.convert(small_path, tmp_path / "a.graphml", "graphml").path).getroot()
     parent = next(key.get("id") for key in root.iter(f"{SPACE}key") if key.get("attr.name") == "parent")
     inside = 0
     for group in root.iter(f"{SPACE}node"):
@@ -95,9 +95,9 @@ def test_names_that_xml_cannot_write_come_back(tmp_path: Path) -> None:
 @given(st.text() | st.text(alphabet="_x0041F\r\n\x01\ufffe\ud800"))
 def test_any_text_comes_back(text: str) -> None:
     written = _writable(text)
-    element = ElementTree.Element("a")
+    element = ET.Element("a")
     element.text = written
-    assert unescaped(ElementTree.fromstring(ElementTree.tostring(element)).text or "") == text
+    assert unescaped(ET.fromstring(ET.tostring(element)).text or "") == text
 
 
 def test_numbers_keep_their_type(tmp_path: Path) -> None:
