@@ -2,13 +2,14 @@
 
 Model Explorer adds up what is inside of a layer by itself, so that there is a number for every node. What a profile
 says of a kernel that is not a node of the file (ONNX Runtime fused it) goes in equal parts to the nodes of the module
-that the kernel is charged to: the sum of a layer is what the profile says of the module.
+that the kernel is charged to, or of those that it is for if that one has none: the sum of a layer is never less than
+what the profile says of the module, and that of the model is the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def _operators(drawing: Drawing) -> list[Box]:
 def _profile(document: Json, drawing: Drawing) -> Iterator[NodeData]:
     times = dict.fromkeys((box.id for box in _operators(drawing)), 0.0)
     known: set[str] = set()
-    spread: dict[str | None, float] = {}
+    spread: dict[tuple[str | None, frozenset[str]], float] = {}
     for node in document["nodes"]:
         box = drawing.by_id.get(node["key"])
         path, time = node["charged_to"], float(node["time_us"])
@@ -98,11 +99,12 @@ def _profile(document: Json, drawing: Drawing) -> Iterator[NodeData]:
             times[box.id] += time
             known.add(box.id)
         else:
-            spread[path] = spread.get(path, 0.0) + time
-    lost = spread.pop(None, 0.0)
+            place = path, frozenset(ModuleCall.parse(owner).path for owner in node["modules"])
+            spread[place] = spread.get(place, 0.0) + time
+    lost = 0.0
     homes = _Homes(drawing, known)
-    for path, time in spread.items():
-        boxes = homes.of(path or "")
+    for (path, owners), time in spread.items():
+        boxes = [] if path is None else homes.of(path, owners)
         lost += 0.0 if boxes else time
         for box_id in boxes:
             times[box_id] += time / len(boxes)
@@ -121,11 +123,17 @@ class _Homes:
             if box.call is not None:
                 self._own.setdefault(box.call.path, []).append(box.id)
 
-    def of(self, path: str) -> list[str]:
-        """Nodes of the module that no kernel stands for; else all that it has; else those of modules inside of it."""
+    def of(self, path: str, owners: Collection[str]) -> list[str]:
+        """Nodes of the module that no kernel stands for; else all that it has.
+
+        If it has none, those of the modules inside of it that the kernel is for; else of all inside of it.
+        """
         own = self._own.get(path, [])
-        inside = [] if own else [name for below, names in self._own.items() if is_within(below, path) for name in names]
-        return [name for name in own if name not in self._timed] or own or inside
+        shared = [name for owner in owners for name in self._own.get(owner, [])]
+        return [name for name in own if name not in self._timed] or own or shared or self._inside(path)
+
+    def _inside(self, path: str) -> list[str]:
+        return [name for below, names in self._own.items() if is_within(below, path) for name in names]
 
 
 def _verification(document: Json, drawing: Drawing) -> Iterator[NodeData]:
