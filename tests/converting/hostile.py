@@ -34,8 +34,8 @@ def hostile_file(path: Path) -> Path:
             owners = (ModuleCall(module),)
             entries[made] = NodeEntry(made, name, "Relu", Attribution(owners, owners[0], Confidence.EXACT, evidence))
             read = made
-    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])] for name in ("x", read)]
-    model = helper.make_model(helper.make_graph(nodes, "hostile", *ends), ir_version=10)
+    first, last = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])] for name in ("x", read))
+    model = helper.make_model(helper.make_graph(nodes, "hostile", first, last), ir_version=10)
     origin = Origin("hand", "hand", index_model(model).fingerprint)
     embed(model, Provenance(Hierarchy.of(modules, calls), entries, {}, origin), EmbedOptions())
     onnx.save(model, path)

@@ -29,8 +29,8 @@ MERMAID = re.compile(
 )
 
 
-def lines(path: Path, to: str, folder: Path, **options: int) -> list[str]:
-    written = mx.convert(path, folder / f"a.{to}", to, **options).path
+def lines(path: Path, to: str, folder: Path, depth: int | None = None) -> list[str]:
+    written = mx.convert(path, folder / f"a.{to}", to, depth=depth).path
     return written.read_text(encoding="utf-8").splitlines()
 
 
