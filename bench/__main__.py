@@ -17,6 +17,7 @@ from bench import (
     quantized,
     record_size,
     relink_time,
+    round_trips,
     seeded_faults,
     selected,
     startup,
@@ -42,6 +43,7 @@ MEASUREMENTS = {
     "extracted": extracted.measure,
     "selected": selected.measure,
     "folded": folded.measure,
+    "round_trips": round_trips.measure,
 }
 
 

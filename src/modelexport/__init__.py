@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from modelexport.api.attach import attach
     from modelexport.api.cost import cost
     from modelexport.api.diff import diff
+    from modelexport.api.convert import Converted, convert
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -57,6 +58,7 @@ _HOMES = {
     "Boundary": "record.tensors",
     "Confidence": "record.evidence",
     "Cost": "record.cost",
+    "Converted": "api.convert",
     "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
@@ -91,6 +93,7 @@ _HOMES = {
     "diff": "api.diff",
     "Diff": "record.changes",
     "cost": "api.cost",
+    "convert": "api.convert",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
     "extract": "api.extract",
@@ -115,6 +118,7 @@ __all__ = [
     "Confidence",
     "Cost",
     "Diff",
+    "Converted",
     "Difference",
     "Evidence",
     "ExportResult",
@@ -147,6 +151,7 @@ __all__ = [
     "compare_strategies",
     "cost",
     "diff",
+    "convert",
     "export",
     "export_hf_model_with_semantics",
     "extract",

@@ -129,11 +129,12 @@ def ancestor_in(path: Path) -> Ancestor:
 def ancestor_of(opened: OpenedFile) -> Ancestor:
     """The file itself if its record is up to date; else what it was made from."""
     if opened.is_up_to_date or read_outline(opened.file.proto) is None:
-        return _tagged(opened)
+        return tagged_ancestor(opened)
     return planted_ancestor(opened)
 
 
-def _tagged(opened: OpenedFile) -> Ancestor:
+def tagged_ancestor(opened: OpenedFile) -> Ancestor:
+    """The graph of the file itself, whatever it was made from."""
     ensure_sound(opened.file.proto, opened.graph, str(opened.path))
     sketches = _where_readable(sketches_of(opened.file))
     return Ancestor(str(opened.path), opened.subject.provenance, digested(opened.graph), sketches)

@@ -27,6 +27,7 @@ _VERBS = {
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
     "fold": "Make modules that repeat into ONNX functions, nested as the modules are.",
     "flatten": "Put functions in the place of their calls: the way back from `fold`.",
+    "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
     "strategies": "Judge a file by every strategy, side by side.",
 }
 

@@ -1,0 +1,181 @@
+"""A file in the format of another viewer. Nothing here needs torch, runs a model or reads a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.converting.catalogue import NETRON, ensure_format, picture
+from modelexport.converting.draw import draw
+from modelexport.converting.drawing import Drawing
+from modelexport.errors import FileUnreadable, FileUnwritable, RecordMissing, UserError
+from modelexport.graph.atomic import Stage, ensure_writable, staging
+from modelexport.graph.embed import EmbedOptions, Names, sidecar_path
+from modelexport.graph.saving import ensure_model_target
+
+_EXPLORER = "model-explorer"
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Converted:
+    """
+    path   the file that was asked for
+    files  all that were written, it among them
+    notes  what there is to say about them
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConvertedText:
+    """A format as text, part by part."""
+
+    parts: Iterator[str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Extra:
+    """A file beside the one that was asked for."""
+
+    path: Path
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def convert(
+    source: str | Path,
+    output: str | Path,
+    to: str,
+    *,
+    depth: int | None = None,
+    overlays: Sequence[str | Path] = (),
+    against: str | Path | None = None,
+) -> Converted:
+    """Write a file as `model-explorer`, `graphml`, `dot`, `mermaid`, `csv` or `netron` shows it.
+
+    depth     show modules to this depth instead of nodes; for dot and mermaid
+    overlays  what `profile` and `verify` wrote as JSON; Model Explorer colours nodes by it
+    against   another file, in which Model Explorer follows what is selected in this one
+    """
+    ensure_format(to)
+    path, target = Path(source), Path(output)
+    given = [Path(one) for one in overlays]
+    other = None if against is None else Path(against)
+    if to != _EXPLORER and (given or other is not None):
+        raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
+    inputs = [path, *given, *([] if other is None else [other])]
+    _spare([target], inputs)
+    if to == NETRON:
+        return _netron(path, target, depth)
+    ensure_writable(target)
+    opened, (drawing, notes) = _drawn(path)
+    shown = picture(drawing, to, depth)
+    extras = [*_node_data(drawing, given, target), *([] if other is None else [_sync(opened, drawing, other, target)])]
+    _spare([extra.path for extra in extras], inputs)
+    with staging() as stage:
+        _write(stage, target, shown.parts)
+        for extra in extras:
+            stage.write(extra.path, extra.text)
+    told = (note for extra in extras for note in extra.notes)
+    return Converted(target, (target, *(extra.path for extra in extras)), (*notes, *shown.notes, *told))
+
+
+def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:
+    """The same as text, in memory."""
+    ensure_format(to)
+    if to == NETRON:
+        raise UserError("netron opens a copy of the model, which is no text", "Name the file to write: -o FILE.onnx.")
+    _, (drawing, notes) = _drawn(Path(source))
+    shown = picture(drawing, to, depth)
+    return ConvertedText(shown.parts, notes + shown.notes)
+
+
+def _drawn(path: Path) -> tuple[OpenedFile, tuple[Drawing, tuple[str, ...]]]:
+    if path.suffix == ".json":
+        raise FileUnreadable(f"{path} is not a model", "Give the .onnx file.")
+    opened = open_file(path)
+    return opened, _drawing(opened)
+
+
+def _drawing(opened: OpenedFile) -> tuple[Drawing, tuple[str, ...]]:
+    name = opened.path.stem or opened.path.name
+    try:
+        provenance = opened.subject.provenance
+    except RecordMissing as error:
+        return draw(opened.file, None, name), (f"{error.message}: nothing is grouped. {error.hint}",)
+    return draw(opened.file, provenance, name), ()
+
+
+def _netron(path: Path, target: Path, depth: int | None) -> Converted:
+    """The model with the path of its module in the name of every node, and all that is known in its metadata."""
+    from modelexport.api.writing import write_tagged
+
+    if depth is not None:
+        raise UserError("netron shows every node, not modules to a depth", "Leave --depth out.")
+    ensure_model_target(target)
+    opened = open_file(path)
+    written = write_tagged(opened.file, opened.subject.provenance, target, EmbedOptions(names=Names.HIERARCHICAL))
+    return Converted(target, written.files)
+
+
+def _node_data(drawing: Drawing, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
+    from modelexport.converting.node_data import node_data, read_overlay
+
+    for path in overlays:
+        for found in node_data(read_overlay(path), drawing, path):
+            name = path.stem.removeprefix(f"{target.stem}.")
+            extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
+            yield _Extra(extra, found.text(drawing), found.notes)
+
+
+def _sync(opened: OpenedFile, drawing: Drawing, other: Path, target: Path) -> _Extra:
+    from modelexport.converting.sync import sync_navigation
+
+    made, (right, notes) = _drawn(other)
+    sources, found = _sources(opened, made)
+    text = sync_navigation(drawing, right, sources)
+    return _Extra(target.with_name(f"{target.stem}.{other.stem}.sync.json"), text, notes + found)
+
+
+def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
+    """By the key of a node on the right: those on the left that it was made from. None if it comes from elsewhere."""
+    from modelexport.api.relink import relinked, tagged_ancestor
+
+    try:
+        found = relinked(tagged_ancestor(left), right, "convert")
+    except RecordMissing:
+        return None, ()
+    if not found.related:
+        return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
+    return {key: link.sources for key, link in found.lineage.nodes.items()}, ()
+
+
+def _spare(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
+    read = {path.resolve(): path for given in inputs if given.name for path in (given, sidecar_path(given))}
+    for target in targets:
+        if target.resolve() in read:
+            raise FileUnwritable(
+                f"cannot write {target}: {read[target.resolve()]} is read here, and would be lost",
+                "Write to a file of another name.",
+            )
+
+
+def _write(stage: Stage, path: Path, parts: Iterator[str]) -> None:
+    """Part by part: the text as a whole may be larger than the model."""
+    file = stage.open(path)
+    waiting: list[str] = []
+    size = 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size > _CHUNK:
+            file.write("".join(waiting).encode())
+            waiting, size = [], 0
+    file.write("".join(waiting).encode())
