@@ -1,0 +1,141 @@
+"""Two files of one model: exporters, tools, layers, planted changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.conftest import Exports
+from tests.planted_changes import KINDS, is_told, plant
+from tests.scrambling import scrambled
+
+import modelexport as mx
+from modelexport.graph.embed import PREFIX, strip_metadata
+from modelexport.record.changes import Change, Source, WeightForm
+
+EXPORTERS = ("dynamo", "torchscript")
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("notes", [True, False])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_model_under_other_names(exports: Exports, tmp_path: Path, name: str, exporter: str, notes: bool) -> None:
+    path = exports(name, exporter).path
+    onnx.save(scrambled(onnx.load(path), notes=notes), tmp_path / "other.onnx")
+    for left, right in ((path, tmp_path / "other.onnx"), (tmp_path / "other.onnx", path)):
+        found = mx.diff(left, right)
+        assert found.identical
+        assert Source.RECORD in (found.left.source, found.right.source)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_planted_change_is_told_where_it_is(
+    exports: Exports, tmp_path: Path, name: str, exporter: str, what: str
+) -> None:
+    path = exports(name, exporter).path
+    record = mx.load(path)
+    for seed in range(2):
+        planted = plant(what, onnx.load(path), record, seed)
+        if planted is None:
+            assert what == "layer"  # of two layers, the first gets something else than the second, and the last returns
+            pytest.skip("no layer can be taken out")
+        for place, model in enumerate((planted.model, scrambled(planted.model, seed, notes=bool(seed)))):
+            target = tmp_path / f"{seed}{place}.onnx"
+            onnx.save(model, target)
+            assert is_told(planted, mx.diff(path, target)) == ""
+
+
+def test_exporters_agree_on_modules(exports: Exports) -> None:
+    found = mx.diff(exports("bert", "dynamo").path, exports("bert", "torchscript").path)
+    assert not found.identical
+    assert all(module.change is Change.CHANGED and not module.class_changed for module in found.modules)
+    assert found.aligned["encoder.layer.1.attention.self.query"] == "encoder.layer.1.attention.self.query"
+    assert not [one for one in found.renamed if one.what == "module"]
+    assert found.same_weights == 1.0
+
+
+def test_a_quantized_file(bert: Path, tmp_path: Path) -> None:
+    target = tmp_path / "int8.onnx"
+    mx.run_tool(bert, "int8", target, check=False)
+    found = mx.diff(bert, target)
+    query = next(one for one in found.modules if one.path == "encoder.layer.0.attention.self.query")
+    [weight] = query.weights
+    assert weight.form is WeightForm.QUANTIZED
+    assert weight.relative is not None
+    assert weight.relative < 0.02
+    assert [[node.op_type for node in change.left] for change in query.changes] == [["MatMul"]]
+    assert query.cost is not None
+    before, after = query.cost.amounts["weight_bytes"]
+    assert after.value < before.value  # type: ignore[operator] # weights have a size
+
+
+def test_two_layers_of_one_model(bert: Path) -> None:
+    same = mx.diff(bert, bert, left_module="encoder.layer.1")
+    assert same.identical
+    found = mx.diff(bert, bert, left_module="encoder.layer.0", right_module="encoder.layer.1")
+    assert not list(found.node_changes())
+    assert not found.renamed
+    assert {one.form for _, one in found.weight_changes()} == {WeightForm.VALUES}
+    assert found.aligned["encoder.layer.0.output"] == "encoder.layer.1.output"
+    assert found.left.nodes == found.right.nodes
+
+
+def test_a_module_that_does_not_exist(bert: Path) -> None:
+    with pytest.raises(mx.UserError, match=r"unknown module 'encoder.layer.9'"):
+        mx.diff(bert, bert, left_module="encoder.layer.9")
+
+
+def test_a_layer_that_is_gone_and_numbered_anew(bert: Path, tmp_path: Path) -> None:
+    """The last layers of a longer model keep their weights under smaller numbers."""
+    import transformers
+
+    def model(layers: int) -> transformers.BertModel:
+        config = transformers.BertConfig(
+            hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=24, vocab_size=40
+        )
+        return transformers.BertModel(config).eval()
+
+    whole, short = model(4), model(3)
+    state = dict(whole.state_dict())
+    kept = {}
+    for name, value in state.items():
+        parts = name.split(".")
+        if name.startswith("encoder.layer."):
+            number = int(parts[2])
+            if number == 1:
+                continue
+            parts[2] = str(number - (number > 1))
+        kept[".".join(parts)] = value
+    short.load_state_dict(kept)
+    paths = [
+        mx.export(one, tmp_path / f"{name}.onnx", no_check=True).path
+        for name, one in (("whole", whole), ("short", short))
+    ]
+    found = mx.diff(*paths)
+    assert [(one.change, one.left) for one in found.modules] == [(Change.REMOVED, "encoder.layer.1")]
+    assert ("module", "encoder.layer.2", "encoder.layer.1") in {
+        (one.what, one.left, one.right) for one in found.renamed
+    }
+    assert found.aligned["encoder.layer.3.attention.self.query"] == "encoder.layer.2.attention.self.query"
+    backwards = mx.diff(*reversed(paths))
+    assert [(one.change, one.right) for one in backwards.modules] == [(Change.ADDED, "encoder.layer.1")]
+
+
+def test_files_without_a_record(bert: Path, tmp_path: Path) -> None:
+    plain = onnx.load(bert)
+    strip_metadata(plain, (PREFIX,), ())
+    for name in ("a.onnx", "b.onnx"):
+        onnx.save(scrambled(plain), tmp_path / name)
+    found = mx.diff(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert found.identical
+    assert found.left.source is Source.NONE
+    assert any("lineage alone" in note for note in found.notes)
+    assert mx.diff(bert, tmp_path / "b.onnx").right.source is Source.OTHER
+
+
+def test_models_that_have_nothing_in_common(exports: Exports, bert: Path) -> None:
+    with pytest.raises(mx.UserError, match="little in common"):
+        mx.diff(bert, exports("gpt2", "dynamo").path)
