@@ -92,7 +92,7 @@ def test_csv(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
     assert rows["layers.0"]["own_flops"] == "0"
     target = tmp_path / "nodes.csv"
     assert run("cost", small_path, "--by", "node", "--format", "csv", "-o", target) == 0
-    nodes = {row["key"]: row for row in csv.DictReader(target.open())}
+    nodes = {row["key"]: row for row in csv.DictReader(io.StringIO(target.read_text()))}
     assert nodes["h0"]["kind"] == "matmul"
     assert nodes["h0"]["module"] == "layers.0.fc"
 
