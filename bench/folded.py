@@ -22,6 +22,7 @@ from corpus.manifest import read_rows
 
 import modelexport as mx
 from bench.report import Table
+from modelexport.record.folding import Folding
 
 EXPORTERS = ("dynamo", "torchscript")
 SAMPLE = (
@@ -45,7 +46,7 @@ COLUMNS = ("model", "exporter", "nodes", "folded", "share", "functions", "same b
 
 @dataclass(frozen=True)
 class Found:
-    folding: Any
+    folding: Folding
     same: bool
     difference: float
 
@@ -76,7 +77,15 @@ def _row(name: str, exporter: str, found: Found) -> tuple[str, ...]:
 def _sample() -> dict[str, tuple[torch.nn.Module, Mapping[str, Any]]]:
     rows = {row.name: row for row in read_rows()}
     built = {name: build(rows[name]) for name in SAMPLE}
-    return {name: (model, inputs_of(rows[name], model)) for name, model in built.items()}
+    return {name: (model, _named(inputs_of(rows[name], model))) for name, model in built.items()}
+
+
+def _named(inputs: object) -> Mapping[str, Any]:
+    """Inputs that have no names are in the order of the graph's."""
+    if isinstance(inputs, Mapping):
+        return inputs
+    assert isinstance(inputs, tuple | list)
+    return {str(place): one for place, one in enumerate(inputs)}
 
 
 def _deep() -> tuple[torch.nn.Module, Mapping[str, Any]]:
@@ -103,7 +112,8 @@ def _deep() -> tuple[torch.nn.Module, Mapping[str, Any]]:
 def _round_trip(model: torch.nn.Module, inputs: Mapping[str, Any], exporter: str) -> Found:
     with tempfile.TemporaryDirectory() as name:
         flat, folded, back = (Path(name) / f"{one}.onnx" for one in ("flat", "folded", "back"))
-        mx.export(model, flat, inputs=inputs, exporter=exporter, no_check=True)
+        given = tuple(inputs.values()) if all(name.isdecimal() for name in inputs) else inputs
+        mx.export(model, flat, inputs=given, exporter=exporter, no_check=True)
         folding = mx.fold(flat, folded).folding
         mx.flatten(folded, back)
         pairs = [(one.read_bytes(), other.read_bytes()) for one, other in _files(flat, back)]
@@ -119,10 +129,9 @@ def _outputs(path: Path, inputs: Mapping[str, Any]) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    named = inputs if isinstance(inputs, Mapping) else {}
-    given = list(named.values()) or list(inputs)
+    given = list(inputs.values())
     fed = {
-        one.name: (named[one.name] if one.name in named else given[place]).numpy()
+        one.name: (inputs[one.name] if one.name in inputs else given[place]).numpy()
         for place, one in enumerate(session.get_inputs())
     }
     found: list[np.ndarray] = session.run(None, fed)

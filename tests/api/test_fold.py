@@ -237,8 +237,8 @@ def test_many_layers_take_seconds(tmp_path: Path) -> None:
     """Folding that took the square of the nodes would take minutes."""
     import time
 
-    flat = saved(layers(4000), tmp_path / "flat.onnx")
+    flat = saved(layers(2000), tmp_path / "flat.onnx")
     began = time.process_time()
     found = mx.fold(flat, tmp_path / "folded.onnx")
-    assert found.folding.before > 20_000
-    assert time.process_time() - began < 60
+    assert found.folding.before > 10_000
+    assert time.process_time() - began < 30

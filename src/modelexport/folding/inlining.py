@@ -20,6 +20,7 @@ from modelexport.record.provenance import Provenance
 
 # Functions that call functions that call functions can unfold to more than any machine holds.
 _MOST = 1_000_000
+_DEEPEST = 100
 _ONNX = ("", "ai.onnx")
 
 
@@ -142,6 +143,8 @@ class _Inliner:
 
     def _called(self, node: onnx.NodeProto, scope: _Scope, key: str, new: str) -> Iterator[onnx.NodeProto]:
         name = f"{node.domain}::{node.op_type}"
+        if len(scope.functions) > _DEEPEST:
+            raise UserError(f"functions call each other more than {_DEEPEST} deep, down to {name!r}")
         function = self._functions[name]
         prefix = f"{scope.prefix}{node.name or next(filter(None, node.output), node.op_type)}/"
         values = dict(zip(function.input, [*map(scope.value, node.input), *[""] * len(function.input)], strict=False))
@@ -253,7 +256,8 @@ def _set_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProt
 
 def _all_values(model: onnx.ModelProto) -> Iterator[str]:
     graph = model.graph
-    yield from (one.name for one in (*graph.input, *graph.output, *graph.initializer, *graph.value_info))
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info))
+    yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from (*node.input, *node.output, *names_inside(node))
 

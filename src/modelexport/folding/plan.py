@@ -127,15 +127,22 @@ class _Planner:
         module = self.provenance.hierarchy.modules.get(branch.call.path)
         if module is None:
             return None
-        name = module.class_name
-        if name not in self.classes:
-            return self._refuse(name, ALONE)
-        part = self._part(members)
-        if sum(self.live.weight[item] for item in part) * 2 < sum(self.live.weight[item] for item in members):
-            return self._refuse(name, INTERLEAVED)
-        if len(part) < self.smallest:
-            return self._refuse(name, SMALL)
-        return _Candidate(branch, name, module.package, members, self.regions.region(branch.call, part))
+        part = self._part(members) if module.class_name in self.classes else []
+        reason = self._reason(module.class_name, members, part)
+        if reason:
+            self._refuse(module.class_name, reason)
+            return None
+        region = self.regions.region(branch.call, part)
+        return _Candidate(branch, module.class_name, module.package, members, region)
+
+    def _reason(self, class_name: str, members: Sequence[int], part: Sequence[int]) -> str:
+        """Why a module cannot, or need not, become a call; empty if it can."""
+        if class_name not in self.classes:
+            return ALONE
+        weight = self.live.weight
+        if sum(weight[item] for item in part) * 2 < sum(weight[item] for item in members):
+            return INTERLEAVED
+        return SMALL if len(part) < self.smallest else ""
 
     def _refuse(self, class_name: str, reason: str) -> None:
         reasons = self.unfolded.setdefault(class_name, {})
