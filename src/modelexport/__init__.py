@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from modelexport.api.attach import attach
+    from modelexport.api.convert import Converted, convert
     from modelexport.api.cost import cost
     from modelexport.api.diff import diff
-    from modelexport.api.convert import Converted, convert
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -116,9 +116,9 @@ __all__ = [
     "Attribution",
     "Boundary",
     "Confidence",
+    "Converted",
     "Cost",
     "Diff",
-    "Converted",
     "Difference",
     "Evidence",
     "ExportResult",
@@ -149,9 +149,9 @@ __all__ = [
     "attach",
     "compare",
     "compare_strategies",
+    "convert",
     "cost",
     "diff",
-    "convert",
     "export",
     "export_hf_model_with_semantics",
     "extract",

@@ -24,6 +24,7 @@ from modelexport.graph.edges import edges_of
 from modelexport.graph.embed import CUT_KEY, EmbedOptions
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.soundness import ensure_sound
+from modelexport.graph.value_types import type_name
 from modelexport.graph.weights import storage_size
 from modelexport.queries.answer import answer_query
 from modelexport.record.extraction import TOLERANCE, End, Extraction
@@ -197,4 +198,4 @@ def _ends(values: Sequence[onnx.ValueInfoProto], extracted: Extracted) -> Iterat
 def _type_name(value: onnx.ValueInfoProto) -> str:
     if not value.type.HasField("tensor_type"):
         return str(value.type.WhichOneof("value")).removesuffix("_type")
-    return onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    return type_name(value.type.tensor_type.elem_type)

@@ -13,7 +13,7 @@ from modelexport.errors import FileUnreadable, FileUnwritable, UserError
 from modelexport.graph.atomic import ensure_writable, staging
 from modelexport.graph.embed import name_nodes
 from modelexport.graph.saving import ensure_model_target
-from modelexport.graph.value_types import value_types
+from modelexport.graph.value_types import ValueTypes
 from modelexport.queries.answer import Answer, answer_query
 from modelexport.record.provenance import NodeEntry
 from modelexport.selecting.catalogue import DIALECTS
@@ -145,7 +145,7 @@ def _with_names(opened: OpenedFile, dialect: Dialect) -> tuple[OpenedFile, tuple
 
 def _selection(opened: OpenedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:
     groups = tuple(tuple(opened.graph.by_key[entry.key] for entry in answer.nodes) for answer in answers)
-    types = value_types(opened.file.proto) if "precision" in dialect.takes else {}
+    types = ValueTypes(opened.file) if "precision" in dialect.takes else None
     return Selection(opened.graph, groups, types)
 
 

@@ -7,29 +7,38 @@ from importlib import import_module
 import click
 
 # The help texts are here so that listing the verbs imports none of them.
-_VERBS = {
-    "export": "Export a model to ONNX and record which module produced each node.",
-    "attach": "Tag a file that another tool exported from a model.",
-    "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
-    "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
-    "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
-    "cost": "Count the FLOPs, parameters and bytes of a file, module by module.",
-    "analyze": "Show what a file consists of, module by module.",
-    "validate": "Check a file, its record and its tags.",
-    "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
-    "extract": "Write a module, several, or what a query means as a file of its own.",
-    "select": "Write the nodes that a query means for another tool: quantizers, placement, splitting, precision.",
-    "quantize": "Quantize a tagged file with ONNX Runtime, by module, and relink what comes out.",
-    "strip": "Write a file without what this tool has put into it.",
-    "compare": "Show how two files differ, module by module.",
-    "compare": "Count how two files differ, module by module.",
-    "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
-    "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
-    "fold": "Make modules that repeat into ONNX functions, nested as the modules are.",
-    "flatten": "Put functions in the place of their calls: the way back from `fold`.",
-    "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
-    "strategies": "Judge a file by every strategy, side by side.",
+_SECTIONS = {
+    "Make tagged files": {
+        "export": "Export a model to ONNX and record which module produced each node.",
+        "attach": "Tag a file that another tool exported from a model.",
+        "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
+        "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
+        "quantize": "Quantize a tagged file with ONNX Runtime, by module, and relink what comes out.",
+    },
+    "Ask": {
+        "analyze": "Show what a file consists of, module by module.",
+        "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
+        "view": "Write a page that shows a file in a browser: modules, sizes, dataflow, time, error, difference.",
+        "cost": "Count the FLOPs, parameters and bytes of a file, module by module.",
+        "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
+        "compare": "Count how two files differ, module by module.",
+        "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
+    },
+    "Check": {
+        "validate": "Check a file, its record and its tags.",
+        "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
+        "strategies": "Judge a file by every strategy, side by side.",
+    },
+    "Use modules as handles": {
+        "extract": "Write a module, several, or what a query means as a file of its own.",
+        "select": "Write the nodes that a query means for another tool: quantizers, placement, splitting, precision.",
+        "fold": "Make modules that repeat into ONNX functions, nested as the modules are.",
+        "flatten": "Put functions in the place of their calls: the way back from `fold`.",
+        "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
+        "strip": "Write a file without what this tool has put into it.",
+    },
 }
+_VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
 
 
 class LazyVerbs(click.Group):
@@ -55,8 +64,9 @@ class LazyVerbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click calls it so
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_VERBS.items()))
+        for title, verbs in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
 
 
 def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -13,10 +13,11 @@ import onnx
 from modelexport.converting.drawing import Box, Drawing, Fact, Facts, Kind, Layer, Port, Sheet, Wire
 from modelexport.converting.layers import draw_layers
 from modelexport.converting.literals import attribute_fact, strings_literal, tensor_text
-from modelexport.converting.value_types import GraphPart, graphs_of, typed_ports, value_id
+from modelexport.converting.value_types import GraphPart, graphs_of, typed_ports
 from modelexport.graph.embed import PREFIX
 from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, walk_nodes
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.value_types import value_id
 from modelexport.graph.weights import has_data
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import ModuleCall

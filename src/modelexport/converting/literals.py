@@ -17,6 +17,7 @@ import onnx.numpy_helper
 
 from modelexport.converting.drawing import Fact
 from modelexport.graph.external import is_external
+from modelexport.graph.value_types import type_name
 
 # Tensors with more elements are told apart by a digest.
 SHOWN_ELEMENTS = 16
@@ -88,7 +89,7 @@ def _visible(character: str) -> str:
 
 def tensor_text(tensor: onnx.TensorProto) -> str:
     """Type and shape, and the elements if there are few of them; of many, a digest of their bytes."""
-    head = f"{dtype_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
+    head = f"{type_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
     if is_external(tensor):
         place = {entry.key: entry.value for entry in tensor.external_data}
         return f"{head} in {string_literal(place.get('location', '').encode())} at {place.get('offset', '0')}"
@@ -115,10 +116,3 @@ def _strings(tensor: onnx.TensorProto) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def dtype_name(dtype: int) -> str:
-    return _DTYPES.get(dtype, f"type {dtype}")
-
-
-_DTYPES: dict[int, str] = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx
 
 from modelexport.converting.drawing import Port
-from modelexport.converting.literals import dtype_name
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, node_key
+from modelexport.graph.index import MAIN, bodies, node_key
+from modelexport.graph.value_types import type_name, value_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +60,21 @@ def _declared(infos: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[P
 
 
 def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
-    return Port(value_id(name, graph_id), dtype_name(dtype), f"[{', '.join(map(str, dims))}]")
-
-
-def value_id(name: str, graph_id: str) -> str:
-    return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id and name else name
+    return Port(value_id(name, graph_id), type_name(dtype), f"[{', '.join(map(str, dims))}]")
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:
     match proto.WhichOneof("value"):
         case "tensor_type":
-            return dtype_name(proto.tensor_type.elem_type), _shape(proto.tensor_type)
+            return type_name(proto.tensor_type.elem_type), _shape(proto.tensor_type)
         case "sparse_tensor_type":
-            return f"sparse {dtype_name(proto.sparse_tensor_type.elem_type)}", _shape(proto.sparse_tensor_type)
+            return f"sparse {type_name(proto.sparse_tensor_type.elem_type)}", _shape(proto.sparse_tensor_type)
         case "sequence_type":
             return f"sequence of {_joined(proto.sequence_type.elem_type)}", ""
         case "optional_type":
             return f"optional {_joined(proto.optional_type.elem_type)}", ""
         case "map_type":
-            key = dtype_name(proto.map_type.key_type)
+            key = type_name(proto.map_type.key_type)
             return f"map from {key} to {_joined(proto.map_type.value_type)}", ""
     return "", ""
 

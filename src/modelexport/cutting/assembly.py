@@ -10,12 +10,12 @@ import onnx
 from modelexport.cutting.chains import Axis
 from modelexport.cutting.cut import Cut
 from modelexport.cutting.rerooting import Rerooting, made_here
-from modelexport.cutting.types import ValueTypes, is_shaped
 from modelexport.errors import CutImpossible
 from modelexport.graph.embed import PREFIX
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, node_key, walk_nodes
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.order import names_read
+from modelexport.graph.value_types import ValueTypes, is_shaped
 from modelexport.record.evidence import Attribution, unattributed
 from modelexport.record.hierarchy import ROOT
 from modelexport.record.provenance import NodeEntry, Provenance

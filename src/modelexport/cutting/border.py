@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from modelexport.cutting.nest import Nest
 from modelexport.cutting.selection import Selection
-from modelexport.cutting.types import ValueTypes
 from modelexport.graph.index import Node
+from modelexport.graph.value_types import ValueTypes
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 

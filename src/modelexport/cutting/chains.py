@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.cutting.nest import Nest
-from modelexport.cutting.types import ValueTypes
 from modelexport.graph.index import SHAPE_READERS, Node
+from modelexport.graph.value_types import ValueTypes
 
 _SHAPE = "Shape"
 Part = Callable[[str], slice]

@@ -12,10 +12,10 @@ from modelexport.cutting.inside import Fused, Inside
 from modelexport.cutting.nest import Nest
 from modelexport.cutting.passing import HandedOn, Passing
 from modelexport.cutting.selection import Selection, select_calls
-from modelexport.cutting.types import ValueTypes
 from modelexport.errors import CutImpossible
 from modelexport.graph.index import Graph, Node, walk_nodes
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.value_types import ValueTypes
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.wording import some_of

@@ -11,7 +11,7 @@ import onnx
 
 from modelexport.cutting.nest import Nest
 from modelexport.cutting.selection import Selection
-from modelexport.cutting.types import ValueTypes
+from modelexport.graph.value_types import ValueTypes
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import onnx
@@ -9,6 +10,7 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
+from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange
 
 _LONGEST = 8
@@ -56,10 +58,10 @@ def _scalar(value: object) -> str:
 
 
 def _tensor(tensor: onnx.TensorProto) -> str:
-    kind = f"{onnx.TensorProto.DataType.Name(tensor.data_type).lower()}{list(tensor.dims)}"
+    kind = f"{type_name(tensor.data_type)}{list(tensor.dims)}"
     if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
         return kind
     array = onnx.numpy_helper.to_array(tensor).reshape(-1)
     if array.size > _LONGEST:
-        return f"{kind} {hash(array.tobytes()) & 0xFFFFFF:06x}"
+        return f"{kind} {hashlib.sha256(array.tobytes()).hexdigest()[:8]}"
     return f"{kind} {', '.join(_scalar(value) for value in array.tolist())}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange, Renamed
 
 _Dims = tuple[int | str | None, ...]
@@ -24,13 +25,6 @@ class ValueType:
         if self.dims is None:
             return name
         return f"{name}[{', '.join('?' if dim is None else str(dim) for dim in self.dims)}]"
-
-
-def type_name(dtype: int) -> str:
-    try:
-        return onnx.TensorProto.DataType.Name(dtype).lower()
-    except ValueError:
-        return f"type {dtype}"
 
 
 def value_type(value: onnx.ValueInfoProto) -> ValueType | None:

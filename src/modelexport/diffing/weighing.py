@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelexport.diffing.ends import type_name
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.holdings import Holdings
 from modelexport.graph.index import FLOATS
+from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange, WeightChange, WeightForm, WeightRef
 
 # Numbers that are compared at a time.

@@ -1,32 +1,112 @@
-"""Of what type the numbers are in the values of a graph."""
+"""Types and shapes of a file's values: as it states them, or inferred without reading a weight."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import onnx
 import onnx.shape_inference
 
+from modelexport.graph.check import checkable
+from modelexport.graph.index import FLOATS, KEY_SEPARATOR, MAIN, bodies, node_key
+from modelexport.graph.opened import ModelFile
 
-def value_types(proto: onnx.ModelProto) -> dict[str, int]:
-    """By value of the main graph, where the file says it or it can be inferred. Weights need not be in the proto."""
-    graph = proto.graph
-    found = dict(_stated([*graph.input, *graph.value_info, *graph.output]))
-    found.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
-    if all(output in found for node in graph.node for output in node.output if output):
-        return found
-    return {**dict(_stated(_inferred(proto))), **found}
+Types = dict[str, onnx.TypeProto]
+# Integers with more axes than this are data, such as token ids; with fewer they may be sizes.
+_MOST_AXES_OF_SIZES = 1
+# What shape inference calls an axis of which it knows nothing.
+_INVENTED = "unk__"
+_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+_SIZES = frozenset((onnx.TensorProto.INT64, onnx.TensorProto.INT32))
 
 
-def _stated(values: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, int]]:
+class ValueTypes:
+    """By value id, as an index has them. What nobody states is inferred, once, when it is first asked for."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self._file = file
+
+    def get(self, value: str) -> onnx.TypeProto | None:
+        """Type and shape; None if they cannot be found out."""
+        stated = self._stated.get(value)
+        if stated is not None and is_shaped(stated):
+            return stated
+        return self._inferred.get(value) or stated
+
+    def dtype(self, value: str) -> int:
+        """Of its elements, as ONNX numbers them; 0 if it is not known."""
+        found = self.get(value)
+        return found.tensor_type.elem_type if found is not None else onnx.TensorProto.UNDEFINED
+
+    def is_float(self, value: str) -> bool:
+        return self.dtype(value) in FLOATS
+
+    def may_be_sizes(self, value: str) -> bool:
+        """Whether it has the looks of a shape, or of a part of one: an integer, or a row of them."""
+        found = self.get(value)
+        if found is None or found.tensor_type.elem_type not in _SIZES:
+            return False
+        return is_shaped(found) and len(found.tensor_type.shape.dim) <= _MOST_AXES_OF_SIZES
+
+    def dims(self, value: str) -> tuple[int | str, ...] | None:
+        """Sizes and names of axes; an axis of which nothing is known is an empty name."""
+        found = self.get(value)
+        if found is None or not found.tensor_type.HasField("shape"):
+            return None
+        return tuple(map(_size, found.tensor_type.shape.dim))
+
+    @cached_property
+    def _stated(self) -> Types:
+        return dict(_typed(self._file.proto))
+
+    @cached_property
+    def _inferred(self) -> Types:
+        proto = checkable(self._file)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except Exception:  # noqa: BLE001 - it has no error class of its own; what is stated remains
+            return {}
+        return dict(_typed(inferred))
+
+
+def is_shaped(found: onnx.TypeProto) -> bool:
+    """Whether a type says how many axes there are; sequences and optionals have none."""
+    return not found.HasField("tensor_type") or found.tensor_type.HasField("shape")
+
+
+def type_name(dtype: int) -> str:
+    """`float16`; a number for a type that this version of ONNX does not know."""
+    return _NAMES.get(dtype, f"type {dtype}")
+
+
+def value_id(name: str, graph_id: str) -> str:
+    """How an index calls a value: by its name, in bodies and functions behind that of the graph."""
+    return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id and name else name
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    return "" if dim.dim_param.startswith(_INVENTED) else dim.dim_param
+
+
+def _typed(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+    yield from _graph_types(proto.graph, MAIN)
+    for function in proto.functions:
+        yield from _values(function.value_info, f"{function.domain}::{function.name}")
+
+
+def _graph_types(graph: onnx.GraphProto, graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:
+    for tensor in graph.initializer:
+        yield value_id(tensor.name, graph_id), onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+    for node in graph.node:
+        for body_id, body in bodies(node, node_key(node, graph_id)):
+            yield from _graph_types(body, body_id)
+    yield from _values([*graph.value_info, *graph.input, *graph.output], graph_id)
+
+
+def _values(values: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:
     for value in values:
-        if value.type.tensor_type.elem_type:
-            yield value.name, value.type.tensor_type.elem_type
-
-
-def _inferred(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
-    try:
-        graph = onnx.shape_inference.infer_shapes(proto).graph
-    except Exception:  # noqa: BLE001 - it has no error class of its own, and what it would say can be done without
-        return ()
-    return [*graph.value_info, *graph.output]
+        if value.HasField("type") and value.type.WhichOneof("value"):
+            yield value_id(value.name, graph_id), value.type

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from modelexport.graph.index import FLOATS
-from modelexport.graph.value_types import value_types
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.value_types import ValueTypes
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -48,7 +48,7 @@ class _Surroundings:
     needed: set[str]
     paired: set[str]
     weights: dict[str, onnx.TensorProto]
-    types: dict[str, int]
+    types: ValueTypes
     stored: set[str]
 
     @classmethod
@@ -62,7 +62,7 @@ class _Surroundings:
             needed,
             {output for node in before.graph.node if node.op_type == _DEQUANTIZE for output in node.output},
             {tensor.name: tensor for tensor in before.graph.initializer},
-            value_types(before),
+            ValueTypes(ModelFile(before, {})),
             {tensor.name for tensor in model.graph.initializer},
         )
 
@@ -70,7 +70,7 @@ class _Surroundings:
         """How many of its inputs were changed."""
         places = list(self._places(node))
         changed = [place for place in places if self._weight_back(node, before, place) or self._own_back(node, place)]
-        floats = [place for place, name in enumerate(before.input) if self.types.get(name) in FLOATS]
+        floats = [place for place, name in enumerate(before.input) if self.types.is_float(name)]
         # A node with a float to read is not run in integers; what it shares with quantized nodes may stay rounded.
         if places and not changed and set(floats) <= set(places):
             changed = [place for place in places if self._value_back(node, place)]
