@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from modelexport.api.attach import attach
+    from modelexport.api.cost import cost
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from modelexport.api.verify import verify
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
+    from modelexport.record.cost import Cost
     from modelexport.record.evidence import Attribution, Confidence, Evidence
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
     from modelexport.record.provenance import NodeEntry, Provenance
@@ -45,6 +47,7 @@ _HOMES = {
     "Attribution": "record.evidence",
     "Boundary": "record.tensors",
     "Confidence": "record.evidence",
+    "Cost": "record.cost",
     "Difference": "record.verification",
     "Evidence": "record.evidence",
     "ExportResult": "api.options",
@@ -71,6 +74,7 @@ _HOMES = {
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
     "compare": "api.reading",
+    "cost": "api.cost",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",
     "load": "api.reading",
@@ -87,6 +91,7 @@ __all__ = [
     "Attribution",
     "Boundary",
     "Confidence",
+    "Cost",
     "Difference",
     "Evidence",
     "ExportResult",
@@ -112,6 +117,7 @@ __all__ = [
     "attach",
     "compare",
     "compare_strategies",
+    "cost",
     "export",
     "export_hf_model_with_semantics",
     "load",

@@ -1,0 +1,1 @@
+"""What the nodes and the modules of a graph cost, from shapes alone."""

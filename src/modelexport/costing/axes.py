@@ -1,0 +1,170 @@
+"""The sizes that a file leaves open, and sizes that are written as arithmetic on them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import reduce
+
+import onnx
+
+from modelexport.record.polynomial import Polynomial, Size, largest, quotient, smallest
+
+Shape = tuple[Size, ...]
+
+_BINARY: Mapping[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: quotient,
+    ast.Mod: lambda a, b: a % b,
+}
+# As exporters write them, in small letters.
+_CALLS: Mapping[str, Callable[..., Polynomial]] = {
+    "min": smallest,
+    "max": largest,
+    "floordiv": quotient,
+    "cleandiv": quotient,
+    "ceildiv": lambda a, b: -quotient(-a, b),
+    "mod": lambda a, b: a % b,
+    "pythonmod": lambda a, b: a % b,
+}
+_ROUNDED = {"floor": 1, "floortoint": 1, "trunctoint": 1, "ceiling": -1, "ceil": -1, "ceiltoint": -1}
+
+
+class NotSizes(Exception):
+    """A text that is no arithmetic on sizes."""
+
+
+def parsed(text: str) -> Polynomial:
+    """`sequence + 1` as a polynomial."""
+    try:
+        return _size(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
+        raise NotSizes(text) from error
+
+
+def _size(term: ast.expr) -> Polynomial:
+    if isinstance(term, ast.Name):
+        return Polynomial.axis(term.id)
+    if isinstance(term, ast.Constant):
+        return _constant(term.value)
+    if isinstance(term, ast.UnaryOp) and isinstance(term.op, ast.USub):
+        return -_size(term.operand)
+    if isinstance(term, ast.BinOp):
+        return _operation(term)
+    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and not term.keywords:
+        return _call(term.func.id.lower(), term.args)
+    raise NotSizes(ast.dump(term))
+
+
+def _constant(value: object) -> Polynomial:
+    if isinstance(value, str) and value:
+        return Polynomial.axis(value)
+    if isinstance(value, int | float) and value == int(value):
+        return Polynomial.of(int(value))
+    raise NotSizes(repr(value))
+
+
+def _operation(term: ast.BinOp) -> Polynomial:
+    left, right = _size(term.left), _size(term.right)
+    if isinstance(term.op, ast.Pow) and right.value is not None and 0 <= right.value < 16:
+        return left**right.value
+    if type(term.op) in _BINARY:
+        return _BINARY[type(term.op)](left, right)
+    raise NotSizes(ast.dump(term))
+
+
+def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
+    if name in _ROUNDED and len(arguments) == 1:
+        inner, sign = arguments[0], _ROUNDED[name]
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
+            return sign * quotient(sign * _size(inner.left), _size(inner.right))
+        return _size(inner)
+    if name in ("min", "max") and arguments:
+        return _CALLS[name](*map(_size, arguments))
+    if name in _CALLS and len(arguments) == 2:
+        return _CALLS[name](*map(_size, arguments))
+    raise NotSizes(name)
+
+
+def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+    """Sizes, 0 among them, and the names of those that are open; None if not even their number is known."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)
+
+
+class Axes:
+    """The open sizes of one file, by name, in the order in which they come up."""
+
+    def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
+        """`inputs` are those that the model is fed."""
+        values = list(inputs)
+        self.given: dict[str, str] = {}
+        self.found: dict[str, str] = {}
+        texts = {dim for value in values for dim in dims_of(value) or () if isinstance(dim, str) and dim}
+        plain = {text for text in texts if text.isidentifier()}
+        self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
+        self.inputs = {value.name: self._shape(value) for value in values}
+
+    def _shape(self, value: onnx.ValueInfoProto) -> Shape | None:
+        dims = dims_of(value)
+        if dims is None:
+            return None
+        return tuple(self._dim(dim, value.name, place) for place, dim in enumerate(dims))
+
+    def _dim(self, dim: int | str, name: str, place: int) -> Size:
+        if isinstance(dim, int):
+            return dim
+        label = dim or f"{name}[{place}]"
+        if dim and dim not in self._names:
+            return parsed(dim)
+        self.given.setdefault(label, f"axis {place} of the input {name}")
+        return Polynomial.axis(label)
+
+    def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
+        """A shape that the file states: sizes in terms of the axes of inputs, None where it is in other terms."""
+        dims = dims_of(value)
+        return None if dims is None else tuple(map(self._stated, dims))
+
+    def _stated(self, dim: int | str) -> Size | None:
+        if isinstance(dim, int):
+            return dim
+        if dim in self._names:
+            return Polynomial.axis(dim)
+        return parsed(dim) if dim and _in_terms_of(dim, self._names) else None
+
+    def fresh(self, label: str, source: str) -> Polynomial:
+        """A size that depends on the content of what the model is fed."""
+        self.found.setdefault(label, source)
+        return Polynomial.axis(label)
+
+
+def _in_terms_of(text: str, names: Collection[str]) -> bool:
+    """Whether a text is arithmetic on these names, and not merely one of them."""
+    if text in names:
+        return False
+    try:
+        return all(name in names for name in parsed(text).axes)
+    except NotSizes:
+        return False
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    start: Size = 1
+    return reduce(lambda one, other: one * other, sizes, start)
+
+
+def settled(size: Size) -> Size:
+    """A plain number where it is one."""
+    if isinstance(size, int):
+        return int(size)
+    value = size.value
+    return size if value is None else value
+
+
+def known_axes(axes: Axes) -> Iterator[tuple[str, str, bool]]:
+    yield from ((name, source, True) for name, source in axes.given.items())
+    yield from ((name, source, False) for name, source in axes.found.items())

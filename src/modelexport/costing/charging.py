@@ -1,0 +1,108 @@
+"""Which module a node's cost is charged to, and which a weight belongs to.
+
+Every node is charged to exactly one module, so that the parts add up to the whole. A node that does the work of several
+is charged to the one whose weight it multiplies by: a convolution that a normalization was folded into remains the
+convolution's. If that is none or several of them, to the one around them all, as in a profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import onnx
+
+from modelexport.graph.index import Graph, Tensor
+from modelexport.record.evidence import Attribution
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Provenance, is_within
+
+# Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
+_NEVER_WEIGHTS = frozenset(
+    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
+)
+
+
+class Charging:
+    def __init__(self, graph: Graph, record: Provenance | None) -> None:
+        self._graph = graph
+        self._record = record
+
+    def owners(self, key: str) -> tuple[ModuleCall, ...]:
+        if self._record is None or key not in self._record.nodes:
+            return ()
+        return self._record.nodes[key].attribution.owners
+
+    def place(self, key: str, calls: Sequence[str], weights: Sequence[str]) -> str | None:
+        """The path of the module that a node is charged to; `calls` are those of functions that it runs for."""
+        owners = self._within_calls(self.owners(key), calls)
+        if self._record is None or not owners:
+            return self.place(calls[-1], calls[:-1], ()) if calls else None
+        paths = list(dict.fromkeys(owner.path for owner in owners))
+        if len(paths) > 1 and weights:
+            paths = self._holding(paths, weights) or paths
+        return paths[0] if len(paths) == 1 else self._around(owners)
+
+    def _within_calls(self, owners: tuple[ModuleCall, ...], calls: Sequence[str]) -> tuple[ModuleCall, ...]:
+        """Of the owners of a function's node, those that the calls around it are made for."""
+        for call in calls:
+            around = {owner.path for owner in self.owners(call)}
+            inside = tuple(owner for owner in owners if any(is_within(owner.path, path) for path in around))
+            owners = inside or owners
+        return owners
+
+    def _holding(self, paths: Sequence[str], weights: Sequence[str]) -> list[str]:
+        """The one that has a parameter as large as the largest weight that is multiplied by."""
+        if self._record is None:
+            return []
+        tensors = [self._graph.initializers[name] for name in weights if name in self._graph.initializers]
+        size = max((math.prod(tensor.shape) for tensor in tensors), default=0)
+        modules = self._record.hierarchy.modules
+        found = [
+            path for path in paths if path in modules and any(one.size == size for one in modules[path].parameters)
+        ]
+        return found if len(found) == 1 else []
+
+    def _around(self, owners: Iterable[ModuleCall]) -> str | None:
+        if self._record is None:
+            return None
+        stacks = [[call.path for call in self._record.hierarchy.stack(owner)] for owner in owners]
+        common = [path for path in stacks[0] if all(path in stack for stack in stacks)]
+        return common[-1] if common else None
+
+    def holders(self, name: str) -> tuple[str | None, ...]:
+        """The modules that a weight belongs to."""
+        if self._record is None or name not in self._record.initializers:
+            return (None,)
+        owners = self._record.initializers[name].owners
+        return tuple(dict.fromkeys(owner.path for owner in owners)) or (None,)
+
+    def parameters(self, name: str) -> int:
+        """How many parameters of the model an initializer holds; none if it is something else."""
+        return self._parameters.get(name, 0)
+
+    @cached_property
+    def _parameters(self) -> dict[str, int]:
+        return {
+            name: math.prod(tensor.shape)
+            for name, tensor in self._graph.initializers.items()
+            if self._is_weight(name, tensor)
+        }
+
+    def _is_weight(self, name: str, tensor: Tensor) -> bool:
+        if self._record is None:
+            return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
+        if name in self._record.hierarchy.parameter_owners:
+            return True
+        return name in self._record.initializers and _is_folded(
+            tensor, self._record.initializers[name], self._record.hierarchy
+        )
+
+
+def _is_folded(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:
+    """Whether a tensor without a name in the model stands for a parameter: transposed, scaled or merged."""
+    if tensor.name in hierarchy.tensor_owners or tensor.dtype in _NEVER_WEIGHTS or math.prod(tensor.shape) < 2:
+        return False
+    owners = (hierarchy.modules.get(owner.path) for owner in attribution.owners)
+    return any(module is not None and module.parameters for module in owners)

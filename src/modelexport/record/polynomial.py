@@ -1,0 +1,349 @@
+"""Whole numbers in terms of axes whose size is open, such as `2·batch·sequence²`.
+
+They are exact: sums and products are multiplied out, divisions that leave no remainder are carried out, and what has no
+such form (`⌊height/2⌋`, `min(64, sequence)`) is one more unknown that is computed once the axes have sizes. Equal
+polynomials compare equal, and one without axes is equal to the number that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import TypeAlias
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Longer ones are cut where people read them.
+_SHOWN_TERMS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A number that is no sum of products: `floor` (of a quotient), `min` or `max` of polynomials."""
+
+    name: str
+    arguments: tuple[Polynomial, ...]
+
+    def __str__(self) -> str:
+        if self.name == "floor":
+            return "⌊" + "/".join(map(_factor_text, self.arguments)) + "⌋"
+        return f"{self.name}({', '.join(map(str, self.arguments))})"
+
+    @property
+    def expression(self) -> str:
+        inner = [argument.expression for argument in self.arguments]
+        return f"(({inner[0]})//({inner[1]}))" if self.name == "floor" else f"{self.name}({', '.join(inner)})"
+
+
+Atom: TypeAlias = str | Function
+Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
+ONE: Monomial = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial:
+    """A sum of products of axes.
+
+    terms  what is multiplied, with its powers, and how often; in one order, none of them 0 times
+    """
+
+    terms: tuple[tuple[Monomial, int], ...] = ()
+
+    @classmethod
+    def of(cls, size: Size) -> Polynomial:
+        if isinstance(size, Polynomial):
+            return size
+        return cls(((ONE, int(size)),)) if size else cls()
+
+    @classmethod
+    def axis(cls, name: str) -> Polynomial:
+        return cls._of_atom(name)
+
+    @classmethod
+    def _of_atom(cls, atom: Atom) -> Polynomial:
+        return cls(((((atom, 1),), 1),))
+
+    @property
+    def value(self) -> int | None:
+        """The number, where no axis is left."""
+        if not self.terms:
+            return 0
+        monomial, factor = self.terms[0]
+        return factor if len(self.terms) == 1 and monomial == ONE else None
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that it depends on, in alphabetical order."""
+        return tuple(sorted({name for atom in self._atoms() for name in _names(atom)}))
+
+    def _atoms(self) -> Iterator[Atom]:
+        yield from (atom for monomial, _ in self.terms for atom, _ in monomial)
+
+    def at(self, sizes: Mapping[str, int]) -> Polynomial:
+        """With these axes replaced by their sizes; others stay."""
+        if not any(name in sizes for name in self.axes):
+            return self
+        found = Polynomial()
+        for monomial, factor in self.terms:
+            term = Polynomial.of(factor)
+            for atom, power in monomial:
+                term *= _replaced(atom, sizes) ** power
+            found += term
+        return found
+
+    def __add__(self, other: Size) -> Polynomial:
+        if not isinstance(other, int | Polynomial):
+            return NotImplemented
+        summed = dict(self.terms)
+        for monomial, factor in Polynomial.of(other).terms:
+            summed[monomial] = summed.get(monomial, 0) + factor
+        return _ordered(summed)
+
+    def __mul__(self, other: Size) -> Polynomial:
+        if not isinstance(other, int | Polynomial):
+            return NotImplemented
+        product: dict[Monomial, int] = {}
+        for one, times in Polynomial.of(other).terms:
+            for mine, factor in self.terms:
+                both = _multiplied(mine, one)
+                product[both] = product.get(both, 0) + factor * times
+        return _ordered(product)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Polynomial:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Polynomial:
+        return self + -Polynomial.of(other)
+
+    def __rsub__(self, other: Size) -> Polynomial:
+        return -self + other
+
+    def __pow__(self, power: int) -> Polynomial:
+        return reduce(lambda one, _: one * self, range(power), Polynomial.of(1))
+
+    def __floordiv__(self, other: Size) -> Polynomial:
+        return quotient(self, Polynomial.of(other))
+
+    def __rfloordiv__(self, other: int) -> Polynomial:
+        return quotient(Polynomial.of(other), self)
+
+    def __mod__(self, other: Size) -> Polynomial:
+        return self - (self // other) * other
+
+    def __rmod__(self, other: int) -> Polynomial:
+        return Polynomial.of(other) % self
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Polynomial):
+            return self.terms == other.terms
+        return isinstance(other, int) and self.value == other
+
+    def __hash__(self) -> int:
+        return hash(self.terms) if self.value is None else hash(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.terms)
+
+    def __str__(self) -> str:
+        """For people: `2·batch·sequence² + 3`."""
+        texts = [_term_text(monomial, factor) for monomial, factor in self.terms]
+        return " + ".join(texts).replace("+ -", "- ") if texts else "0"
+
+    def __repr__(self) -> str:
+        return f"Polynomial({self.expression!r})"
+
+    @property
+    def short(self) -> str:
+        """`str`, cut after the first few terms."""
+        more = len(self.terms) - _SHOWN_TERMS
+        return str(self) if more <= 0 else f"{Polynomial(self.terms[:_SHOWN_TERMS])} + … {more} more"
+
+    @property
+    def expression(self) -> str:
+        """For programs: `2*batch*sequence**2 + 3`. A name that is none in Python is in quotes."""
+        return " + ".join(_term_expression(monomial, factor) for monomial, factor in self.terms) or "0"
+
+
+Size: TypeAlias = int | Polynomial
+
+
+def sizes_sum(sizes: Iterable[Size]) -> Polynomial:
+    """The sum of many, in time that grows with all of their terms and no faster."""
+    summed: dict[Monomial, int] = {}
+    for size in sizes:
+        for monomial, factor in Polynomial.of(size).terms:
+            summed[monomial] = summed.get(monomial, 0) + factor
+    return _ordered(summed)
+
+
+def quotient(above: Polynomial, below: Polynomial) -> Polynomial:
+    """Rounded down. Sizes are not negative, and axes are at least 1."""
+    if not below:
+        raise ZeroDivisionError("a size is divided by 0")
+    exact = _divided(above, below)
+    if exact is not None:
+        return exact
+    divisor = below.value
+    if divisor is None or divisor < 0:
+        return Polynomial._of_atom(Function("floor", (above, below)))
+    whole = Polynomial(tuple((one, factor // divisor) for one, factor in above.terms if factor // divisor))
+    rest = above - whole * divisor
+    if rest.value is not None:
+        return whole + rest.value // divisor
+    inner, within = _nested(rest)
+    return whole + Polynomial._of_atom(Function("floor", (inner, Polynomial.of(within * divisor))))
+
+
+def smallest(*sizes: Size) -> Polynomial:
+    return _extreme("min", "max", sizes)
+
+
+def largest(*sizes: Size) -> Polynomial:
+    return _extreme("max", "min", sizes)
+
+
+def _extreme(name: str, opposite: str, sizes: Iterable[Size]) -> Polynomial:
+    choose: Callable[..., int] = min if name == "min" else max
+    kept: list[Polynomial] = []
+    for size in dict.fromkeys(Polynomial.of(size) for size in _flat(name, sizes)):
+        for place, other in enumerate(kept):
+            apart = (size - other).value
+            if apart is not None:
+                kept[place] = size if choose(0, apart) == apart else other
+                break
+        else:
+            kept.append(size)
+    # max(a, min(a, b)) is a, whatever b is.
+    left = [one for one in kept if not any(other is not one and _is_among(other, one, opposite) for other in kept)]
+    if len(left) == 1:
+        return left[0]
+    return Polynomial._of_atom(Function(name, tuple(sorted(left, key=lambda one: one.expression))))
+
+
+def _flat(name: str, sizes: Iterable[Size]) -> Iterator[Size]:
+    for size in sizes:
+        found = _only_function(Polynomial.of(size))
+        if found is not None and found.name == name:
+            yield from found.arguments
+        else:
+            yield size
+
+
+def _is_among(one: Polynomial, other: Polynomial, name: str) -> bool:
+    found = _only_function(other)
+    return found is not None and found.name == name and one in found.arguments
+
+
+def _only_function(size: Polynomial) -> Function | None:
+    if len(size.terms) != 1:
+        return None
+    monomial, factor = size.terms[0]
+    if factor != 1 or len(monomial) != 1 or monomial[0][1] != 1:
+        return None
+    atom = monomial[0][0]
+    return atom if isinstance(atom, Function) else None
+
+
+def _nested(size: Polynomial) -> tuple[Polynomial, int]:
+    """`⌊x/a⌋ + c` as what it is the quotient of, and `a`: quotients of quotients are quotients."""
+    constant = dict(size.terms).get(ONE, 0)
+    found = _only_function(size - constant)
+    if found is None or found.name != "floor":
+        return size, 1
+    above, below = found.arguments
+    divisor = below.value
+    return (size, 1) if divisor is None else (above + constant * divisor, divisor)
+
+
+def _divided(above: Polynomial, below: Polynomial) -> Polynomial | None:
+    """The quotient, if nothing is left over."""
+    order = sorted({*above._atoms(), *below._atoms()}, key=_atom_key)
+
+    def leading(size: Polynomial) -> tuple[Monomial, int]:
+        return max(size.terms, key=lambda term: [dict(term[0]).get(atom, 0) for atom in order])
+
+    first, factor = leading(below)
+    found, rest = Polynomial(), above
+    while rest:
+        monomial, count = leading(rest)
+        left = _without(monomial, first)
+        if left is None or count % factor:
+            return None
+        term = Polynomial(((left, count // factor),))
+        found, rest = found + term, rest - term * below
+    return found
+
+
+def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    powers = dict(monomial)
+    for atom, power in part:
+        powers[atom] = powers.get(atom, 0) - power
+    if any(power < 0 for power in powers.values()):
+        return None
+    return tuple((atom, power) for atom, power in powers.items() if power)
+
+
+def _multiplied(one: Monomial, other: Monomial) -> Monomial:
+    if not one or not other:
+        return one or other
+    powers = dict(one)
+    for atom, power in other:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda item: _atom_key(item[0])))
+
+
+def _ordered(terms: Mapping[Monomial, int]) -> Polynomial:
+    """The highest powers first, then by name."""
+    kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
+    if len(kept) > 1:
+        kept.sort(key=_term_key)
+    return Polynomial(tuple(kept))
+
+
+def _term_key(term: tuple[Monomial, int]) -> tuple[int, list[tuple[str, int]]]:
+    monomial, _ = term
+    return -sum(power for _, power in monomial), [(_atom_key(atom), -power) for atom, power in monomial]
+
+
+def _atom_key(atom: Atom) -> str:
+    return atom if isinstance(atom, str) else f"{atom.name} {atom.expression}"
+
+
+def _replaced(atom: Atom, sizes: Mapping[str, int]) -> Polynomial:
+    if isinstance(atom, str):
+        return Polynomial.of(sizes[atom]) if atom in sizes else Polynomial.axis(atom)
+    arguments = [argument.at(sizes) for argument in atom.arguments]
+    return {"floor": quotient, "min": smallest, "max": largest}[atom.name](*arguments)
+
+
+def _names(atom: Atom) -> Iterator[str]:
+    if isinstance(atom, str):
+        yield atom
+    else:
+        yield from (name for argument in atom.arguments for name in argument.axes)
+
+
+def _term_text(monomial: Monomial, factor: int) -> str:
+    parts = [f"{atom}{str(power).translate(_SUPERSCRIPTS) if power > 1 else ''}" for atom, power in monomial]
+    if not parts:
+        return str(factor)
+    sign = "-" if factor < 0 else ""
+    return sign + "·".join([*([str(abs(factor))] if abs(factor) != 1 else []), *parts])
+
+
+def _term_expression(monomial: Monomial, factor: int) -> str:
+    parts = [f"{_atom_expression(atom)}{f'**{power}' if power > 1 else ''}" for atom, power in monomial]
+    return "*".join([*([str(factor)] if factor != 1 or not parts else []), *parts])
+
+
+def _factor_text(size: Polynomial) -> str:
+    return str(size) if len(size.terms) <= 1 else f"({size})"
+
+
+def _atom_expression(atom: Atom) -> str:
+    if isinstance(atom, Function):
+        return atom.expression
+    return atom if atom.isidentifier() else repr(atom)
