@@ -1,0 +1,267 @@
+"""What is different between two files: model, modules, nodes and weights, each where it belongs.
+
+Names are no difference. Two files that compute the same by the same operators with the same weights have none, whatever
+their values and nodes are called and in whatever order they are listed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Change(StrEnum):
+    """What became of a module, a node or a weight.
+
+    ADDED     it is in the second file alone
+    REMOVED   it is in the first file alone
+    REPLACED  other nodes do its work
+    CHANGED   it is in both, and not the same
+    """
+
+    ADDED = "added"
+    REMOVED = "removed"
+    REPLACED = "replaced"
+    CHANGED = "changed"
+
+
+class WeightForm(StrEnum):
+    """How a weight is related to the one in its place.
+
+    VALUES     the same shape and type, other numbers
+    SHAPE      another shape
+    CAST       the same in another number format, as far as that goes
+    QUANTIZED  as integers, with scales beside them
+    TRANSPOSED the same numbers the other way round
+    RESHAPED   the same numbers in another shape
+    UNREAD     it differs, and nobody looked how much
+    ADDED      of the second file alone
+    REMOVED    of the first file alone
+    """
+
+    VALUES = "values"
+    SHAPE = "shape"
+    CAST = "cast"
+    QUANTIZED = "quantized"
+    TRANSPOSED = "transposed"
+    RESHAPED = "reshaped"
+    UNREAD = "unread"
+    ADDED = "added"
+    REMOVED = "removed"
+
+
+class Source(StrEnum):
+    """Where the modules of a file's nodes are known from.
+
+    RECORD    its own record, made for this very graph
+    RELINKED  its own record, traced to the graph that a tool made
+    OTHER     the record of the other file, along what both have in common
+    NONE      nobody knows modules: everything belongs to the model as a whole
+    """
+
+    RECORD = "record"
+    RELINKED = "relinked"
+    OTHER = "other file"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number in the first file and in the second."""
+
+    left: float
+    right: float
+
+    @property
+    def differs(self) -> bool:
+        return self.left != self.right
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One thing that can be said in a line: what it is, what it was, what it is now; empty where there was nothing.
+
+    what  `attribute axis`, `output 0 shape`, `input 1`, `opset ai.onnx`, `metadata author`
+    """
+
+    what: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """A node of one of the files. Its operator carries the domain where that is not ONNX's own."""
+
+    key: str
+    name: str
+    op_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node, or nodes that belong together, and what became of them.
+
+    left   nodes of the first file; none if they were added
+    right  nodes of the second; none if they were removed
+    fields what is different, for one node that is in both
+    """
+
+    change: Change
+    left: tuple[NodeRef, ...]
+    right: tuple[NodeRef, ...]
+    fields: tuple[FieldChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRef:
+    """A stored tensor of one of the files. `parameter` is what the model calls it, where that is known."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parameter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChange:
+    """A weight or other constant that is not the same in both files.
+
+    largest   the largest difference between two numbers; None if they were not compared
+    relative  the root of the mean squared difference, in terms of that of the numbers in the first file
+    changed   how many of the numbers are different
+    values    what a small constant holds in both files
+    readers   keys of the nodes of the first file that read it (of the second, if it was added)
+    """
+
+    form: WeightForm
+    left: WeightRef | None
+    right: WeightRef | None
+    largest: float | None = None
+    relative: float | None = None
+    changed: int | None = None
+    values: FieldChange | None = None
+    readers: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What to call it: the name in the first file, if it is there."""
+        found = self.left or self.right
+        return "" if found is None else found.parameter or found.name
+
+
+@dataclass(frozen=True, slots=True)
+class CostChange:
+    """What running a module and everything inside of it takes. Only what differs is there, by name: `flops`,
+    `parameters`, `weight bytes`, `activation bytes`."""
+
+    amounts: Mapping[str, Amount]
+
+
+@dataclass(frozen=True)
+class ModuleChange:
+    """One module call of the two files, or of one alone. What lies deeper has an entry of its own.
+
+    left, right     how it is called in each file (`encoder.layer.3`, `block#2`, empty for the model); None if it is not there
+    classes         its class in each file; empty where that is not known
+    nodes           how many nodes it has, with everything inside of it
+    parameters      how many numbers its weights have, with everything inside of it; of a module of one file alone
+    """
+
+    change: Change
+    left: str | None
+    right: str | None
+    classes: tuple[str, str] = ("", "")
+    nodes: Amount = Amount(0, 0)
+    parameters: int = 0
+    changes: tuple[NodeChange, ...] = ()
+    weights: tuple[WeightChange, ...] = ()
+    cost: CostChange | None = None
+
+    @property
+    def path(self) -> str:
+        """As the first file calls it, if it is there."""
+        return (self.right or "") if self.left is None else self.left
+
+    @property
+    def class_changed(self) -> bool:
+        return self.change is Change.CHANGED and all(self.classes) and self.classes[0] != self.classes[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """What is called otherwise and otherwise the same: no difference, but good to know. `what`: module, input, output."""
+
+    what: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the files. `module` is the part of it that was looked at; empty for all."""
+
+    path: str
+    nodes: int
+    weights: int
+    source: Source
+    exporter: str = ""
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class Diff:
+    """How two files differ.
+
+    model         what differs in the model as such: inputs and outputs, opsets, metadata
+    modules       in the order of the first file; those that are in the second alone behind what comes before them there
+    renamed       what has another name alone; it does not count
+    alike         the share of nodes of both files that are paired, whatever else is different about them
+    same_weights  the share of weights of both files that hold exactly the same; 1 if there are none
+    aligned       module calls of the first file, mapped to what they are in the second
+    pairs         keys of nodes of the first file, mapped to that of the same node in the second
+    left_nodes    keys of nodes of the first file that are not simply the same, and what became of them
+    right_nodes   the same of the second file
+    weights_read  whether the numbers of large weights were compared
+    """
+
+    left: Side
+    right: Side
+    model: tuple[FieldChange, ...] = ()
+    modules: tuple[ModuleChange, ...] = ()
+    renamed: tuple[Renamed, ...] = ()
+    alike: float = 1.0
+    same_weights: float = 1.0
+    weights_read: bool = True
+    notes: tuple[str, ...] = ()
+    aligned: Mapping[str, str] = field(default_factory=dict, repr=False)
+    pairs: Mapping[str, str] = field(default_factory=dict, repr=False)
+    left_nodes: Mapping[str, Change] = field(default_factory=dict, repr=False)
+    right_nodes: Mapping[str, Change] = field(default_factory=dict, repr=False)
+
+    @property
+    def identical(self) -> bool:
+        return not (self.model or self.modules)
+
+    def node_changes(self) -> Iterator[tuple[ModuleChange, NodeChange]]:
+        for module in self.modules:
+            for change in module.changes:
+                yield module, change
+
+    def weight_changes(self) -> Iterator[tuple[ModuleChange, WeightChange]]:
+        for module in self.modules:
+            for change in module.weights:
+                yield module, change
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How much there is of what: modules and nodes by change, and weights."""
+        found: Counter[str] = Counter()
+        for module in self.modules:
+            if module.change is not Change.CHANGED or module.class_changed:
+                found[f"modules {module.change}"] += 1
+        found.update(f"nodes {change.change}" for _, change in self.node_changes())
+        found["weights"] = sum(1 for _ in self.weight_changes())
+        return {what: count for what, count in found.items() if count}
