@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from modelexport.api.semantic_query import SemanticQueryInterface
     from modelexport.api.strategy_scores import compare_strategies
     from modelexport.api.verify import verify
+    from modelexport.api.view import ViewResult, view
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.cost import Cost
@@ -70,6 +71,7 @@ _HOMES = {
     "UserError": "errors",
     "Verdict": "record.verification",
     "Verification": "record.verification",
+    "ViewResult": "api.view",
     "analyze": "api.reading",
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
@@ -84,6 +86,7 @@ _HOMES = {
     "run_tool": "api.run_tool",
     "validate": "api.reading",
     "verify": "api.verify",
+    "view": "api.view",
 }
 
 __all__ = [
@@ -113,6 +116,7 @@ __all__ = [
     "UserError",
     "Verdict",
     "Verification",
+    "ViewResult",
     "analyze",
     "attach",
     "compare",
@@ -127,6 +131,7 @@ __all__ = [
     "run_tool",
     "validate",
     "verify",
+    "view",
 ]
 
 

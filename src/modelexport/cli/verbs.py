@@ -16,6 +16,7 @@ _VERBS = {
     "analyze": "Show what a file consists of, module by module.",
     "validate": "Check a file, its record and its tags.",
     "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
+    "view": "Write one HTML page that shows a file: modules, sizes, dataflow, and how well everything is known.",
     "compare": "Show how two files differ, module by module.",
     "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
     "strategies": "Judge a file by every strategy, side by side.",

@@ -5,7 +5,8 @@ const KINDS = ["#77aadd", "#ee8866", "#eedd88", "#44bb99", "#ffaabb", "#99ddff",
 const OTHER = "#c9ced6";
 const LIGHT_STEPS = ["#fffbe8", "#feebb0", "#fed675", "#fdb13f", "#f28a1c", "#d9620a", "#ad4304", "#7d2c05"];
 const DARK_STEPS = ["#26303b", "#463a2f", "#6e4a24", "#99591b", "#c56d14", "#ea8a22", "#ffb052", "#ffdd9e"];
-const STATES = { same: OTHER, changed: "#ee8866", added: "#44bb99", removed: "#77aadd", moved: "#eedd88" };
+const STATES = { same: OTHER, inside: "#eedd88", changed: "#ee8866", added: "#44bb99" };
+const STATE_WORDS = { inside: "change inside" };
 
 function colourModes(model) {
   const modes = [classMode(model), confidenceMode(model)];
@@ -98,8 +99,8 @@ function differenceMode(model) {
     key: "difference",
     label: "Difference",
     colour: (place) => STATES[state[place]] || OTHER,
-    words: (place) => state[place] || "same",
-    legend: () => swatches(Object.entries(STATES).filter(([name]) => name === "same" || state.includes(name))),
+    words: (place) => STATE_WORDS[state[place]] || state[place],
+    legend: () => swatches(Object.entries(STATES).map(([name, colour]) => [STATE_WORDS[name] || name, colour])),
   };
 }
 

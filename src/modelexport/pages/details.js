@@ -80,7 +80,7 @@ class Details {
     if (!difference) return null;
     const lines = (difference.lines[place] || []).map((text) => element("li", {}, printable(this.model.text(text))));
     const words = lines.length ? element("ul", { class: "lines" }, lines) : element("p", { class: "muted" }, "No difference in this module itself.");
-    return section("Difference", `${difference.state[place] || "same"} · against ${printable(difference.against)}`, words);
+    return section("Difference", `${STATE_WORDS[difference.state[place]] || difference.state[place]} · against ${printable(difference.against)}`, words);
   }
 
   _verified(place) {

@@ -8,6 +8,9 @@ const GAP = { x: 22, y: 30 };
 const MARGIN = 14;
 const MOST_LETTERS = 24;
 const COLUMN_PARTS = 20;
+const FONT = 12;
+// A drawing that is too wide is made smaller, but not so small that it cannot be read.
+const LEAST_SCALE = 0.75;
 
 class Flow {
   constructor(model, onOpen) {
@@ -24,14 +27,13 @@ class Flow {
     this._choices(place, flow);
     if (!flow || !flow.boxes) return this._say(place, flow);
     this.note.textContent = this._remarks(place, flow);
-    const drawing = new FlowDrawing(this.model, flow, node, mode);
+    const drawing = new FlowDrawing(this.model, flow, node, mode, this.host.clientWidth);
     const canvas = element("div", { class: "canvas" });
     if (this.host.firstChild) Plotly.purge(this.host.firstChild);
     this.host.replaceChildren(canvas);
     Plotly.newPlot(canvas, drawing.traces(), drawing.layout(), { displayModeBar: false, staticPlot: false });
     canvas.on("plotly_click", (event) => this._click(drawing.targets[event.points[0].customdata]));
-    this.host.scrollTop = drawing.top;
-    this.host.scrollLeft = Math.max(0, (drawing.width - this.host.clientWidth) / 2);
+    this.host.scrollTo(drawing.start.x - this.host.clientWidth / 2, drawing.start.y);
   }
 
   _click(target) {
@@ -55,7 +57,7 @@ class Flow {
     const said = [];
     if (flow.module !== place) said.push(`of ${this.model.label(flow.module)}, which calls what is in ${this.model.label(place)}`);
     if (flow.folded) said.push("too many parts to draw: some share a box");
-    if (flow.hidden) said.push(`${counted(flow.hidden, "constant")} not drawn`);
+    if (flow.hidden) said.push(`${counted(flow.hidden, "node")} of constants and shapes not drawn`);
     return said.join(" · ");
   }
 
@@ -72,7 +74,7 @@ class Flow {
 }
 
 class FlowDrawing {
-  constructor(model, flow, node, mode) {
+  constructor(model, flow, node, mode, room) {
     Object.assign(this, { model, flow, node, mode });
     this.places = model.data.layouts[flow.layout];
     this.boxes = flow.boxes.map((box) => this._box(box));
@@ -80,9 +82,12 @@ class FlowDrawing {
     this.boxWidth = Math.round(Math.min(Math.max(letters, 8), MOST_LETTERS) * LETTER + 20);
     this.width = this._across(Math.max(...this._points().map((point) => point[0]))) + this.boxWidth / 2 + MARGIN;
     this.height = this._down(Math.max(...this._points().map((point) => point[1]))) + BOX_HEIGHT / 2 + MARGIN;
+    this.scale = Math.min(1, Math.max(LEAST_SCALE, (room - 16) / this.width));
     this.targets = this.boxes.map((box) => box.target);
     const marked = flow.boxes.findIndex(([kind, ref]) => kind === BOX.node && ref === node);
-    this.top = marked < 0 ? 0 : Math.max(0, this._down(this.places.boxes[marked][1]) - 120);
+    const first = flow.boxes.findIndex(([kind]) => kind === BOX.module || kind === BOX.node);
+    const at = Math.max(0, marked < 0 ? first : marked);
+    this.start = { x: this._x(at) * this.scale, y: marked < 0 ? 0 : this._y(at) * this.scale - 120 };
   }
 
   _points() {
@@ -138,8 +143,8 @@ class FlowDrawing {
     const shapes = [{ type: "path", path: this._edgePath() || "M0,0", line: { color: styleColour("--edge"), width: 1.4 }, layer: "below" }];
     for (const style of new Set(this.boxes.map((box) => box.style))) shapes.push(this._boxShape(style));
     return {
-      width: this.width,
-      height: this.height,
+      width: this.width * this.scale,
+      height: this.height * this.scale,
       margin: { l: 0, r: 0, t: 0, b: 0 },
       xaxis: { range: [0, this.width], visible: false, fixedrange: true },
       yaxis: { range: [this.height, 0], visible: false, fixedrange: true },
@@ -194,7 +199,7 @@ class FlowDrawing {
     const words = (box) => {
       const name = plotlyText(shortened(box.name, most));
       const beside = plotlyText(shortened(box.beside, Math.floor(most * 1.15)));
-      return beside ? `${name}<br><span style="font-size:10px">${beside}</span>` : name;
+      return beside ? `${name}<br><span style="font-size:${10 * this.scale}px">${beside}</span>` : name;
     };
     return {
       type: "scatter",
@@ -202,7 +207,7 @@ class FlowDrawing {
       x: this.boxes.map((_, number) => this._x(number)),
       y: this.boxes.map((_, number) => this._y(number)),
       text: this.boxes.map(words),
-      textfont: { size: 12, color: this.boxes.map(ink) },
+      textfont: { size: FONT * this.scale, color: this.boxes.map(ink) },
       hoverinfo: "skip",
     };
   }
@@ -217,7 +222,7 @@ class FlowDrawing {
       mode: "markers",
       x: ends.map((end) => end[0]),
       y: ends.map((end) => end[1]),
-      marker: { symbol: ends.map((end) => end[2]), size: 8, color: styleColour("--edge") },
+      marker: { symbol: ends.map((end) => end[2]), size: 8 * this.scale, color: styleColour("--edge") },
       hoverinfo: "skip",
     };
   }
@@ -262,7 +267,7 @@ class FlowDrawing {
       hovertext: spots.map((spot) => spot.hover),
       customdata: spots.map((spot) => spot.number),
       hoverinfo: "text",
-      marker: { size: BOX_HEIGHT, symbol: "square", opacity: 0 },
+      marker: { size: BOX_HEIGHT * this.scale, symbol: "square", opacity: 0 },
     };
   }
 }

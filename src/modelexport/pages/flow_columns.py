@@ -33,11 +33,13 @@ class Places:
 
 
 class FlowColumns:
-    def __init__(self, provenance: Provenance, places: Places, *, own_nodes: bool) -> None:
+    """`unmoved` are values that do not depend on what the model is fed: constants, and arithmetic with shapes."""
+
+    def __init__(self, provenance: Provenance, places: Places, unmoved: Collection[str], *, own_nodes: bool) -> None:
         self._provenance = provenance
         self._places = places
         self._own_nodes = own_nodes
-        self._constants = frozenset(key for key, entry in provenance.nodes.items() if entry.op_type == "Constant")
+        self._unmoved = unmoved
         self._layouts = Distinct[tuple[int, tuple[Pair, ...]]]()
 
     def flows(self, flows: Flows) -> list[Json]:
@@ -48,7 +50,7 @@ class FlowColumns:
         return [{"boxes": layout.boxes, "bends": layout.bends} for layout in found]
 
     def _flow(self, call: ModuleCall, flow: CallFlow) -> Json:
-        drawing = draw_flow(flow, self._constants, own_nodes=self._own_nodes)
+        drawing = draw_flow(flow, self._unmoved, own_nodes=self._own_nodes)
         pairs = tuple((edge.source, edge.target) for edge in drawing.edges)
         enters, leaves = flow.enters, flow.leaves
         found: Json = {
@@ -63,7 +65,9 @@ class FlowColumns:
         if len(drawing.groups) > 1:
             found["layout"] = self._layouts.place((len(drawing.groups), pairs))
             found["boxes"] = [self._box(group) for group in drawing.groups]
-            found["edges"] = [[edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges]
+            found["edges"] = [
+                [edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges
+            ]
         return found
 
     def _values(self, names: Sequence[str], most: int) -> list[int]:

@@ -15,23 +15,31 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 
 
-class Inner(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Inner:
     """A call made inside of the one that is shown."""
 
     call: ModuleCall
 
 
-class Own(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Own:
     """A node of the call itself, by key."""
 
     key: str
 
 
-class Entering(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """A value that was made elsewhere."""
+
     value: str
 
 
-class Leaving(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A value that is read elsewhere."""
+
     value: str
 
 

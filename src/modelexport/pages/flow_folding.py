@@ -1,6 +1,6 @@
 """A flow with so few boxes that it can be read.
 
-Constants are never drawn. If that is not enough, nodes of the module itself that merely follow each other become one
+Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the module itself that merely follow each other become one
 box; then all of its nodes between the same modules; then modules in the middle of a long row.
 """
 
@@ -32,7 +32,7 @@ class DrawnEdge:
 class Drawing:
     """What is drawn of a flow: groups of boxes, most of them one box.
 
-    hidden  constants that are left out
+    hidden  how many nodes are left out, because what the model is fed does not flow through them
     folded  whether boxes were put together because there are too many of them
     """
 
@@ -42,9 +42,9 @@ class Drawing:
     folded: bool = False
 
 
-def draw_flow(flow: CallFlow, constants: Collection[str], *, own_nodes: bool = True) -> Drawing:
-    """`constants` are the keys of nodes that are left out. Without `own_nodes` those of the module are put together."""
-    shown, hidden = _without(flow, constants)
+def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> Drawing:
+    """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
+    shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
     steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_stage, _by_row]
     found = _quotient(shown, plain)
@@ -71,14 +71,19 @@ class _Shown:
         return before, after
 
 
-def _without(flow: CallFlow, constants: Collection[str]) -> tuple[_Shown, int]:
-    dropped = {box for box in flow.boxes if isinstance(box, Own) and box.key in constants}
+def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
+    dropped: set[Box] = {box for box in flow.boxes if isinstance(box, Own) and box.key in unmoved}
+    hidden = len(dropped)
+    if hidden == len(flow.boxes):
+        hidden, dropped = 0, set()
+    else:
+        dropped.update(box for box, _ in flow.edges if isinstance(box, Entering) and box.value in unmoved)
     edges = {pair: values for pair, values in flow.edges.items() if not dropped.intersection(pair)}
     ends = [box for pair in edges for box in pair]
     entering = [box for box in ends if isinstance(box, Entering)]
     leaving = [box for box in ends if isinstance(box, Leaving)]
     boxes = dict.fromkeys([*entering, *(box for box in flow.boxes if box not in dropped), *leaving])
-    return _Shown(tuple(boxes), edges), len(dropped)
+    return _Shown(tuple(boxes), edges), hidden
 
 
 def _by_chain(shown: _Shown) -> Mapping[Box, int]:

@@ -17,6 +17,9 @@ from modelexport.errors import ExtraMissing
 # Parts of a box's width that places are rounded to.
 _GRID = 20
 
+# Columns between two bends, between a bend and a box, and between two boxes.
+_GAPS = (0.3, 0.65, 1.0)
+
 Pair = tuple[int, int]
 Point = tuple[int, int]
 
@@ -46,7 +49,7 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
         stops = [source, *passed, target]
         links += zip(stops, stops[1:], strict=False)
         chains.append(passed)
-    points = _placed(layers, links)
+    points = _placed(layers, links, count)
     bends = (
         [points[stop] for stop in (chain if order[a] < order[b] else reversed(chain))]
         for (a, b), chain in zip(edges, chains, strict=True)
@@ -54,14 +57,31 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
     return Layout(tuple(points[:count]), tuple(map(tuple, bends)))
 
 
-def _placed(layers: Sequence[int], links: Sequence[Pair]) -> list[Point]:
+def _placed(layers: Sequence[int], links: Sequence[Pair], count: int) -> list[Point]:
+    """The first `count` are boxes, the others bends."""
     if not layers:
         return []
     graph = _igraph().Graph(len(layers), list(links), directed=True)
     found = graph.layout_sugiyama(layers=list(layers), maxiter=50)
-    columns = [found[number][0] for number in range(len(layers))]
+    columns = _apart([found[number][0] for number in range(len(layers))], layers, count)
     left = min(columns)
     return [(round((column - left) * _GRID), layer) for column, layer in zip(columns, layers, strict=True)]
+
+
+def _apart(columns: Sequence[float], layers: Sequence[int], count: int) -> list[float]:
+    """igraph lets boxes of one layer overlap now and then. They are moved apart to both sides, in the same order."""
+    found = list(columns)
+    rows: dict[int, list[int]] = {}
+    for number in sorted(range(len(columns)), key=lambda number: columns[number]):
+        rows.setdefault(layers[number], []).append(number)
+    for row in rows.values():
+        for one, other in zip(row, row[1:], strict=False):
+            gap = _GAPS[(one < count) + (other < count)]
+            found[other] = max(found[other], found[one] + gap)
+        moved = sum(found[number] - columns[number] for number in row) / len(row)
+        for number in row:
+            found[number] -= moved
+    return found
 
 
 def _igraph() -> ModuleType:

@@ -3,33 +3,38 @@
 const MAP_LEVELS = 4;
 const MOST_SECTORS = 220;
 const MOST_SIBLINGS = 40;
+// Pixels that a letter and a line take.
+const MAP_LETTER = 7;
+const MAP_LINE = 13;
 // A sector below this share of the whole cannot be seen.
-const LEAST_SHARE = 0.002;
+const LEAST_SHARE = 0.004;
 
-/** What is drawn: modules, and what is left of their siblings where there are too many or they are too small. */
-function sectors(model, root, own) {
-  const found = [{ id: String(root), parent: "", place: root, value: own[root], rest: 0 }];
+/** What is drawn: modules; what is left of their siblings, where there are too many or they are too small; and what
+ * a module has itself beside the modules inside of it. */
+function sectors(model, root, { own, total }) {
+  const least = total[root] * LEAST_SHARE;
+  const found = [{ id: String(root), parent: "", place: root, value: total[root], kind: "module" }];
   for (let at = 0; at < found.length && found.length < MOST_SECTORS; at += 1) {
     const above = found[at];
-    if (above.rest || model.depth[above.place] - model.depth[root] >= MAP_LEVELS) continue;
-    const inside = model.children[above.place].filter((place) => own[place] > 0);
-    const room = Math.min(MOST_SIBLINGS, MOST_SECTORS - found.length);
-    const shown = worthDrawing(inside, own, own[root] * LEAST_SHARE, room);
-    for (const place of shown) found.push({ id: String(place), parent: above.id, place, value: own[place], rest: 0 });
-    const rest = inside.filter((place) => !shown.includes(place));
-    if (rest.length) {
-      const value = rest.reduce((sum, place) => sum + own[place], 0);
-      found.push({ id: `${above.id} rest`, parent: above.id, place: above.place, value, rest: rest.length });
-    }
+    const { id, place } = above;
+    const inside = model.children[place].filter((child) => total[child] > 0);
+    if (above.kind !== "module" || !inside.length || model.depth[place] - model.depth[root] >= MAP_LEVELS) continue;
+    const shown = worthDrawing(inside, total, least, Math.min(MOST_SIBLINGS, MOST_SECTORS - found.length));
+    const seen = new Set(shown);
+    const rest = inside.filter((child) => !seen.has(child));
+    const left = rest.reduce((sum, child) => sum + total[child], 0);
+    for (const child of shown) found.push({ id: String(child), parent: id, place: child, value: total[child], kind: "module" });
+    if (left >= least) found.push({ id: `${id} rest`, parent: id, place, value: left, kind: "rest", count: rest.length });
+    if (own[place] >= least) found.push({ id: `${id} own`, parent: id, place, value: own[place], kind: "own" });
   }
   return found;
 }
 
 /** Of siblings, those that are large enough, and no more than there is room for: the largest, in their own order. */
-function worthDrawing(places, own, least, room) {
-  const large = places.filter((place) => own[place] >= least);
+function worthDrawing(places, total, least, room) {
+  const large = places.filter((place) => total[place] >= least);
   if (large.length <= room) return large;
-  const kept = new Set(large.slice().sort((one, other) => own[other] - own[one]).slice(0, Math.max(room, 1)));
+  const kept = new Set(large.slice().sort((one, other) => total[other] - total[one]).slice(0, Math.max(room, 1)));
   return large.filter((place) => kept.has(place));
 }
 
@@ -44,11 +49,11 @@ class ModuleMap {
 
   draw(place, measure, mode) {
     if (!window.Plotly || !this.host.clientWidth) return;
-    const own = measure.total;
-    if (!own[place]) return this._say(place, measure);
-    const shown = sectors(this.model, place, own);
+    const whole = measure.total[place];
+    if (!whole) return this._say(place, measure);
+    const shown = sectors(this.model, place, measure);
     if (this.drawn !== this.kind) this._start();
-    Plotly.react(this.host, [this._trace(shown, measure, mode, own[place])], this._layout(), MAP_OPTIONS);
+    Plotly.react(this.host, [this._trace(shown, measure, mode, whole)], this._layout(), MAP_OPTIONS);
     if (this.drawn !== this.kind) this._listen();
     this.drawn = this.kind;
   }
@@ -74,7 +79,7 @@ class ModuleMap {
 
   _click(point) {
     const sector = this.shown[point.pointNumber];
-    if (!sector || sector.rest) return;
+    if (!sector || sector.kind !== "module") return;
     const up = point.pointNumber === 0 && this.model.parent(sector.place) >= 0;
     this.onOpen(up ? this.model.parent(sector.place) : sector.place);
   }
@@ -82,27 +87,30 @@ class ModuleMap {
   _trace(shown, measure, mode, whole) {
     this.shown = shown;
     const { model } = this;
-    const colours = shown.map((sector) => (sector.rest ? styleColour("--line-solid") : mode.colour(sector.place)));
-    const name = (sector) => (sector.rest ? `${sector.rest} more` : plotlyText(shortened(model.label(sector.place), 40)));
-    const hover = (sector) =>
+    const plain = styleColour("--box");
+    const colours = shown.map((sector) => (sector.kind === "module" ? mode.colour(sector.place) : plain));
+    const name = ({ kind, place, count }) =>
+      kind === "module" ? plotlyText(shortened(model.label(place), 40)) : kind === "own" ? "its own" : `${count} more`;
+    const hover = ({ kind, place, value, count }) =>
       [
-        sector.rest ? `${sector.rest} smaller modules of ` : "",
-        `<b>${plotlyText(shortened(model.pathLabel(sector.place), 80))}</b>`,
-        `<br>${measure.words(sector.value)} · ${shareText(sector.value / whole)}`,
-        sector.rest ? "" : `<br>${plotlyText(shortened(mode.words(sector.place), 80))}`,
+        { module: "", own: "what is in none of the modules inside of<br>", rest: `${count} smaller modules of<br>` }[kind],
+        `<b>${plotlyText(shortened(model.pathLabel(place), 80))}</b>`,
+        `<br>${measure.words(value)} · ${shareText(value / whole)}`,
+        kind === "module" ? `<br>${plotlyText(shortened(mode.words(place), 80))}` : "",
       ].join("");
     const trace = {
       type: this.kind,
       ids: shown.map((sector) => sector.id),
       parents: shown.map((sector) => sector.parent),
-      labels: shown.map(name),
+      text: this._labels(shown, shown.map(name), whole),
       values: shown.map((sector) => sector.value),
       hovertext: shown.map(hover),
       hoverinfo: "text",
       branchvalues: "total",
       sort: this.kind === "treemap",
-      textinfo: "label",
-      textfont: { size: 12, color: colours.map(inkOn) },
+      textinfo: "text",
+      textfont: { size: 11.5, color: shown.map((sector, at) => (sector.kind === "module" ? inkOn(colours[at]) : styleColour("--muted"))) },
+      leaf: { opacity: 1 },
       marker: { colors: colours, line: { width: 1.5, color: styleColour("--sheet") } },
       pathbar: { visible: false },
       tiling: this.kind === "icicle" ? { orientation: "h", pad: 0 } : { pad: 2 },
@@ -111,12 +119,28 @@ class ModuleMap {
     return trace;
   }
 
+  /** In an icicle, plotly would shrink a name until it fits; a name that is too small to read is left out instead. */
+  _labels(shown, names, whole) {
+    if (this.kind === "treemap") return names;
+    const levels = new Map(shown.map((sector) => [sector.id, 0]));
+    for (const { id, parent } of shown) if (parent) levels.set(id, levels.get(parent) + 1);
+    const width = this.host.clientWidth / (Math.max(...levels.values()) + 1);
+    const letters = Math.floor((width - 8) / MAP_LETTER);
+    const fits = (sector) => (sector.value / whole) * this.host.clientHeight >= MAP_LINE;
+    return shown.map((sector, at) => (fits(sector) ? this._cut(sector, names[at], letters) : ""));
+  }
+
+  _cut(sector, name, letters) {
+    return sector.kind === "module" ? plotlyText(shortened(this.model.label(sector.place), Math.max(letters, 3))) : name;
+  }
+
   _layout() {
     return {
       margin: { l: 0, r: 0, t: 0, b: 0 },
       width: this.host.clientWidth,
       height: this.host.clientHeight,
       paper_bgcolor: "rgba(0,0,0,0)",
+      uniformtext: this.kind === "treemap" ? { minsize: 10, mode: "hide" } : {},
       font: { family: styleColour("--font"), color: styleColour("--ink") },
       hoverlabel: hoverStyle(),
     };

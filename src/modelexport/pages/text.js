@@ -45,7 +45,7 @@ function scaled(number, units, gap) {
 
 const countText = (number) => scaled(number, ["", "K", "M", "B", "T"], "");
 const bytesText = (number) => scaled(number, ["B", "KB", "MB", "GB", "TB"], " ");
-const flopsText = (number) => scaled(number, ["FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"], " ");
+const flopsText = (number) => scaled(number, ["", "K", "M", "G", "T", "P"], " ");
 const timeText = (microseconds) => scaled(microseconds, ["µs", "ms", "s"], " ");
 const plainText = (number) => number.toLocaleString("en-US");
 
