@@ -57,12 +57,14 @@ class Source(StrEnum):
 
     RECORD    its own record, made for this very graph
     RELINKED  its own record, traced to the graph that a tool made
+    NODES     what is written on its nodes
     OTHER     the record of the other file, along what both have in common
     NONE      nobody knows modules: everything belongs to the model as a whole
     """
 
     RECORD = "record"
     RELINKED = "relinked"
+    NODES = "nodes"
     OTHER = "other file"
     NONE = "none"
 
@@ -164,10 +166,10 @@ class CostChange:
 class ModuleChange:
     """One module call of the two files, or of one alone. What lies deeper has an entry of its own.
 
-    left, right     how it is called in each file (`encoder.layer.3`, `block#2`, empty for the model); None if it is not there
-    classes         its class in each file; empty where that is not known
-    nodes           how many nodes it has, with everything inside of it
-    parameters      how many numbers its weights have, with everything inside of it; of a module of one file alone
+    left, right  how it is called in each file (`encoder.layer.3`, `block#2`, empty for the model); None if it is not there
+    classes      its class in each file; empty where that is not known
+    nodes        how many nodes it has with everything inside of it; known of a module of one file alone
+    parameters   how many numbers its weights have, of the same
     """
 
     change: Change
@@ -192,7 +194,7 @@ class ModuleChange:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """What is called otherwise and otherwise the same: no difference, but good to know. `what`: module, input, output."""
+    """What has another name and is the same: no difference, but good to know. `what` is module, input or output."""
 
     what: str
     left: str

@@ -1,0 +1,225 @@
+"""How two files differ: nodes aligned by what they compute, put into the modules that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modelexport.api.kinship import kinship
+from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.relink import planted_ancestor, relinked
+from modelexport.diffing.differences import differences
+from modelexport.diffing.holdings import Holdings
+from modelexport.diffing.parts import part_of
+from modelexport.diffing.sides import Compared
+from modelexport.errors import FileUnreadable, ModelMismatch, RecordMissing, RecordUnreadable, UserError
+from modelexport.graph.embed import MODULE_KEY, read_outline
+from modelexport.graph.inlining import inlined
+from modelexport.graph.sketch import sketches_of
+from modelexport.graph.soundness import ensure_sound
+from modelexport.lineage.descent import trace_lineage
+from modelexport.record.changes import Diff, Source
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.lineage import Link
+from modelexport.record.provenance import Provenance
+
+# The share of nodes, and of weights, below which two files have nothing to do with each other.
+_RELATED = 0.35
+_SAME_WEIGHTS = 0.1
+# The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
+_KNOWN = 0.5
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a file says of the modules of its nodes. `record` is made for this graph; `stale` for one before it."""
+
+    opened: OpenedFile
+    record: Provenance | None
+    stale: Provenance | None
+
+    @property
+    def hierarchy(self) -> Hierarchy | None:
+        found = self.record or self.stale
+        return None if found is None else found.hierarchy
+
+
+def diff(
+    left: str | Path,
+    right: str | Path,
+    *,
+    left_module: str | None = None,
+    right_module: str | None = None,
+    weights: bool = True,
+) -> Diff:
+    """How two files differ, or two modules of them.
+
+    left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
+    right_module  with this one of the second; the same as `left_module` if only that is given
+    weights       read large weights, to see whether they differ and by how much
+    """
+    opened = [open_file(_model_path(Path(path))) for path in (left, right)]
+    for one in opened:
+        ensure_sound(one.file.proto, one.graph, str(one.path))
+    told = [_told(one) for one in opened]
+    parts = [left_module or right_module or "", right_module or left_module or ""]
+    sides = _sides(told[0], told[1])
+    compared = [
+        _part(_compared(one, *side, read_weights=weights), part, one)
+        for one, side, part in zip(told, sides, parts, strict=True)
+    ]
+    found = differences(compared[0], compared[1], lambda: _links(compared[0], compared[1], weights=weights))
+    _ensure_related(found, told[0], told[1])
+    return replace(found, weights_read=weights, notes=tuple(_notes(found)))
+
+
+def _model_path(path: Path) -> Path:
+    if path.suffix == ".json":
+        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
+    return path
+
+
+def _told(opened: OpenedFile) -> _Told:
+    try:
+        record = opened.record
+    except (RecordMissing, RecordUnreadable):
+        return _Told(opened, None, None)
+    return _Told(opened, record, None) if opened.is_up_to_date else _Told(opened, None, record)
+
+
+def _sides(left: _Told, right: _Told) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
+    """Where each file's modules are known from, and the record that says so."""
+    one, other = _own(left), _own(right)
+    if one is not None and other is None and _has_own_tree(right, one):
+        other = _relinked(right)
+    if other is not None and one is None and _has_own_tree(left, other):
+        one = _relinked(left)
+    if one is None and other is None:
+        one = _relinked(left)
+        other = _relinked(right) if one is None else None
+    found = [(Source.RECORD if told.record is not None else Source.RELINKED) for told in (left, right)]
+    lent = Source.NONE if one is None and other is None else Source.OTHER
+    return (found[0] if one else lent, one), (found[1] if other else lent, other)
+
+
+def _own(told: _Told) -> Provenance | None:
+    return told.record
+
+
+def _has_own_tree(told: _Told, other: Provenance) -> bool:
+    """Whether a file's record speaks of other modules than that of the other file."""
+    if told.hierarchy is None:
+        return False
+    mine, theirs = (
+        {path: one.class_name for path, one in tree.modules.items()} for tree in (told.hierarchy, other.hierarchy)
+    )
+    return mine != theirs
+
+
+def _relinked(told: _Told) -> Provenance | None:
+    """The record for the graph that a tool made of the one that it was made for."""
+    if told.stale is None or read_outline(told.opened.file.proto) is None:
+        return None
+    found = relinked(planted_ancestor(told.opened), told.opened, "diff")
+    return found.provenance if found.related else None
+
+
+def _compared(told: _Told, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
+    opened = told.opened
+    flat = inlined(opened.graph)
+    calls = _hints(told) if record is None else _calls(record)
+    if source is Source.NONE and calls:
+        source = Source.NODES
+    for key, origins in flat.origins.items():
+        found = next((calls[one] for one in reversed(origins) if one in calls), None)
+        if found is not None:
+            calls.setdefault(key, found)
+    exporter = record or told.record or told.stale
+    return Compared(
+        path=str(opened.path),
+        file=opened.file,
+        graph=flat.graph,
+        holdings=Holdings(opened.file, flat.graph, read_weights=read_weights),
+        told=calls,
+        held={} if record is None else _held(record),
+        hierarchy=None if record is None else record.hierarchy,
+        source=source,
+        exporter="" if exporter is None else exporter.origin.exporter,
+        origins=flat.origins,
+    )
+
+
+def _calls(record: Provenance) -> dict[str, str]:
+    found = ((key, entry.attribution.ancestor) for key, entry in record.nodes.items())
+    return {key: str(call) for key, call in found if call is not None}
+
+
+def _held(record: Provenance) -> dict[str, str]:
+    """Weights of one module alone."""
+    return {name: str(one.owners[0]) for name, one in record.initializers.items() if len(one.owners) == 1}
+
+
+def _hints(told: _Told) -> dict[str, str]:
+    """What nodes say themselves; else what an older record says of nodes of the same name, if it knows most of them."""
+    nodes = told.opened.graph.nodes
+    written = {node.key: node.metadata[MODULE_KEY] for node in nodes if MODULE_KEY in node.metadata}
+    if len(written) >= _KNOWN * len(nodes) or told.stale is None:
+        return written
+    known = {
+        node.key: str(entry.attribution.ancestor)
+        for node in nodes
+        if (entry := told.stale.nodes.get(node.key)) is not None
+        and entry.op_type == node.op_type
+        and entry.attribution.ancestor is not None
+    }
+    return known if len(known) >= _KNOWN * len(nodes) else {}
+
+
+def _part(side: Compared, module: str, told: _Told) -> Compared:
+    if not module:
+        return side
+    record = told.record
+    if record is None:
+        raise UserError(
+            f"{side.path} has no record that says which of its nodes belong to {module!r}",
+            "Tag it with `modelexport attach`, or carry its record over with `modelexport relink`.",
+        )
+    within = record.issued_within(module)
+    inside = {key for key, entry in record.nodes.items() if within(entry.attribution)}
+    keys = inside | {key for key, origins in side.origins.items() if inside & set(origins)}
+    if not keys:
+        raise UserError(f"{module!r} has no nodes in {side.path}", "Choose a module that `modelexport analyze` lists.")
+    return replace(side, graph=part_of(side.graph, keys), module=module)
+
+
+def _links(left: Compared, right: Compared, *, weights: bool) -> Mapping[str, Link]:
+    if not weights:
+        return trace_lineage(left.graph, right.graph).nodes
+    return trace_lineage(left.graph, right.graph, (sketches_of(left.file), sketches_of(right.file))).nodes
+
+
+def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:
+    if found.alike >= _RELATED or found.same_weights >= _SAME_WEIGHTS:
+        return
+    if left.hierarchy is not None and right.hierarchy is not None and not (found.left.module or found.right.module):
+        if kinship(left.hierarchy, right.hierarchy).related:
+            return
+    what = [f"{side.module} in {side.path}" if side.module else side.path for side in (found.left, found.right)]
+    raise ModelMismatch(
+        f"{what[0]} and {what[1]} have little in common: {100 * found.alike:.0f} % of their nodes and "
+        f"{100 * found.same_weights:.0f} % of their weights",
+        "Give two files of one model, or two modules of one kind.",
+    )
+
+
+def _notes(found: Diff) -> list[str]:
+    notes = []
+    for one, other in ((found.left, found.right), (found.right, found.left)):
+        if one.source is Source.OTHER:
+            notes.append(f"{one.path} has no record of its own: its modules are those of {other.path}, node by node")
+        elif one.source is Source.RELINKED:
+            notes.append(f"{one.path} was changed after its record was made: its modules are found by lineage")
+    if found.left.source is Source.NONE and found.right.source is Source.NONE:
+        notes.append("neither file has a record: nodes are aligned by lineage alone, and modules are not known")
+    return notes

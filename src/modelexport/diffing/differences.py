@@ -1,0 +1,258 @@
+"""Everything that is different between two files, put where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from modelexport.diffing.comparing import Comparing
+from modelexport.diffing.ends import end_changes, model_changes, paired_ends, renamed_ends
+from modelexport.diffing.flow import Constant
+from modelexport.diffing.modules import Modules, find_modules
+from modelexport.diffing.pairing import Pairs, paired
+from modelexport.diffing.presence import absent_modules
+from modelexport.diffing.regions import Region, Regions
+from modelexport.diffing.replaced import ReplacedWeights
+from modelexport.diffing.sides import Compared
+from modelexport.diffing.weighing import Weighing
+from modelexport.graph.index import Node
+from modelexport.record.changes import (
+    Change,
+    Diff,
+    FieldChange,
+    ModuleChange,
+    NodeChange,
+    NodeRef,
+    Renamed,
+    Side,
+    WeightChange,
+)
+from modelexport.record.lineage import Link
+
+_Links = Callable[[], Mapping[str, Link]]
+
+
+@dataclass
+class _Entry:
+    """What was found in one module so far."""
+
+    left: str | None
+    right: str | None
+    changes: list[NodeChange] = field(default_factory=list)
+    weights: list[WeightChange] = field(default_factory=list)
+
+
+def differences(left: Compared, right: Compared, links: _Links) -> Diff:
+    """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
+    return _Differences(left, right, links).found()
+
+
+class _Differences:
+    def __init__(self, left: Compared, right: Compared, links: _Links) -> None:
+        self._left, self._right = left, right
+        self._inputs = paired_ends(left.inputs, right.inputs)
+        self._outputs = paired_ends(left.outputs, right.outputs)
+        ends = {f"i:{name}": now for name, now in self._inputs.items()}
+        ends.update({f"o:{name}": now for name, now in self._outputs.items()})
+        self._pairs = paired(left.flow, right.flow, ends)
+        self._comparing = Comparing(left, right, self._pairs)
+        self._weighing = Weighing(left.holdings, right.holdings)
+        self._entries: dict[str, _Entry] = {}
+        self._states: tuple[dict[str, Change], dict[str, Change]] = ({}, {})
+        changed = list(self._comparing.fields())
+        one_sided = len(self._pairs.right) < max(len(left.flow.order), len(right.flow.order))
+        found_links = links() if one_sided else {}
+        self._modules = find_modules(left, right, self._pairs, found_links)
+        self._regions = Regions(self._pairs, self._modules.homes, found_links, self._comparing.is_altered).found()
+        self._changed = changed
+
+    def found(self) -> Diff:
+        replaced = {node.key for region in self._regions for node in region.left}
+        gone = absent_modules(self._modules, self._regions)
+        self._add_regions(gone)
+        for node, other, fields in self._changed:
+            if node.key not in replaced:
+                self._add_changed(node, other, fields)
+        self._add_constants(replaced)
+        model = () if self._left.module or self._right.module else tuple(self._model_changes())
+        return Diff(
+            left=_side(self._left),
+            right=_side(self._right),
+            model=model,
+            modules=tuple(self._in_order(gone)),
+            renamed=tuple(self._renamed()),
+            alike=self._alike(),
+            same_weights=self._same_weights(),
+            aligned=self._modules.aligned,
+            pairs={key: node.key for key, node in self._pairs.right.items()},
+            left_nodes=self._states[0],
+            right_nodes=self._states[1],
+        )
+
+    # nodes
+
+    def _add_regions(self, gone: Iterable[ModuleChange]) -> None:
+        lost = {(0, one.left) for one in gone if one.change is Change.REMOVED}
+        lost |= {(1, one.right) for one in gone if one.change is Change.ADDED}
+        for region in self._regions:
+            for nodes, states in zip((region.left, region.right), self._states, strict=True):
+                states.update((node.key, _change_of(region)) for node in nodes)
+            left = self._outside(region.left, 0, lost) if not region.right else region.left
+            right = self._outside(region.right, 1, lost) if not region.left else region.right
+            if left or right:
+                self._add_region(Region(left, right))
+
+    def _outside(self, nodes: tuple[Node, ...], side: int, lost: set[tuple[int, str | None]]) -> tuple[Node, ...]:
+        """Nodes that are in no module that is said to be gone, or new."""
+        calls = self._modules.left if side == 0 else self._modules.right
+        return tuple(
+            node for node in nodes if not any((side, one) in lost for one in self._modules.stack(side, calls[node.key]))
+        )
+
+    def _add_region(self, region: Region) -> None:
+        side, nodes = (0, region.left) if region.left else (1, region.right)
+        entry = self._entry(side, self._modules.common(side, (node.key for node in nodes)))
+        entry.changes.append(
+            NodeChange(_change_of(region), tuple(map(node_ref, region.left)), tuple(map(node_ref, region.right)))
+        )
+        if region.left and (region.right or any(node.key in self._comparing.folded for node in region.left)):
+            weights = ReplacedWeights(self._pairs, self._comparing.folded, self._weighing)
+            entry.weights.extend(weights.changes(region))
+
+    def _add_changed(self, node: Node, other: Node, fields: tuple[FieldChange, ...]) -> None:
+        entry = self._entry(0, self._modules.left[node.key])
+        entry.changes.append(NodeChange(Change.CHANGED, (node_ref(node),), (node_ref(other),), fields))
+        self._mark(node.key, other.key)
+
+    def _mark(self, key: str, other: str) -> None:
+        self._states[0].setdefault(key, Change.CHANGED)
+        self._states[1].setdefault(other, Change.CHANGED)
+
+    def _add_constants(self, replaced: set[str]) -> None:
+        """Constants of nodes that are paired, once for each pair of constants."""
+        for found in self._comparing.constants.values():
+            readers = tuple(one.reader for one in found if one.reader not in replaced)
+            change = self._weighing.change(found[0].left, found[0].right, readers) if readers else None
+            if change is not None:
+                held = self._left.held.get(found[0].left.name)
+                call = self._modules.common(0, readers) if held is None else held
+                self._entry(0, call).weights.append(change)
+                for reader in readers:
+                    self._mark(reader, self._pairs.right[reader].key)
+
+    def _entry(self, side: int, call: str) -> _Entry:
+        left, right = call, self._modules.aligned.get(call)
+        if side == 1:
+            left, right = self._modules.backwards.get(call), call
+        word = self._modules.word(left, right)
+        return self._entries.setdefault(word, _Entry(left, right))
+
+    # the model
+
+    def _model_changes(self) -> Iterator[FieldChange]:
+        left, right = self._left, self._right
+        yield from end_changes("input", left.inputs, right.inputs, self._inputs)
+        yield from end_changes("output", left.outputs, right.outputs, self._outputs)
+        used = [frozenset(node.domain for node in side.graph.nodes) for side in (left, right)]
+        yield from model_changes(left.proto, right.proto, used)
+
+    def _renamed(self) -> Iterator[Renamed]:
+        if not (self._left.module or self._right.module):
+            yield from renamed_ends("input", self._inputs)
+            yield from renamed_ends("output", self._outputs)
+        shown: set[tuple[str, str]] = set()
+        for call, other in self._modules.aligned.items():
+            if self._left.relative(call) == self._right.relative(other):
+                continue
+            # Modules inside of a renamed one keep their own names.
+            tail = call.rpartition(".")[2]
+            above = call.rpartition(".")[0], other.rpartition(".")[0]
+            shown.add((call, other))
+            if above not in shown or tail != other.rpartition(".")[2]:
+                yield Renamed("module", call, other)
+
+    # modules
+
+    def _in_order(self, gone: list[ModuleChange]) -> Iterator[ModuleChange]:
+        found = {self._modules.word(one.left, one.right): one for one in gone}
+        for word, entry in self._entries.items():
+            found.setdefault(word, self._module_change(entry.left, entry.right, entry))
+        for call, other in self._modules.aligned.items():
+            classes = self._modules.class_of(0, call), self._modules.class_of(1, other)
+            if all(classes) and classes[0] != classes[1]:
+                found.setdefault(self._modules.word(call, other), self._module_change(call, other, _Entry(call, other)))
+        places = _Places(self._modules)
+        yield from sorted(found.values(), key=places.of)
+
+    def _module_change(self, left: str | None, right: str | None, entry: _Entry) -> ModuleChange:
+        classes = tuple(
+            "" if call is None else self._modules.class_of(side, call) for side, call in enumerate((left, right))
+        )
+        return ModuleChange(
+            Change.CHANGED,
+            left,
+            right,
+            (classes[0], classes[1]),
+            changes=tuple(entry.changes),
+            weights=tuple(entry.weights),
+        )
+
+    # how much there is in common
+
+    def _alike(self) -> float:
+        nodes = len(self._left.flow.order) + len(self._right.flow.order)
+        return 2 * len(self._pairs.right) / nodes if nodes else 1.0
+
+    def _same_weights(self) -> float:
+        mine, theirs = ({one.digest for one in _weights(side)} for side in (self._left, self._right))
+        whole = len(mine | theirs)
+        return len(mine & theirs) / whole if whole else 1.0
+
+
+class _Places:
+    """The order of modules: that of the first file; what is new behind what comes before it in the second."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._modules = modules
+        self._left = _first_seen(modules, 0)
+        self._right = _first_seen(modules, 1)
+
+    def of(self, change: ModuleChange) -> tuple[float, float]:
+        if change.left is not None:
+            return self._left.get(change.left, -1.0), 0.0
+        own = self._right.get(change.right or "", -1.0)
+        before = [
+            self._left[call] for call, other in self._modules.aligned.items()
+            if call in self._left and self._right.get(other, own) < own
+        ]  # fmt: skip
+        return max(before, default=-1.0), 1.0 + own
+
+
+def _first_seen(modules: Modules, side: int) -> dict[str, float]:
+    """By call: the place of its first node; a call comes before those inside of it."""
+    calls = modules.left if side == 0 else modules.right
+    found: dict[str, float] = {}
+    for node in modules.sides[side].flow.order:
+        stack = modules.stack(side, calls[node.key])
+        for depth, call in enumerate(stack):
+            found.setdefault(call, node.position + depth / (1 + len(stack)))
+    return found
+
+
+def _weights(side: Compared) -> Iterator[Constant]:
+    return (one for one in side.flow.constants.values() if not one.small and one.digest is not None)
+
+
+def _change_of(region: Region) -> Change:
+    if region.left and region.right:
+        return Change.REPLACED
+    return Change.REMOVED if region.left else Change.ADDED
+
+
+def node_ref(node: Node) -> NodeRef:
+    own = node.domain in ("", "ai.onnx")
+    return NodeRef(node.key, node.name, node.op_type if own else f"{node.domain}.{node.op_type}")
+
+
+def _side(side: Compared) -> Side:
+    return Side(side.path, len(side.flow.order), len(side.graph.initializers), side.source, side.exporter, side.module)

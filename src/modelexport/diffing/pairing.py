@@ -1,0 +1,320 @@
+"""Pairing the nodes of two graphs one to one, from what is certain to what is merely likely.
+
+First come nodes that compute the same, or of which the same is made; then those that read the same weights; then the
+neighbours of what is paired. What a node is called never counts, and which module it is in only where several would do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from modelexport.diffing.flow import COMMUTATIVE, Flow, operator_of
+from modelexport.diffing.signatures import Numbers, Signatures, by_content, by_shape
+from modelexport.graph.index import Node
+
+# Of several equal nodes, so many are looked at to find the one that fits best.
+_LOOKED_AT = 48
+
+_Key = Callable[[Node], object]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """
+    right  by the key of a node of the first graph: the node of the second
+    left   the other way round
+    ends   inputs and outputs of the first graph (`i:name`, `o:name`), mapped to their names in the second
+    """
+
+    left_flow: Flow
+    right_flow: Flow
+    ends: Mapping[str, str]
+    right: dict[str, Node] = field(default_factory=dict)
+    left: dict[str, Node] = field(default_factory=dict)
+    computed: dict[str, int] = field(default_factory=dict)
+    computed_right: dict[str, int] = field(default_factory=dict)
+
+    def add(self, one: Node, other: Node) -> None:
+        self.right[one.key] = other
+        self.left[other.key] = one
+
+    def are_same(self, value: str, other: str) -> bool:
+        """Whether two values that are no constants are the same thing in both graphs; one may have several makers."""
+        if not value or not other:
+            return value == other
+        mine, theirs = self.left_flow.producers.get(value), self.right_flow.producers.get(other)
+        if mine is None or theirs is None:
+            return mine is None and theirs is None and self._are_given(value, other)
+        if mine[1] != theirs[1]:
+            return False
+        partner, origin = self.right.get(mine[0].key), self.left.get(theirs[0].key)
+        if partner is None or origin is None:
+            return False
+        if partner is theirs[0]:
+            return True
+        # Several nodes may compute one value: it does not matter which of them is read.
+        twins = self.computed_right.get(partner.outputs[theirs[1]]) == self.computed_right.get(other)
+        return twins or self.computed.get(origin.outputs[mine[1]]) == self.computed.get(value)
+
+    def _are_given(self, value: str, other: str) -> bool:
+        if self.ends.get(f"i:{value}") == other:
+            return True
+        mine, theirs = _place_in_body(value, self.left_flow), _place_in_body(other, self.right_flow)
+        if mine is None or theirs is None:
+            return False
+        owner, body, place = mine
+        partner = self.right.get(owner)
+        return partner is not None and (partner.key, body, place) == theirs
+
+
+def _place_in_body(value: str, flow: Flow) -> tuple[str, str, int] | None:
+    """For what a body is given: the node that runs it, which of its bodies, and the place."""
+    body = value.rpartition("|")[0]
+    if body not in flow.graph.owners or value not in flow.graph.takes[body]:
+        return None
+    owner = flow.graph.owners[body]
+    return owner, body.removeprefix(owner), flow.graph.takes[body].index(value)
+
+
+def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
+    pairs = Pairs(left, right, ends)
+    numbers = Numbers()
+    labels = _labels(ends)
+    exact = [Signatures(flow, numbers, by_content, marks) for flow, marks in zip((left, right), labels, strict=True)]
+    pairs.computed.update(exact[0].down)
+    pairs.computed_right.update(exact[1].down)
+    pairing = _Pairing(pairs)
+    pairing.by_results(exact[0], exact[1])
+    if pairing.is_done():
+        return pairs
+    pairing.by_weights()
+    pairing.around(_strict(exact))
+    shaped = [Signatures(flow, numbers, by_shape, marks) for flow, marks in zip((left, right), labels, strict=True)]
+    pairing.by_results(shaped[0], shaped[1])
+    for likeness in (_strict(shaped), _attributes, operator_of):
+        pairing.around(likeness if isinstance(likeness, tuple) else (likeness, likeness))
+    return pairs
+
+
+def _labels(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
+    mine = {name: number for number, name in enumerate(ends)}
+    theirs = {f"{name[:2]}{ends[name]}": number for name, number in mine.items()}
+    return mine, theirs
+
+
+def _strict(signatures: Sequence[Signatures]) -> tuple[_Key, _Key]:
+    one, other = signatures
+    return (lambda node: one.own[node.key]), (lambda node: other.own[node.key])
+
+
+def _attributes(node: Node) -> object:
+    return operator_of(node), node.attributes
+
+
+class _Pairing:
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._left, self._right = pairs.left_flow, pairs.right_flow
+        self._fresh: deque[tuple[Node, Node]] = deque()
+
+    def is_done(self) -> bool:
+        return not any(True for _ in self._open_left()) or not any(True for _ in self._open_right())
+
+    def _open_left(self) -> Iterator[Node]:
+        return (node for node in self._left.order if node.key not in self._pairs.right)
+
+    def _open_right(self) -> Iterator[Node]:
+        return (node for node in self._right.order if node.key not in self._pairs.left)
+
+    def by_results(self, one: Signatures, other: Signatures) -> None:
+        """What computes the same and is used alike; what computes the same; what is used alike."""
+
+        def both(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
+            return lambda node: (
+                signatures.of_value(node),
+                signatures.own[node.key],
+                signatures.up[node.key],
+                flow.told.get(node.key) if told else None,
+            )
+
+        def computed(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
+            return lambda node: (signatures.of_value(node), flow.told.get(node.key) if told else None)
+
+        def used(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
+            return lambda node: (
+                signatures.own[node.key],
+                signatures.up[node.key],
+                flow.told.get(node.key) if told else None,
+            )
+
+        def used_otherwise(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
+            return lambda node: (
+                operator_of(node),
+                signatures.up[node.key],
+                flow.told.get(node.key) if told else None,
+            )
+
+        for key, backwards in ((both, False), (computed, False), (used, True), (used_otherwise, True)):
+            for told in (True, False):
+                self._by_key(key(one, self._left, told=told), key(other, self._right, told=told), backwards=backwards)
+
+    def by_weights(self) -> None:
+        """Nodes of one operator that alone read certain weights."""
+        self._by_key(_Weights(self._left), _Weights(self._right), single=True)
+
+    def _by_key(self, mine: _Key, theirs: _Key, *, backwards: bool = False, single: bool = False) -> None:
+        left, right = _grouped(self._open_left(), mine), _grouped(self._open_right(), theirs)
+        order = [key for key in (reversed(left) if backwards else left) if key is not None and key in right]
+        several: list[object] = []
+        for key in order:
+            if len(left[key]) == 1 and len(right[key]) == 1:
+                self._pair(left[key][0], right[key][0])
+            elif not single:
+                several.append(key)
+        candidates = {key: right[key] for key in several}
+        waiting = [node for key in several for node in left[key]]
+        waiting.sort(key=lambda node: node.position, reverse=backwards)
+        for node in waiting:
+            self._pair_best(node, candidates[mine(node)])
+
+    def _pair_best(self, node: Node, candidates: list[Node]) -> None:
+        while candidates and candidates[0].key in self._pairs.left:
+            candidates.pop(0)
+        looked_at = [one for one in candidates[:_LOOKED_AT] if one.key not in self._pairs.left]
+        if looked_at:
+            # The first of the best: candidates are in the order of their graph.
+            self._pair(node, max(looked_at, key=lambda other: self._fitness(node, other)))
+
+    def _fitness(self, node: Node, other: Node) -> tuple[int, bool, bool]:
+        """How many neighbours say that two nodes are the same, less those that say they are not."""
+        score = 0
+        for partner, found in self._neighbours(node, other):
+            if partner is not None:
+                score += 1 if partner is found else -1
+        told = self._left.told.get(node.key)
+        return score, told is not None and told == self._right.told.get(other.key), node.key == other.key
+
+    def _neighbours(self, node: Node, other: Node) -> Iterator[tuple[Node | None, Node | None]]:
+        """The partner that a neighbour of the one has, and the neighbour of the other in the same place."""
+        for value, theirs in zip(node.inputs, other.inputs, strict=False):
+            maker, found = self._left.producers.get(value), self._right.producers.get(theirs)
+            if maker is not None:
+                yield self._pairs.right.get(maker[0].key), found[0] if found is not None else None
+        for value, theirs in zip(node.outputs, other.outputs, strict=False):
+            uses = self._left.uses.get(value, ())[:_LOOKED_AT]
+            readers = {use.reader.key: use.reader for use in self._right.uses.get(theirs, ())[: 2 * _LOOKED_AT]}
+            for use in uses:
+                partner = self._pairs.right.get(use.reader.key)
+                if partner is not None:
+                    yield partner, readers.get(partner.key)
+
+    def _pair(self, node: Node, other: Node) -> None:
+        self._pairs.add(node, other)
+        self._fresh.append((node, other))
+
+    # from neighbour to neighbour
+
+    def around(self, likeness: tuple[_Key, _Key]) -> None:
+        """The neighbours of what is paired, where only one on each side is meant; and theirs, as far as that goes."""
+        self._fresh = deque((node, self._pairs.right[node.key]) for node in self._left.order if self._is_edge(node))
+        while self._fresh:
+            node, other = self._fresh.popleft()
+            self._pair_above(node, other, likeness)
+            self._pair_below(node, other, likeness)
+
+    def _is_edge(self, node: Node) -> bool:
+        """Whether a node is paired and something beside it is not."""
+        if node.key not in self._pairs.right:
+            return False
+        makers = (self._left.producers.get(value) for value in node.inputs)
+        if any(maker is not None and maker[0].key not in self._pairs.right for maker in makers):
+            return True
+        readers = (use.reader for value in node.outputs for use in self._left.uses.get(value, ()))
+        return any(reader.key not in self._pairs.right for reader in readers)
+
+    def _pair_above(self, node: Node, other: Node, likeness: tuple[_Key, _Key]) -> None:
+        mine = list(_makers(node, self._left, self._pairs.right))
+        theirs = list(_makers(other, self._right, self._pairs.left))
+        if not mine or not theirs:
+            return
+        ordered = node.op_type not in COMMUTATIVE
+        self._pair_alike(mine, theirs, likeness, ordered=ordered)
+
+    def _pair_below(self, node: Node, other: Node, likeness: tuple[_Key, _Key]) -> None:
+        for value, same in zip(node.outputs, other.outputs, strict=False):
+            mine = list(_readers(value, self._left, self._pairs.right))
+            theirs = list(_readers(same, self._right, self._pairs.left))
+            if mine and theirs and len(mine) <= _LOOKED_AT and len(theirs) <= _LOOKED_AT:
+                self._pair_alike(mine, theirs, likeness, ordered=True)
+
+    def _pair_alike(
+        self,
+        mine: Iterable[tuple[int, Node]],
+        theirs: Iterable[tuple[int, Node]],
+        likeness: tuple[_Key, _Key],
+        *,
+        ordered: bool,
+    ) -> None:
+        left = _by_kind(mine, likeness[0], ordered=ordered)
+        right = _by_kind(theirs, likeness[1], ordered=ordered)
+        for kind, nodes in left.items():
+            others = right.get(kind, [])
+            if len(nodes) == 1 and len(others) == 1 and self._may_be_paired(nodes[0], others[0]):
+                self._pair(nodes[0], others[0])
+
+    def _may_be_paired(self, node: Node, other: Node) -> bool:
+        if node.key in self._pairs.right or other.key in self._pairs.left:
+            return False
+        return _root_kind(node, self._left) == _root_kind(other, self._right)
+
+
+def _root_kind(node: Node, flow: Flow) -> bool:
+    """Whether a node is inside of a body."""
+    return node.graph in flow.graph.owners
+
+
+def _grouped(nodes: Iterable[Node], key: _Key) -> dict[object, list[Node]]:
+    found: dict[object, list[Node]] = {}
+    for node in nodes:
+        found.setdefault(key(node), []).append(node)
+    return found
+
+
+def _makers(node: Node, flow: Flow, paired_ones: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
+    for place, value in enumerate(node.inputs):
+        maker = flow.producers.get(value)
+        if maker is not None and maker[0].key not in paired_ones:
+            yield place, maker[0]
+
+
+def _readers(value: str, flow: Flow, paired_ones: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
+    for use in flow.uses.get(value, ()):
+        if use.reader.key not in paired_ones:
+            place = 0 if use.reader.op_type in COMMUTATIVE else use.place
+            yield place, use.reader
+
+
+def _by_kind(nodes: Iterable[tuple[int, Node]], kind_of: _Key, *, ordered: bool) -> dict[object, list[Node]]:
+    found: dict[object, list[Node]] = {}
+    for place, node in nodes:
+        group = found.setdefault((place if ordered else 0, kind_of(node)), [])
+        if node not in group:
+            group.append(node)
+    return found
+
+
+class _Weights:
+    """By a node: its operator and the weights that it reads; None for a node that reads none."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def __call__(self, node: Node) -> object:
+        read = [
+            (place, constant.digest)
+            for place, constant in self._flow.read_constants(node)
+            if not constant.small and constant.digest is not None
+        ]
+        return (operator_of(node), tuple(read)) if read else None

@@ -1,0 +1,172 @@
+"""What nodes without a partner belong together, and which of the other file do their work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from modelexport.diffing.flow import Flow
+from modelexport.diffing.pairing import Pairs
+from modelexport.graph.index import Node
+from modelexport.record.lineage import Link, Relation
+
+_LEFT, _RIGHT = 0, 1
+_Member = tuple[int, str]
+# Relations of a node to others whose work it does.
+_WORKING = frozenset({Relation.FUSED, Relation.REWRITTEN, Relation.SPLIT, Relation.KEPT, Relation.RENAMED})
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes of the first file, in order, and the nodes of the second that stand in their place."""
+
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+
+
+class Regions:
+    """
+    homes    by side and key: where a node belongs, the same for both sides where that is the same module
+    links    by the key of a node of the second graph: which nodes of the first it comes from
+    altered  keys of paired nodes of the second graph that are not the same as their partners
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        homes: tuple[Mapping[str, str], Mapping[str, str]],
+        links: Mapping[str, Link],
+        altered: Callable[[str], bool],
+    ) -> None:
+        self._pairs, self._homes, self._links, self._altered = pairs, homes, links, altered
+        self._flows = (pairs.left_flow, pairs.right_flow)
+        self._heads: dict[_Member, _Member] = {}
+
+    def found(self) -> list[Region]:
+        for side, flow in enumerate(self._flows):
+            for node in flow.order:
+                if self._is_open(side, node.key):
+                    self._heads[side, node.key] = (side, node.key)
+        self._join_neighbours(_LEFT)
+        self._join_neighbours(_RIGHT)
+        self._join_by_readers()
+        self._join_by_outputs()
+        self._join_by_links()
+        self._join_by_inputs()
+        return list(self._regions())
+
+    def _is_open(self, side: int, key: str) -> bool:
+        return key not in (self._pairs.right if side == _LEFT else self._pairs.left)
+
+    def _head(self, member: _Member) -> _Member:
+        while self._heads[member] != member:
+            self._heads[member] = self._heads[self._heads[member]]
+            member = self._heads[member]
+        return member
+
+    def _join(self, one: _Member, other: _Member) -> None:
+        a, b = self._head(one), self._head(other)
+        if a != b:
+            self._heads[max(a, b)] = min(a, b)
+
+    def _maker(self, side: int, value: str) -> _Member | None:
+        """The node without a partner that makes a value."""
+        maker = self._flows[side].producers.get(value)
+        return (side, maker[0].key) if maker is not None and self._is_open(side, maker[0].key) else None
+
+    def _join_neighbours(self, side: int) -> None:
+        """Within a module."""
+        homes = self._homes[side]
+        for node in self._flows[side].order:
+            if self._is_open(side, node.key):
+                for value in node.inputs:
+                    above = self._maker(side, value)
+                    if above is not None and homes.get(above[1]) == homes.get(node.key):
+                        self._join(above, (side, node.key))
+
+    def _join_by_readers(self) -> None:
+        """What makes the values that a paired node reads in the same place."""
+        for node in self._flows[_LEFT].order:
+            other = self._pairs.right.get(node.key)
+            for value, theirs in zip(node.inputs, other.inputs, strict=False) if other is not None else ():
+                self._join_makers(value, theirs)
+
+    def _join_by_outputs(self) -> None:
+        for end, theirs in self._pairs.ends.items():
+            if end.startswith("o:"):
+                self._join_makers(end[2:], theirs)
+
+    def _join_makers(self, value: str, theirs: str) -> None:
+        one, other = self._maker(_LEFT, value), self._maker(_RIGHT, theirs)
+        if one is not None and other is not None:
+            self._join(one, other)
+
+    def _join_by_links(self) -> None:
+        for key, link in self._links.items():
+            member = (_RIGHT, key)
+            gone = [source for source in link.sources if (_LEFT, source) in self._heads]
+            if link.relation not in _WORKING or not gone:
+                continue
+            if member not in self._heads:
+                if not (link.relation is Relation.FUSED and key in self._pairs.left and self._altered(key)):
+                    continue
+                self._add_pair(key)
+            for source in gone:
+                self._join(member, (_LEFT, source))
+
+    def _add_pair(self, key: str) -> None:
+        """A node that is not the same any more: it has taken in what is gone."""
+        partner = (_LEFT, self._pairs.left[key].key)
+        self._heads[_RIGHT, key] = (_RIGHT, key)
+        self._heads[partner] = partner
+        self._join((_RIGHT, key), partner)
+
+    def _join_by_inputs(self) -> None:
+        """What is left on both sides of one module, and reads the same."""
+        alone = self._one_sided()
+        left = self._by_input(_LEFT, alone)
+        right = self._by_input(_RIGHT, alone)
+        for place, heads in left.items():
+            others = right.get(place, {})
+            if len(heads) == 1 and len(others) == 1:
+                self._join(next(iter(heads)), next(iter(others)))
+
+    def _one_sided(self) -> set[_Member]:
+        sides: dict[_Member, set[int]] = {}
+        for member in self._heads:
+            sides.setdefault(self._head(member), set()).add(member[0])
+        return {head for head, found in sides.items() if len(found) == 1}
+
+    def _by_input(self, side: int, alone: set[_Member]) -> dict[tuple[str | None, str], dict[_Member, None]]:
+        """By home and value that is read, in the words of the first graph: regions of one side alone."""
+        found: dict[tuple[str | None, str], dict[_Member, None]] = {}
+        for member in [one for one in self._heads if one[0] == side]:
+            head = self._head(member)
+            if head in alone:
+                home = self._homes[side].get(member[1])
+                for word in self._read(side, self._flows[side].by_key[member[1]]):
+                    found.setdefault((home, word), {})[head] = None
+        return found
+
+    def _read(self, side: int, node: Node) -> Iterator[str]:
+        flow: Flow = self._flows[side]
+        for value in node.inputs:
+            constant = flow.constants.get(value)
+            maker = flow.producers.get(value)
+            if constant is not None:
+                if constant.digest is not None and not constant.small:
+                    yield constant.digest
+            elif maker is not None:
+                partner = maker[0] if side == _LEFT else self._pairs.left.get(maker[0].key)
+                if partner is not None and partner.key in self._pairs.right:
+                    yield f"{maker[1]} {partner.key}"
+
+    def _regions(self) -> Iterator[Region]:
+        members: dict[_Member, tuple[list[Node], list[Node]]] = {}
+        for side, flow in enumerate(self._flows):
+            for node in flow.order:
+                if (side, node.key) in self._heads:
+                    head = self._head((side, node.key))
+                    members.setdefault(head, ([], []))[side].append(node)
+        for left, right in members.values():
+            yield Region(tuple(left), tuple(right))

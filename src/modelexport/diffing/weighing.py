@@ -1,0 +1,166 @@
+"""By how much two constants differ, and what was done to the one to get the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelexport.diffing.ends import type_name
+from modelexport.diffing.flow import Constant
+from modelexport.diffing.holdings import Holdings
+from modelexport.graph.index import FLOATS
+from modelexport.record.changes import FieldChange, WeightChange, WeightForm, WeightRef
+
+# Numbers that are compared at a time.
+_CHUNK = 1 << 22
+# Constants with no more numbers than these are shown whole.
+_SHOWN = 8
+_COLUMN = 8
+# What quantizing or casting loses at most, in terms of the weight itself.
+_SAME = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Distance:
+    largest: float
+    relative: float
+    changed: int
+
+
+def weight_ref(constant: Constant) -> WeightRef:
+    return WeightRef(constant.name, type_name(constant.dtype), constant.shape)
+
+
+class Weighing:
+    def __init__(self, left: Holdings, right: Holdings) -> None:
+        self._left, self._right = left, right
+
+    def change(self, one: Constant, other: Constant, readers: tuple[str, ...] = ()) -> WeightChange | None:
+        """What is different about two constants that stand in one place; None if nothing is, or nothing is known."""
+        if one.digest is not None and one.digest == other.digest:
+            return None
+        if one.digest is None or other.digest is None:
+            if (one.dtype, one.shape) == (other.dtype, other.shape):
+                return None
+            return WeightChange(WeightForm.UNREAD, weight_ref(one), weight_ref(other), readers=readers)
+        mine, theirs = self._left.numbers(one.name), self._right.numbers(other.name)
+        if mine is None or theirs is None:
+            return WeightChange(WeightForm.VALUES, weight_ref(one), weight_ref(other), readers=readers)
+        form, distance = _compared(mine, theirs, one, other)
+        if form is WeightForm.VALUES and distance is not None and not distance.changed:
+            return None  # -0.0, or NaN of another kind
+        return WeightChange(
+            form,
+            weight_ref(one),
+            weight_ref(other),
+            distance.largest if distance else None,
+            distance.relative if distance else None,
+            distance.changed if distance else None,
+            _shown(mine, theirs),
+            readers,
+        )
+
+
+def _compared(
+    mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant
+) -> tuple[WeightForm, _Distance | None]:
+    if mine.shape == theirs.shape:
+        return _in_place(mine, theirs, one, other)
+    if mine.size == theirs.size and mine.size:
+        for form, turned in _turned(mine, theirs):
+            found, distance = _in_place(turned, theirs, one, other)
+            if distance is not None and distance.relative <= _SAME:
+                return (form if found is WeightForm.VALUES else found), distance
+    return WeightForm.SHAPE, None
+
+
+def _turned(mine: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[WeightForm, np.ndarray]]:
+    if mine.ndim >= 2 and np.swapaxes(mine, -1, -2).shape == theirs.shape:
+        yield WeightForm.TRANSPOSED, np.swapaxes(mine, -1, -2)
+    if mine.T.shape == theirs.shape and mine.ndim > 2:
+        yield WeightForm.TRANSPOSED, mine.T
+    yield WeightForm.RESHAPED, mine.reshape(theirs.shape)
+
+
+def _in_place(
+    mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant
+) -> tuple[WeightForm, _Distance | None]:
+    if one.dtype == other.dtype:
+        straight = _distance(mine, theirs)
+        if mine.ndim >= 2 and mine.shape[-1] == mine.shape[-2] and straight.relative > 0:
+            turned = _distance(np.swapaxes(mine, -1, -2), theirs)
+            if not turned.changed:
+                return WeightForm.TRANSPOSED, turned
+        return WeightForm.VALUES, straight
+    if one.dtype in FLOATS and other.dtype in FLOATS:
+        return WeightForm.CAST, _distance(mine, theirs)
+    if one.dtype in FLOATS:
+        return WeightForm.QUANTIZED, _quantized(mine, theirs)
+    if other.dtype in FLOATS:
+        return WeightForm.QUANTIZED, _quantized(theirs, mine)
+    return WeightForm.CAST, _distance(mine, theirs)
+
+
+def _distance(mine: np.ndarray, theirs: np.ndarray) -> _Distance:
+    """Piece by piece, so that large weights do not have to fit into memory twice over in double precision."""
+    largest, squares, size, changed = 0.0, 0.0, 0.0, 0
+    flat, other = mine.reshape(-1), theirs.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        a = flat[start : start + _CHUNK].astype(np.float64)
+        b = other[start : start + _CHUNK].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            off = np.where(same, 0.0, np.abs(a - b))
+        off = np.nan_to_num(off, nan=math.inf, posinf=math.inf)
+        changed += int(off.size - np.count_nonzero(same))
+        largest = max(largest, float(off.max(initial=0.0)))
+        squares += float(np.dot(off, off))
+        finite = np.where(np.isfinite(a), a, 0.0)
+        size += float(np.dot(finite, finite))
+    return _Distance(largest, _ratio(squares, size), changed)
+
+
+def _quantized(weight: np.ndarray, integers: np.ndarray) -> _Distance:
+    """The loss with the best scale and zero point that there can be for each column: those in the file are no better."""
+    w = np.atleast_1d(weight).astype(np.float64).reshape(-1, weight.shape[-1] if weight.ndim else 1)
+    q = integers.astype(np.float64).reshape(w.shape)
+    best: np.ndarray | None = None
+    # Fewer numbers than these are met by any scale.
+    for axis in (None, *(side for side in (0, 1) if w.shape[side] >= _COLUMN)):
+        fitted = _fitted(w, q, axis)
+        if best is None or np.square(fitted - w).sum() < np.square(best - w).sum():
+            best = fitted
+    return _distance(w, best if best is not None else q)
+
+
+def _fitted(w: np.ndarray, q: np.ndarray, axis: int | None) -> np.ndarray:
+    centred, wanted = q - q.mean(axis=axis, keepdims=True), w - w.mean(axis=axis, keepdims=True)
+    power = np.square(centred).sum(axis=axis, keepdims=True)
+    scale = (centred * wanted).sum(axis=axis, keepdims=True) / np.where(power == 0, 1.0, power)
+    found: np.ndarray = scale * centred + w.mean(axis=axis, keepdims=True)
+    return found
+
+
+def _ratio(squares: float, size: float) -> float:
+    if not squares:
+        return 0.0
+    return math.sqrt(squares / size) if size else math.inf
+
+
+def _shown(mine: np.ndarray, theirs: np.ndarray) -> FieldChange | None:
+    if max(mine.size, theirs.size) > _SHOWN:
+        return None
+    return FieldChange("values", _written(mine), _written(theirs))
+
+
+def _written(array: np.ndarray) -> str:
+    """Numbers as they are written in a model's source; one alone without brackets."""
+    numbers = [_number(value) for value in array.reshape(-1).tolist()]
+    return numbers[0] if not array.ndim and numbers else f"[{', '.join(numbers)}]"
+
+
+def _number(value: object) -> str:
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
