@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 
 import onnx
@@ -99,9 +99,10 @@ def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
 class Axes:
     """The open sizes of one file, by name, in the order in which they come up."""
 
-    def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
-        """`inputs` are those that the model is fed."""
+    def __init__(self, inputs: Iterable[onnx.ValueInfoProto], at: Mapping[str, int]) -> None:
+        """`inputs` are those that the model is fed; `at` are the sizes that axes are given."""
         values = list(inputs)
+        self._at = at
         self.given: dict[str, str] = {}
         self.found: dict[str, str] = {}
         texts = {dim for value in values for dim in dims_of(value) or () if isinstance(dim, str) and dim}
@@ -120,9 +121,12 @@ class Axes:
             return dim
         label = dim or f"{name}[{place}]"
         if dim and dim not in self._names:
-            return parsed(dim)
+            return settled(parsed(dim).at(self._at))
         self.given.setdefault(label, f"axis {place} of the input {name}")
-        return Polynomial.axis(label)
+        return self._axis(label)
+
+    def _axis(self, name: str) -> Size:
+        return self._at[name] if name in self._at else Polynomial.axis(name)
 
     def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
         """A shape that the file states: sizes in terms of the axes of inputs, None where it is in other terms."""
@@ -133,13 +137,13 @@ class Axes:
         if isinstance(dim, int):
             return dim
         if dim in self._names:
-            return Polynomial.axis(dim)
-        return parsed(dim) if dim and _in_terms_of(dim, self._names) else None
+            return self._axis(dim)
+        return settled(parsed(dim).at(self._at)) if dim and _in_terms_of(dim, self._names) else None
 
-    def fresh(self, label: str, source: str) -> Polynomial:
+    def fresh(self, label: str, source: str) -> Size:
         """A size that depends on the content of what the model is fed."""
         self.found.setdefault(label, source)
-        return Polynomial.axis(label)
+        return self._axis(label)
 
 
 def _in_terms_of(text: str, names: Collection[str]) -> bool:
@@ -163,8 +167,3 @@ def settled(size: Size) -> Size:
         return int(size)
     value = size.value
     return size if value is None else value
-
-
-def known_axes(axes: Axes) -> Iterator[tuple[str, str, bool]]:
-    yield from ((name, source, True) for name, source in axes.given.items())
-    yield from ((name, source, False) for name, source in axes.found.items())

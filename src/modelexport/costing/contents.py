@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,12 +11,11 @@ import numpy as np
 import onnx
 
 from modelexport.costing.axes import product, settled
-from modelexport.costing.values import MOST_NUMBERS, Operator, Unknown
+from modelexport.costing.values import CANNOT, MOST_NUMBERS, Operator, Unknown
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
 _WHOLE = frozenset(
-    (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.INT16, onnx.TensorProto.INT8)
-    + (onnx.TensorProto.UINT64, onnx.TensorProto.UINT32, onnx.TensorProto.UINT16, onnx.TensorProto.UINT8)
+    onnx.TensorProto.DataType.Value(f"{sign}INT{width}") for sign in ("", "U") for width in (8, 16, 32, 64)
 )
 
 Content = Callable[[Operator], np.ndarray]
@@ -28,7 +28,7 @@ def computed_content(operator: Operator) -> np.ndarray | None:
         return None
     try:
         found = np.asarray(rule(operator), dtype=object)
-    except (Unknown, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
+    except CANNOT:
         return None  # an estimate can be done without it
     if found.size > MOST_NUMBERS:
         return None
@@ -85,11 +85,19 @@ def _exactly(above: Any, below: Any) -> Any:
 
 def _is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, Polynomial) or isinstance(other, Polynomial):
+        if _is_never(one, other) or _is_never(other, one):
+            return False
         apart = Polynomial.of(one) - other
         if apart.value is None and not _is_positive(apart) and not _is_positive(-apart):
             raise Unknown("it depends on the axes")
         return apart == 0
     return bool(one == other)
+
+
+def _is_never(size: Any, number: Any) -> bool:
+    """Sizes are not negative: what is compared with -1 asks for a size that is left to be found out."""
+    negative = isinstance(number, int) and number < 0
+    return negative and isinstance(size, Polynomial) and any(factor > 0 for _, factor in size.terms)
 
 
 def _is_less(one: Any, other: Any) -> bool:
@@ -160,6 +168,19 @@ def _unsqueezed(op: Operator) -> np.ndarray:
     return np.expand_dims(op.content(0), tuple(op.listed("axes", 1) or ()))
 
 
+def _one_hot(op: Operator) -> np.ndarray:
+    """Along the last axis, where shapes have theirs."""
+    places, depth, (off, on) = op.numbers(0), op.numbers(1)[0], op.sizes(2)
+    rows = [[on if place % depth == column else off for column in range(depth)] for place in places]
+    return np.array(rows, dtype=object).reshape(*op.content(0).shape, depth)
+
+
+def _power(one: Any, power: Any) -> Any:
+    if isinstance(one, Polynomial):
+        return one ** int(power)
+    return one**power
+
+
 def _reshaped(op: Operator) -> np.ndarray:
     return op.content(0).reshape(op.numbers(1))
 
@@ -227,6 +248,10 @@ _RULES: Mapping[str, Content] = {
     "Expand": _expanded,
     "ConstantOfShape": _filled,
     "Range": _ranged,
+    "Transpose": lambda op: np.transpose(op.content(0), op.attribute("perm")),
+    "OneHot": _one_hot,
+    "Sqrt": _unary(math.sqrt),
+    "Pow": _binary(_power),
     "Add": _binary(operator.add),
     "Sub": _binary(operator.sub),
     "Mul": _binary(operator.mul),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
 
 from modelexport.costing.charging import Charging
-from modelexport.costing.propagation import Piece, Propagation
+from modelexport.costing.piece import Piece
+from modelexport.costing.propagation import Propagation
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.graph.weights import storage_size
 from modelexport.record.cost import MEASURES, ZERO, Amounts, Axis, Cost, Kind, ModuleCost, NodeCost
@@ -23,11 +23,11 @@ _UNCALLED = "nothing calls the function that it is in"
 
 def count(file: str, proto: onnx.ModelProto, graph: Graph, record: Provenance | None, at: Mapping[str, int]) -> Cost:
     """What a graph costs. Without a record, everything belongs to no module."""
-    spread = Propagation(proto, graph)
+    spread = Propagation(proto, graph, at)
     pieces = spread.pieces()
     axes = tuple(
-        [Axis(name, source) for name, source in spread.axes.given.items()]
-        + [Axis(name, source, given=False) for name, source in spread.axes.found.items()]
+        [Axis(name, source) for name, source in spread.known.axes.given.items()]
+        + [Axis(name, source, given=False) for name, source in spread.known.axes.found.items()]
     )
     return Counting(graph, record, pieces, at).cost(file, axes)
 
@@ -96,7 +96,7 @@ class Counting:
         if not pieces:
             yield self._charging.place(node.key, (), ()), None
             return
-        yield from ((self._charging.place(node.key, one.calls, one.product_weights), one) for one in pieces)
+        yield from ((self._charging.place(node.key, one.calls, one.weights), one) for one in pieces)
 
     def _add(self, one: _Sum, key: str, piece: Piece | None) -> None:
         one.nodes.add(key)
@@ -192,7 +192,3 @@ def _constant_bytes(node: Node) -> int:
         return 0
     head = node.constant[: node.constant.index(b"))") + 2] if b"))" in node.constant else node.constant
     return len(node.constant) - len(head)
-
-
-def elements(tensor: Tensor) -> int:
-    return math.prod(tensor.shape)

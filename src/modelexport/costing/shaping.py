@@ -1,11 +1,12 @@
 """The shapes of what operators make, in terms of the shapes of what they read.
 
-Rules are here for operators that compute sizes, and for those that are frequent. Others are asked of ONNX's own inference,
-one node at a time (`inference.py`).
+Rules are here for operators that compute sizes, and for those that are frequent. For others, ONNX's own inference is
+asked, one node at a time (`inference.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 import onnx
 
 from modelexport.costing.axes import Shape, product, settled
-from modelexport.costing.operators import BROADCAST, COMPARISON, GLOBAL_POOLS, MS, POOLS, REDUCTIONS, SAME_SHAPE
 from modelexport.costing.catalogue import PRODUCTS
+from modelexport.costing.operators import BROADCAST, COMPARISON, GLOBAL_POOLS, MS, POOLS, REDUCTIONS, SAME_SHAPE
 from modelexport.costing.products import broadcast, windows
 from modelexport.costing.values import Operator, Unknown
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
@@ -195,6 +196,9 @@ def _reduce(op: Operator) -> Shapes:
 
 
 def _range(op: Operator) -> Shapes:
+    given = [op.content(place).reshape(-1)[0] for place in range(3)]
+    if not any(isinstance(number, Polynomial) for number in given):
+        return [(max(0, math.ceil((given[1] - given[0]) / given[2])),)]
     start, end, step = (op.sizes(place)[0] for place in range(3))
     length = -(-(Polynomial.of(end) - start) // step)
     return [(settled(largest(length, 0)) if length.value is not None else settled(length),)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import onnx
 
-from modelexport.costing.operators import COMPARISON, MS
+from modelexport.costing.operators import COMPARISON, RANDOM
 from modelexport.costing.values import UNDEFINED, Operator
 
 _T = onnx.TensorProto
@@ -43,32 +45,39 @@ _LIKE = {
 }
 
 
+_MADE_UP = RANDOM | {"EyeLike"}
+
+
 def made_type(op: Operator, place: int) -> int:
     """0 if it is not known."""
-    if op.op_type in ("Cast", "BitCast"):
-        return int(op.attribute("to", UNDEFINED))
+    rule = _RULES.get(op.op_type)
+    if rule is not None:
+        return rule(op, place)
     if op.op_type in COMPARISON:
         return _T.BOOL
-    if op.op_type == "QuantizeLinear":
-        return op.dtype(2) or op.attribute("output_dtype", 0) or _T.UINT8
-    if op.op_type == "DynamicQuantizeLinear":
-        return _T.FLOAT if place == 1 else _T.UINT8
-    if op.op_type == "ConstantOfShape":
-        given = op.attribute("value")
-        return _T.FLOAT if given is None else onnx.helper.np_dtype_to_tensor_dtype(given.dtype)
-    if place == 1 and op.op_type in ("TopK", "MaxPool"):
-        return _T.INT64
-    if place == 1 and op.op_type == "Dropout":
-        return _T.BOOL
-    if "dtype" in op.attributes and op.op_type in _MADE_UP:
+    if op.op_type in _MADE_UP and "dtype" in op.attributes:
         return int(op.attributes["dtype"])
-    if op.op_type == "QGemm":
-        return op.dtype(8) or _T.FLOAT
-    if op.domain == MS and op.op_type == "QLinearConv":
-        return op.dtype(7)
     return _PLAIN.get(op.op_type) or op.dtype(_LIKE.get(op.op_type, 0))
 
 
-_MADE_UP = frozenset(
-    "EyeLike RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial".split()
-)
+def _filled(op: Operator, _: int) -> int:
+    given = op.attribute("value")
+    return _T.FLOAT if given is None else onnx.helper.np_dtype_to_tensor_dtype(given.dtype)
+
+
+def _second(dtype: int) -> Callable[[Operator, int], int]:
+    """The second output has a type of its own."""
+    return lambda op, place: op.dtype(0) if place == 0 else dtype
+
+
+_RULES: Mapping[str, Callable[[Operator, int], int]] = {
+    "Cast": lambda op, _: int(op.attribute("to", UNDEFINED)),
+    "BitCast": lambda op, _: int(op.attribute("to", UNDEFINED)),
+    "QuantizeLinear": lambda op, _: op.dtype(2) or op.attribute("output_dtype", 0) or _T.UINT8,
+    "DynamicQuantizeLinear": lambda _, place: _T.FLOAT if place == 1 else _T.UINT8,
+    "ConstantOfShape": _filled,
+    "TopK": _second(_T.INT64),
+    "MaxPool": _second(_T.INT64),
+    "Dropout": _second(_T.BOOL),
+    "QGemm": lambda op, _: op.dtype(8) or _T.FLOAT,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,10 @@ MOST_NUMBERS = 256
 
 class Unknown(Exception):
     """Something cannot be said; the text says why."""
+
+
+# What a rule raises that cannot say anything: shapes of a damaged file fit no rule.
+CANNOT = (Unknown, ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +57,6 @@ class Operator:
     names: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     opset: int = 0
-    label: str = field(default="", compare=False)
 
     def has(self, place: int) -> bool:
         return place < len(self.inputs) and self.inputs[place] is not None
@@ -83,7 +86,7 @@ class Operator:
         return found
 
     def sizes(self, place: int) -> list[Size]:
-        return [settled(size) for size in self.content(place).reshape(-1).tolist()]
+        return [_whole(size) for size in self.content(place).reshape(-1).tolist()]
 
     def numbers(self, place: int) -> list[int]:
         """As `sizes`, where they must be plain numbers: axes, pads, steps."""
@@ -107,3 +110,11 @@ class Operator:
     @cached_property
     def fixed(self) -> bool:
         return all(value.fixed for value in self.inputs if value is not None)
+
+
+def _whole(number: Any) -> Size:
+    if isinstance(number, Polynomial):
+        return settled(number)
+    if number != int(number):
+        raise Unknown(f"{number} is no size")
+    return int(number)

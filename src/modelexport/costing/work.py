@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from modelexport.costing import operators
 from modelexport.costing.axes import Shape, product
 from modelexport.costing.catalogue import PRODUCTS
-from modelexport.costing.values import Operator, Unknown
+from modelexport.costing.values import CANNOT, Operator, Unknown
 from modelexport.record.cost import ZERO, Kind
 from modelexport.record.polynomial import Polynomial
 
@@ -16,9 +16,9 @@ from modelexport.record.polynomial import Polynomial
 # mean, the difference, the square, the deviation and the quotient of a normalization.
 _SEVERAL = 5
 _ROTATION = 3
-_ELEMENTWISE = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear CumSum GridSample AffineGrid Einsum HannWindow HammingWindow "
-    "BlackmanWindow QLinearConcat".split()
+_ELEMENTWISE = operators.named(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear CumSum GridSample AffineGrid Einsum HannWindow "
+    "HammingWindow BlackmanWindow QLinearConcat"
 )
 _DOMAINS = frozenset({"", operators.MS, "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
@@ -39,7 +39,7 @@ def work_of(op: Operator, made: Sequence[Shape | None]) -> Work:
     if rule is not None:
         try:
             return Work(rule.kind, rule.flops(op), ZERO)
-        except (Unknown, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
+        except CANNOT as error:
             return Work(rule.kind, None, ZERO, _reason(op, error))
     kind = _kind(op)
     if kind is Kind.UNKNOWN:
@@ -47,7 +47,7 @@ def work_of(op: Operator, made: Sequence[Shape | None]) -> Work:
         return Work(kind, None, None, f"there is no rule for {name}")
     try:
         return Work(kind, ZERO, _other(op, kind, made))
-    except (Unknown, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
+    except CANNOT as error:
         return Work(kind, ZERO, None, _reason(op, error))
 
 

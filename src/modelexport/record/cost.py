@@ -14,6 +14,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
 
 ZERO = Polynomial()
+ONCE = Polynomial.of(1)
 MEASURES = ("flops", "other", "parameters", "weight_bytes", "activation_bytes")
 
 
@@ -58,7 +59,7 @@ class NodeCost:
     parameters: int
     weight_bytes: int
     activation_bytes: Polynomial | None
-    times: Polynomial = Polynomial.of(1)
+    times: Polynomial = ONCE
     reason: str = ""
 
 

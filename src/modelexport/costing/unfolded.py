@@ -1,0 +1,71 @@
+"""The nodes of a file with functions put in the place of their calls, each with its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx
+
+from modelexport.costing.constants import plain_attribute
+from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.inlining import inlined
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+class Unfolded:
+    def __init__(self, proto: onnx.ModelProto, graph: Graph) -> None:
+        found = inlined(graph)
+        self.graph = found.graph
+        self._origins = found.origins
+        self._protos = dict(walk_nodes(proto))
+        self._functions = {f"{one.domain}::{one.name}": one for one in proto.functions}
+        self._opsets = {_plain(opset.domain): opset.version for opset in proto.opset_import}
+        self._members: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            self._members.setdefault(node.graph, []).append(node)
+
+    def nodes(self, graph_id: str) -> Sequence[Node]:
+        return self._members.get(graph_id, ())
+
+    def origin(self, node: Node) -> tuple[tuple[str, ...], str]:
+        """The keys of the calls that it is for, from the outside in, and its own key in the file."""
+        *calls, key = self._origins.get(node.key, (node.key,))
+        return tuple(calls), key
+
+    def proto(self, node: Node) -> onnx.NodeProto:
+        return self._protos[self.origin(node)[1]]
+
+    def domain(self, node: Node) -> str:
+        return _plain(node.domain)
+
+    def opset(self, node: Node) -> int:
+        return self._opsets.get(_plain(node.domain), 1)
+
+    def attributes(self, node: Node) -> dict[str, Any]:
+        calls, _ = self.origin(node)
+        return dict(self._attributes(self.proto(node), calls))
+
+    def _attributes(self, proto: onnx.NodeProto, calls: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        for item in proto.attribute:
+            given = self._given(item, calls) if item.ref_attr_name else item
+            if given is not None and given.type not in _GRAPHS:
+                yield item.name, plain_attribute(given)
+
+    def _given(self, item: onnx.AttributeProto, calls: Sequence[str]) -> onnx.AttributeProto | None:
+        """What the calls around a node of a function, from the inside out, say that an attribute of it is."""
+        for key in reversed(calls):
+            call = self._protos[key]
+            function = self._functions.get(f"{call.domain}::{call.op_type}")
+            defaults = () if function is None else function.attribute_proto
+            wanted = item.ref_attr_name
+            found = next((one for one in [*call.attribute, *defaults] if one.name == wanted), None)
+            if found is None or not found.ref_attr_name:
+                return found
+            item = found
+        return None
+
+
+def _plain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
