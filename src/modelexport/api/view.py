@@ -1,4 +1,4 @@
-"""One HTML page about a file. Nothing here needs torch, runs a model or reads a weight, unless two files are compared."""
+"""One HTML page about a file. Nothing here needs torch or runs a model, and only comparing two files reads weights."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _facts(opened: Opened, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tup
 
 def _notes(opened: Opened) -> Iterator[str]:
     if opened.provenance.origin.graph != opened.graph.fingerprint:
-        yield "The graph was changed after its record was made: `modelexport relink` finds out what became of its nodes."
+        yield "The graph was changed after its record was made: `modelexport relink` says what became of its nodes."
     if opened.proto.functions:
         yield (
             f"The file has {len(opened.proto.functions)} functions. What is in one is shown once, however often it is "

@@ -41,7 +41,15 @@ def _inferred(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
 def _types(values: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, ValueType]]:
     for value in values:
         if value.type.HasField("tensor_type"):
-            yield value.name, ValueType(_type_name(value.type.tensor_type.elem_type), dims_of(value))
+            yield value.name, ValueType(_type_name(value.type.tensor_type.elem_type), _known(dims_of(value)))
+
+
+def _known(dims: Dims | None) -> Dims | None:
+    """onnx names axes of which it knows nothing; such a name says nothing to a reader either."""
+    return dims and tuple("" if str(dim).startswith(_INVENTED) else dim for dim in dims)
+
+
+_INVENTED = "unk__"
 
 
 def _type_name(number: int) -> str:

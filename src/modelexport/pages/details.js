@@ -44,7 +44,7 @@ class Details {
         ["tag", model.text(modules.tag[place]) ? code(printable(model.text(modules.tag[place]))) : ""],
         ["package", code(printable(model.text(modules.package[place])))],
         ["also as", aliases],
-        ["not in the file", absent],
+        ["owns nothing", absent],
       ]),
     );
   }

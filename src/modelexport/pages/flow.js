@@ -19,6 +19,10 @@ class Flow {
     this.host = document.getElementById("flow");
     this.note = document.getElementById("flow-note");
     this.calls = document.getElementById("flow-calls");
+    this.canvas = element("div", { class: "canvas" });
+    this.words = element("p", { class: "nothing", hidden: true });
+    this.host.append(this.canvas, this.words);
+    this.listens = false;
   }
 
   draw(place, call, node, mode) {
@@ -28,15 +32,17 @@ class Flow {
     if (!flow || !flow.boxes) return this._say(place, flow);
     this.note.textContent = this._remarks(place, flow);
     const drawing = new FlowDrawing(this.model, flow, node, mode, this.host.clientWidth);
-    const canvas = element("div", { class: "canvas" });
-    if (this.host.firstChild) Plotly.purge(this.host.firstChild);
-    this.host.replaceChildren(canvas);
-    Plotly.newPlot(canvas, drawing.traces(), drawing.layout(), { displayModeBar: false, staticPlot: false });
-    canvas.on("plotly_click", (event) => this._click(drawing.targets[event.points[0].customdata]));
+    this.drawing = drawing;
+    this.canvas.hidden = false;
+    this.words.hidden = true;
+    Plotly.react(this.canvas, drawing.traces(), drawing.layout(), { displayModeBar: false });
+    if (!this.listens) this.canvas.on("plotly_click", (event) => this._click(event.points[0].customdata));
+    this.listens = true;
     this.host.scrollTo(drawing.start.x - this.host.clientWidth / 2, drawing.start.y);
   }
 
-  _click(target) {
+  _click(number) {
+    const target = this.drawing.targets[number];
     if (target) this.onOpen(target.place, target);
   }
 
@@ -49,8 +55,9 @@ class Flow {
       : flow && model.measures.nodes.total[place]
         ? `${label} is a single step: nothing flows inside of it.`
         : `${label} has no nodes of its own in this file.`;
-    if (this.host.firstChild) Plotly.purge(this.host.firstChild);
-    this.host.replaceChildren(element("p", { class: "nothing" }, words));
+    this.canvas.hidden = true;
+    this.words.hidden = false;
+    this.words.textContent = words;
   }
 
   _remarks(place, flow) {

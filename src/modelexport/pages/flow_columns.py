@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from modelexport.pages.columns import Distinct, Json, Texts
 from modelexport.pages.flow_edges import Box, CallFlow, Entering, Flows, Inner, Leaving, Own
-from modelexport.pages.flow_folding import Drawing, Group, draw_flow
+from modelexport.pages.flow_folding import Group, draw_flow
 from modelexport.pages.layered_layout import Pair, laid_out
 from modelexport.pages.module_tree import ModuleTree
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 
 # Kinds of boxes, as the page knows them.

@@ -6,6 +6,7 @@ both it is an edge; it leaves the calls that are around the first alone, and ent
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -137,6 +138,6 @@ class _Seen(NamedTuple):
 
 
 def _seen(stack: Sequence[ModuleCall], key: str) -> Iterator[_Seen]:
-    for call, inner in zip(stack, stack[1:], strict=False):
+    for call, inner in itertools.pairwise(stack):
         yield _Seen(call, Inner(inner))
     yield _Seen(stack[-1], Own(key))

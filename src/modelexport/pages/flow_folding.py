@@ -1,7 +1,8 @@
 """A flow with so few boxes that it can be read.
 
-Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the module itself that merely follow each other become one
-box; then all of its nodes between the same modules; then modules in the middle of a long row.
+Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
+module itself that merely follow each other become one box; then all of its nodes between the same modules; then modules
+in the middle of a long row.
 """
 
 from __future__ import annotations

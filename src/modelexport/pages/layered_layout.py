@@ -7,6 +7,7 @@ place for it, which becomes a bend of the edge.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,7 +48,7 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
         passed = list(range(len(layers), len(layers) + layers[target] - layers[source] - 1))
         layers += range(layers[source] + 1, layers[target])
         stops = [source, *passed, target]
-        links += zip(stops, stops[1:], strict=False)
+        links += itertools.pairwise(stops)
         chains.append(passed)
     points = _placed(layers, links, count)
     bends = (
@@ -75,7 +76,7 @@ def _apart(columns: Sequence[float], layers: Sequence[int], count: int) -> list[
     for number in sorted(range(len(columns)), key=lambda number: columns[number]):
         rows.setdefault(layers[number], []).append(number)
     for row in rows.values():
-        for one, other in zip(row, row[1:], strict=False):
+        for one, other in itertools.pairwise(row):
             gap = _GAPS[(one < count) + (other < count)]
             found[other] = max(found[other], found[one] + gap)
         moved = sum(found[number] - columns[number] for number in row) / len(row)

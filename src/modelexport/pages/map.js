@@ -5,7 +5,7 @@ const MOST_SECTORS = 220;
 const MOST_SIBLINGS = 40;
 // Pixels that a letter and a line take.
 const MAP_LETTER = 7;
-const MAP_LINE = 13;
+const MAP_LINE = 16;
 // A sector below this share of the whole cannot be seen.
 const LEAST_SHARE = 0.004;
 
@@ -43,38 +43,33 @@ class ModuleMap {
     this.model = model;
     this.onOpen = onOpen;
     this.host = document.getElementById("map");
+    this.plot = element("div");
+    this.words = element("p", { class: "nothing", hidden: true });
+    this.host.append(this.plot, this.words);
     this.kind = "icicle";
-    this.drawn = "";
+    this.listens = false;
   }
 
   draw(place, measure, mode) {
     if (!window.Plotly || !this.host.clientWidth) return;
     const whole = measure.total[place];
-    if (!whole) return this._say(place, measure);
+    this.plot.hidden = !whole;
+    this.words.hidden = Boolean(whole);
+    this.words.textContent = `${this.model.label(place)} has nothing to show by ${measure.label.toLowerCase()}.`;
+    if (!whole) return;
     const shown = sectors(this.model, place, measure);
-    if (this.drawn !== this.kind) this._start();
-    Plotly.react(this.host, [this._trace(shown, measure, mode, whole)], this._layout(), MAP_OPTIONS);
-    if (this.drawn !== this.kind) this._listen();
-    this.drawn = this.kind;
-  }
-
-  _start() {
-    Plotly.purge(this.host);
-    this.host.replaceChildren();
-  }
-
-  _say(place, measure) {
-    if (this.drawn) this._start();
-    this.drawn = "";
-    const words = `${this.model.label(place)} has nothing to show by ${measure.label.toLowerCase()}.`;
-    this.host.replaceChildren(element("p", { class: "nothing" }, words));
+    Plotly.react(this.plot, [this._trace(shown, measure, mode, whole)], this._layout(), MAP_OPTIONS);
+    if (!this.listens) this._listen();
   }
 
   _listen() {
-    this.host.on(`plotly_${this.kind}click`, (event) => {
-      this._click(event.points[0]);
-      return false; // plotly would zoom by itself
-    });
+    this.listens = true;
+    for (const kind of ["icicle", "treemap"]) {
+      this.plot.on(`plotly_${kind}click`, (event) => {
+        this._click(event.points[0]);
+        return false; // plotly would zoom by itself
+      });
+    }
   }
 
   _click(point) {
@@ -89,8 +84,7 @@ class ModuleMap {
     const { model } = this;
     const plain = styleColour("--box");
     const colours = shown.map((sector) => (sector.kind === "module" ? mode.colour(sector.place) : plain));
-    const name = ({ kind, place, count }) =>
-      kind === "module" ? plotlyText(shortened(model.label(place), 40)) : kind === "own" ? "its own" : `${count} more`;
+    const name = (sector) => plotlyText(shortened(this._name(sector), 40));
     const hover = ({ kind, place, value, count }) =>
       [
         { module: "", own: "what is in none of the modules inside of<br>", rest: `${count} smaller modules of<br>` }[kind],
@@ -102,13 +96,14 @@ class ModuleMap {
       type: this.kind,
       ids: shown.map((sector) => sector.id),
       parents: shown.map((sector) => sector.parent),
-      text: this._labels(shown, shown.map(name), whole),
+      labels: shown.map(name),
+      text: this.kind === "icicle" ? this._fitted(shown, whole) : undefined,
       values: shown.map((sector) => sector.value),
       hovertext: shown.map(hover),
       hoverinfo: "text",
       branchvalues: "total",
       sort: this.kind === "treemap",
-      textinfo: "text",
+      textinfo: this.kind === "icicle" ? "text" : "label",
       textfont: { size: 11.5, color: shown.map((sector, at) => (sector.kind === "module" ? inkOn(colours[at]) : styleColour("--muted"))) },
       leaf: { opacity: 1 },
       marker: { colors: colours, line: { width: 1.5, color: styleColour("--sheet") } },
@@ -120,18 +115,17 @@ class ModuleMap {
   }
 
   /** In an icicle, plotly would shrink a name until it fits; a name that is too small to read is left out instead. */
-  _labels(shown, names, whole) {
-    if (this.kind === "treemap") return names;
+  _fitted(shown, whole) {
     const levels = new Map(shown.map((sector) => [sector.id, 0]));
     for (const { id, parent } of shown) if (parent) levels.set(id, levels.get(parent) + 1);
     const width = this.host.clientWidth / (Math.max(...levels.values()) + 1);
-    const letters = Math.floor((width - 8) / MAP_LETTER);
+    const letters = Math.max(3, Math.floor((width - 8) / MAP_LETTER));
     const fits = (sector) => (sector.value / whole) * this.host.clientHeight >= MAP_LINE;
-    return shown.map((sector, at) => (fits(sector) ? this._cut(sector, names[at], letters) : ""));
+    return shown.map((sector) => (fits(sector) ? plotlyText(shortened(this._name(sector), letters)) : ""));
   }
 
-  _cut(sector, name, letters) {
-    return sector.kind === "module" ? plotlyText(shortened(this.model.label(sector.place), Math.max(letters, 3))) : name;
+  _name({ kind, place, count }) {
+    return kind === "module" ? this.model.label(place) : kind === "own" ? "its own" : `${count} more`;
   }
 
   _layout() {
