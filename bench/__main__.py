@@ -9,6 +9,7 @@ from pathlib import Path
 from bench import (
     coverage,
     export_overhead,
+    page_speed,
     profiled,
     quantized,
     record_size,
@@ -32,6 +33,7 @@ MEASUREMENTS = {
     "quantized": quantized.measure,
     "relink_time": relink_time.measure,
     "profiled": profiled.measure,
+    "page_speed": page_speed.measure,
 }
 
 

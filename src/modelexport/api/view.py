@@ -20,6 +20,7 @@ from modelexport.pages.html import page_html, plotly_script
 from modelexport.pages.node_columns import Content
 from modelexport.pages.overlays import Overlay, Profiled, read_overlay
 from modelexport.pages.serving import PageServer
+from modelexport.record.changes import Diff
 from modelexport.record.cost import Cost
 
 # A larger page takes too long to open.
@@ -101,9 +102,15 @@ def make_page(
         cost=cost,
         sizes=sizes,
         overlays=laid,
-        diff=None,
+        diff=None if against is None else _difference(Path(against), Path(file)),
     )
     return _fitting(subject)
+
+
+def _difference(other: Path, file: Path) -> Diff:
+    from modelexport.api.diff import diff  # links two graphs, which a page alone has no use for
+
+    return diff(other, file)
 
 
 def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None:

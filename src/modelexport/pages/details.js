@@ -142,17 +142,18 @@ class Details {
   _roles(place) {
     const { model } = this;
     if (!model.hasNodes) return null;
+    const { nodes, answers } = model.data;
     const counts = new Map();
     const [first, end] = model.within(place);
     for (let at = first; at < end; at += 1) {
       for (const node of model.nodesOf[at]) {
-        const { role } = model.answer(node);
-        if (role) counts.set(role, (counts.get(role) || 0) + 1);
+        const role = answers.role[nodes.answer[node]];
+        if (role) counts.set(role, (counts.get(role) || 0) + 1); // the first text is the empty one
       }
     }
     if (!counts.size) return null;
     const ranked = [...counts].sort((one, other) => other[1] - one[1]);
-    const chips = ranked.slice(0, 24).map(([role, count]) => element("li", {}, role, element("span", {}, plainText(count))));
+    const chips = ranked.slice(0, 24).map(([role, count]) => element("li", {}, printable(model.text(role)), element("span", {}, plainText(count))));
     return section("Roles", plainText(counts.size), element("ul", { class: "chips" }, chips));
   }
 

@@ -9,6 +9,8 @@ const MARGIN = 14;
 const MOST_LETTERS = 24;
 const COLUMN_PARTS = 20;
 const FONT = 12;
+// Pixels beside a spot that still count as being on it.
+const NEAR = 20;
 // A drawing that is too wide is made smaller, but not so small that it cannot be read.
 const LEAST_SCALE = 0.75;
 
@@ -147,7 +149,11 @@ class FlowDrawing {
   }
 
   layout() {
-    const shapes = [{ type: "path", path: this._edgePath() || "M0,0", line: { color: styleColour("--edge"), width: 1.4 }, layer: "below" }];
+    const edge = styleColour("--edge");
+    const shapes = [
+      { type: "path", path: this._edgePath() || "M0,0", line: { color: edge, width: 1.4 }, layer: "below" },
+      { type: "path", path: this._headPath() || "M0,0", fillcolor: edge, line: { width: 0 }, layer: "below" },
+    ];
     for (const style of new Set(this.boxes.map((box) => box.style))) shapes.push(this._boxShape(style));
     return {
       width: this.width * this.scale,
@@ -159,6 +165,7 @@ class FlowDrawing {
       showlegend: false,
       dragmode: false,
       hovermode: "closest",
+      hoverdistance: NEAR,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: styleColour("--font") },
@@ -197,7 +204,7 @@ class FlowDrawing {
   }
 
   traces() {
-    return [this._texts(), this._heads(), this._edgeSpots(), this._boxSpots()];
+    return [this._texts(), this._edgeSpots(), this._boxSpots()];
   }
 
   _texts() {
@@ -219,19 +226,14 @@ class FlowDrawing {
     };
   }
 
-  _heads() {
-    const ends = this.flow.edges.map(([source, target]) => {
+  /** The heads of all arrows as one shape. */
+  _headPath() {
+    const heads = this.flow.edges.map(([source, target]) => {
       const turn = this.places.boxes[target][1] > this.places.boxes[source][1] ? 1 : -1;
-      return [this._x(target), this._y(target) - turn * (BOX_HEIGHT / 2 + 4), turn > 0 ? "triangle-down" : "triangle-up"];
+      const [x, tip] = [this._x(target), this._y(target) - (turn * BOX_HEIGHT) / 2];
+      return `M${x},${tip}L${x - 4.5},${tip - turn * 7}L${x + 4.5},${tip - turn * 7}Z`;
     });
-    return {
-      type: "scatter",
-      mode: "markers",
-      x: ends.map((end) => end[0]),
-      y: ends.map((end) => end[1]),
-      marker: { symbol: ends.map((end) => end[2]), size: 8 * this.scale, color: styleColour("--edge") },
-      hoverinfo: "skip",
-    };
+    return heads.join("");
   }
 
   /** Invisible spots in the middle of edges, which say what passes there. */
@@ -254,9 +256,9 @@ class FlowDrawing {
     };
   }
 
-  /** Invisible squares that cover every box: plotly knows where points are, and not where shapes are. */
+  /** Invisible squares on every box, as close as plotly looks for them: it knows where points are, not where shapes are. */
   _boxSpots() {
-    const across = Math.ceil(this.boxWidth / BOX_HEIGHT);
+    const across = Math.ceil(this.boxWidth / (BOX_HEIGHT + NEAR));
     const step = (this.boxWidth - BOX_HEIGHT) / Math.max(1, across - 1);
     const spots = this.boxes.flatMap((box, number) =>
       Array.from({ length: across }, (_, place) => ({

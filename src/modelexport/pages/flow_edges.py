@@ -6,9 +6,9 @@ both it is an edge; it leaves the calls that are around the first alone, and ent
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from modelexport.record.edges import Edges
@@ -80,7 +80,8 @@ def flows_of(provenance: Provenance, edges: Edges) -> Flows:
 class _Flows:
     def __init__(self, provenance: Provenance, edges: Edges) -> None:
         self._provenance = provenance
-        self._stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
+        self._stacks: dict[ModuleCall, tuple[_Seen, ...]] = {}
+        self._seen: dict[str, tuple[_Seen, ...]] = {}
         self.found: dict[ModuleCall, CallFlow] = {}
         for key in provenance.nodes:
             for call, box in self._boxes(key):
@@ -122,22 +123,21 @@ class _Flows:
         for call, box in seen:
             self.found[call].connect(Entering(value), box, value)
 
-    def _boxes(self, key: str) -> list[_Seen]:
+    def _boxes(self, key: str) -> tuple[_Seen, ...]:
         """The calls around a node, outermost first, and what each of them sees of it."""
-        ancestor = self._provenance.nodes[key].attribution.ancestor
-        if ancestor is None:
-            return []
-        if ancestor not in self._stacks:
-            self._stacks[ancestor] = self._provenance.hierarchy.stack(ancestor)
-        return list(_seen(self._stacks[ancestor], key))
+        if key not in self._seen:
+            ancestor = self._provenance.nodes[key].attribution.ancestor
+            self._seen[key] = () if ancestor is None else (*self._around(ancestor), _Seen(ancestor, Own(key)))
+        return self._seen[key]
+
+    def _around(self, call: ModuleCall) -> tuple[_Seen, ...]:
+        """What the calls around one see of it."""
+        if call not in self._stacks:
+            pairs = pairwise(self._provenance.hierarchy.stack(call))
+            self._stacks[call] = tuple(_Seen(outer, Inner(inner)) for outer, inner in pairs)
+        return self._stacks[call]
 
 
 class _Seen(NamedTuple):
     call: ModuleCall
     box: Box
-
-
-def _seen(stack: Sequence[ModuleCall], key: str) -> Iterator[_Seen]:
-    for call, inner in itertools.pairwise(stack):
-        yield _Seen(call, Inner(inner))
-    yield _Seen(stack[-1], Own(key))

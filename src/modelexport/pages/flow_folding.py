@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from modelexport.pages.flow_edges import Box, CallFlow, Entering, Inner, Leaving, Own
 
-MOST_BOXES = 72
+MOST_BOXES = 60
 # Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
 _ENDS = 16
 _MOST_ENTERING = 12

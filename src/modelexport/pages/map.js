@@ -1,13 +1,13 @@
 // The opened module and what is inside of it, as an icicle or a treemap by plotly.
 
 const MAP_LEVELS = 4;
-const MOST_SECTORS = 220;
-const MOST_SIBLINGS = 40;
+const MOST_SECTORS = 140;
+const MOST_SIBLINGS = 32;
 // Pixels that a letter and a line take.
 const MAP_LETTER = 7;
 const MAP_LINE = 16;
 // A sector below this share of the whole cannot be seen.
-const LEAST_SHARE = 0.004;
+const LEAST_SHARE = 0.01;
 
 /** What is drawn: modules; what is left of their siblings, where there are too many or they are too small; and what
  * a module has itself beside the modules inside of it. */

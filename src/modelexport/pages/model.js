@@ -5,7 +5,9 @@ const ROOT = 0;
 
 /** Gunzip what `page.html` holds in base64. Nothing is fetched. */
 async function unpacked(base64) {
-  const bytes = Uint8Array.from(atob(base64.trim()), (mark) => mark.charCodeAt(0));
+  const marks = atob(base64.trim());
+  const bytes = new Uint8Array(marks.length);
+  for (let at = 0; at < marks.length; at += 1) bytes[at] = marks.charCodeAt(at);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const chunks = [];
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();

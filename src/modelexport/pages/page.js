@@ -44,9 +44,13 @@ class Page {
 
   drawCharts() {
     const { place, call, node } = this.shown;
-    this.map.draw(place, this.size, this.mode);
+    this._drawMap();
     this.flow.draw(place, call, node, this.mode);
     document.getElementById("legend").replaceChildren(this.mode.legend());
+  }
+
+  _drawMap() {
+    this.map.draw(this.shown.place, this.size, this.mode);
   }
 
   _up() {
@@ -57,11 +61,15 @@ class Page {
   _head() {
     const { model } = this;
     document.getElementById("title").textContent = printable(model.data.file.name);
-    const { nodes, parameters, bytes } = model.measures;
-    const words = [counted(model.data.file.nodes, "node"), counted(model.count, "module"), `${parameters.words(parameters.total[ROOT])} parameters`, bytes.words(bytes.total[ROOT])];
+    const { parameters, bytes } = model.measures;
+    const words = [
+      counted(model.data.file.nodes, "node"),
+      counted(model.count, "module"),
+      `${parameters.words(parameters.total[ROOT])} parameters`,
+      bytes.words(bytes.total[ROOT]),
+    ];
     document.getElementById("summary").textContent = words.join(" · ");
     document.getElementById("tree-count").textContent = plainText(model.count);
-    void nodes;
   }
 
   _choices() {
@@ -69,7 +77,7 @@ class Page {
     size.append(...Object.values(this.model.measures).map((measure) => element("option", { value: measure.key }, measure.label)));
     size.addEventListener("change", () => {
       this.size = this.model.measures[size.value];
-      this.drawCharts();
+      this._drawMap();
     });
     const colour = document.getElementById("colour");
     colour.append(...Object.values(this.modes).map((mode) => element("option", { value: mode.key, selected: mode === this.mode }, mode.label)));
@@ -82,7 +90,7 @@ class Page {
       button.addEventListener("click", () => {
         for (const other of kinds) other.setAttribute("aria-pressed", String(other === button));
         this.map.kind = button.dataset.chart;
-        this.drawCharts();
+        this._drawMap();
       });
     }
   }

@@ -47,7 +47,8 @@ const countText = (number) => scaled(number, ["", "K", "M", "B", "T"], "");
 const bytesText = (number) => scaled(number, ["B", "KB", "MB", "GB", "TB"], " ");
 const flopsText = (number) => scaled(number, ["", "K", "M", "G", "T", "P"], " ");
 const timeText = (microseconds) => scaled(microseconds, ["µs", "ms", "s"], " ");
-const plainText = (number) => number.toLocaleString("en-US");
+const NUMBERS = new Intl.NumberFormat("en-US");
+const plainText = (number) => NUMBERS.format(number);
 
 /** A percentage that says 100 % only of everything and 0 % only of nothing. */
 function shareText(share) {
