@@ -9,6 +9,7 @@ from pathlib import Path
 from bench import (
     coverage,
     export_overhead,
+    flops,
     page_speed,
     profiled,
     quantized,
@@ -33,6 +34,7 @@ MEASUREMENTS = {
     "quantized": quantized.measure,
     "relink_time": relink_time.measure,
     "profiled": profiled.measure,
+    "flops": flops.measure,
     "page_speed": page_speed.measure,
 }
 

@@ -24,13 +24,14 @@ from bench.report import Table
 from modelexport.graph.embed import EmbedOptions, Level, embed
 from modelexport.graph.index import Node, index_model
 from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind
-from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 
 SIZES = (20_000, 50_000)
 OPEN_LIMIT, ANSWER_LIMIT, SIZE_LIMIT = 5.0, 200.0, 15_000_000
 _NODES_OF_LAYER = 19
 _PARTS = ("query", "key", "value", "output", "up", "down")
+_LINEAR = (TensorInfo("weight", (16, 16), "float32", 1024), TensorInfo("bias", (16,), "float32", 64))
 _COLUMNS = ("nodes", "modules", "written in", "page", "open", "slowest kind (median)", "slowest of all")
 _ROUNDS = 5
 
@@ -193,6 +194,6 @@ def _hierarchy(layers: int) -> Hierarchy:
         modules.append(Module(layer.path, "Layer", "bench"))
         calls.append(CallSite(layer, root))
         for call in _calls(number).values():
-            modules.append(Module(call.path, "Linear", "torch.nn"))
+            modules.append(Module(call.path, "Linear", "torch.nn", _LINEAR))
             calls.append(CallSite(call, layer))
     return Hierarchy.of(modules, calls)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modelexport.api.attach import attach
     from modelexport.api.cost import cost
+    from modelexport.api.diff import diff
     from modelexport.api.export import export
     from modelexport.api.exporters import (
         HierarchyExporter,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.cost import Cost
+    from modelexport.record.changes import Diff
     from modelexport.record.evidence import Attribution, Confidence, Evidence
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
     from modelexport.record.provenance import NodeEntry, Provenance
@@ -76,6 +78,8 @@ _HOMES = {
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
     "compare": "api.reading",
+    "diff": "api.diff",
+    "Diff": "record.changes",
     "cost": "api.cost",
     "export": "api.export",
     "export_hf_model_with_semantics": "api.exporters",

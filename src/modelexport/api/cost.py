@@ -19,8 +19,10 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     """
     sizes = dict(at or {})
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UserError(f"the axis {name!r} is to have the size {size!r}", "Sizes are whole numbers from 1.")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise UserError(
+                f"the axis {name!r} is to have the size {size!r}", "Sizes are whole numbers that are not negative."
+            )
     opened = open_file(Path(source))
     found = count(str(source), opened.file.proto, opened.graph, _record(opened), sizes)
     _ensure_known(found, sizes)

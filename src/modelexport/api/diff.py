@@ -9,6 +9,7 @@ from pathlib import Path
 from modelexport.api.kinship import kinship
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.relink import planted_ancestor, relinked
+from modelexport.costing.counting import count
 from modelexport.diffing.differences import differences
 from modelexport.diffing.holdings import Holdings
 from modelexport.diffing.parts import part_of
@@ -20,6 +21,7 @@ from modelexport.graph.sketch import sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
+from modelexport.record.cost import NodeCost
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
@@ -52,12 +54,14 @@ def diff(
     left_module: str | None = None,
     right_module: str | None = None,
     weights: bool = True,
+    cost: bool = True,
 ) -> Diff:
     """How two files differ, or two modules of them.
 
     left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
     right_module  with this one of the second; the same as `left_module` if only that is given
     weights       read large weights, to see whether they differ and by how much
+    cost          count what modules that differ take
     """
     opened = [open_file(_model_path(Path(path))) for path in (left, right)]
     for one in opened:
@@ -69,7 +73,9 @@ def diff(
         _part(_compared(one, *side, read_weights=weights), part, one)
         for one, side, part in zip(told, sides, parts, strict=True)
     ]
-    found = differences(compared[0], compared[1], lambda: _links(compared[0], compared[1], weights=weights))
+    one, other = compared
+    costs = (lambda: (_costs(one), _costs(other))) if cost else None
+    found = differences(one, other, lambda: _links(one, other, weights=weights), costs)
     _ensure_related(found, told[0], told[1])
     return replace(found, weights_read=weights, notes=tuple(_notes(found)))
 
@@ -197,6 +203,11 @@ def _links(left: Compared, right: Compared, *, weights: bool) -> Mapping[str, Li
     if not weights:
         return trace_lineage(left.graph, right.graph).nodes
     return trace_lineage(left.graph, right.graph, (sketches_of(left.file), sketches_of(right.file))).nodes
+
+
+def _costs(side: Compared) -> dict[str, NodeCost]:
+    """Of nodes by key; a function costs what its calls do, and its nodes have no keys of their own there."""
+    return dict(count(side.path, side.file.proto, side.file.graph, None, {}).by_key)
 
 
 def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:

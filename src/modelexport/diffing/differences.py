@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from modelexport.diffing.comparing import Comparing
+from modelexport.diffing.costs import with_costs
 from modelexport.diffing.ends import end_changes, model_changes, paired_ends, renamed_ends
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.modules import Modules, find_modules
-from modelexport.diffing.pairing import Pairs, paired
+from modelexport.diffing.pairing import paired
 from modelexport.diffing.presence import absent_modules
 from modelexport.diffing.regions import Region, Regions
 from modelexport.diffing.replaced import ReplacedWeights
@@ -27,9 +28,11 @@ from modelexport.record.changes import (
     Side,
     WeightChange,
 )
+from modelexport.record.cost import NodeCost
 from modelexport.record.lineage import Link
 
 _Links = Callable[[], Mapping[str, Link]]
+_Costs = Callable[[], tuple[Mapping[str, NodeCost], Mapping[str, NodeCost]]]
 
 
 @dataclass
@@ -42,9 +45,14 @@ class _Entry:
     weights: list[WeightChange] = field(default_factory=list)
 
 
-def differences(left: Compared, right: Compared, links: _Links) -> Diff:
-    """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
-    return _Differences(left, right, links).found()
+def differences(left: Compared, right: Compared, links: _Links, costs: _Costs | None = None) -> Diff:
+    """
+    links  by the key of a node of the second graph: what it comes from; asked for only if it matters
+    costs  of the nodes of both, by key; asked for only if there is any difference
+    """
+    found = _Differences(left, right, links)
+    diff = found.found()
+    return diff if costs is None or diff.identical else with_costs(diff, found.modules, costs())
 
 
 class _Differences:
@@ -62,13 +70,13 @@ class _Differences:
         changed = list(self._comparing.fields())
         one_sided = len(self._pairs.right) < max(len(left.flow.order), len(right.flow.order))
         found_links = links() if one_sided else {}
-        self._modules = find_modules(left, right, self._pairs, found_links)
-        self._regions = Regions(self._pairs, self._modules.homes, found_links, self._comparing.is_altered).found()
+        self.modules = find_modules(left, right, self._pairs, found_links)
+        self._regions = Regions(self._pairs, self.modules.homes, found_links, self._comparing.is_altered).found()
         self._changed = changed
 
     def found(self) -> Diff:
         replaced = {node.key for region in self._regions for node in region.left}
-        gone = absent_modules(self._modules, self._regions)
+        gone = absent_modules(self.modules, self._regions)
         self._add_regions(gone)
         for node, other, fields in self._changed:
             if node.key not in replaced:
@@ -83,7 +91,7 @@ class _Differences:
             renamed=tuple(self._renamed()),
             alike=self._alike(),
             same_weights=self._same_weights(),
-            aligned=self._modules.aligned,
+            aligned=self.modules.aligned,
             pairs={key: node.key for key, node in self._pairs.right.items()},
             left_nodes=self._states[0],
             right_nodes=self._states[1],
@@ -104,14 +112,14 @@ class _Differences:
 
     def _outside(self, nodes: tuple[Node, ...], side: int, lost: set[tuple[int, str | None]]) -> tuple[Node, ...]:
         """Nodes that are in no module that is said to be gone, or new."""
-        calls = self._modules.left if side == 0 else self._modules.right
+        calls = self.modules.left if side == 0 else self.modules.right
         return tuple(
-            node for node in nodes if not any((side, one) in lost for one in self._modules.stack(side, calls[node.key]))
+            node for node in nodes if not any((side, one) in lost for one in self.modules.stack(side, calls[node.key]))
         )
 
     def _add_region(self, region: Region) -> None:
         side, nodes = (0, region.left) if region.left else (1, region.right)
-        entry = self._entry(side, self._modules.common(side, (node.key for node in nodes)))
+        entry = self._entry(side, self.modules.common(side, (node.key for node in nodes)))
         entry.changes.append(
             NodeChange(_change_of(region), tuple(map(node_ref, region.left)), tuple(map(node_ref, region.right)))
         )
@@ -120,7 +128,7 @@ class _Differences:
             entry.weights.extend(weights.changes(region))
 
     def _add_changed(self, node: Node, other: Node, fields: tuple[FieldChange, ...]) -> None:
-        entry = self._entry(0, self._modules.left[node.key])
+        entry = self._entry(0, self.modules.left[node.key])
         entry.changes.append(NodeChange(Change.CHANGED, (node_ref(node),), (node_ref(other),), fields))
         self._mark(node.key, other.key)
 
@@ -135,16 +143,16 @@ class _Differences:
             change = self._weighing.change(found[0].left, found[0].right, readers) if readers else None
             if change is not None:
                 held = self._left.held.get(found[0].left.name)
-                call = self._modules.common(0, readers) if held is None else held
+                call = self.modules.common(0, readers) if held is None else held
                 self._entry(0, call).weights.append(change)
                 for reader in readers:
                     self._mark(reader, self._pairs.right[reader].key)
 
     def _entry(self, side: int, call: str) -> _Entry:
-        left, right = call, self._modules.aligned.get(call)
+        left, right = call, self.modules.aligned.get(call)
         if side == 1:
-            left, right = self._modules.backwards.get(call), call
-        word = self._modules.word(left, right)
+            left, right = self.modules.backwards.get(call), call
+        word = self.modules.word(left, right)
         return self._entries.setdefault(word, _Entry(left, right))
 
     # the model
@@ -161,7 +169,7 @@ class _Differences:
             yield from renamed_ends("input", self._inputs)
             yield from renamed_ends("output", self._outputs)
         shown: set[tuple[str, str]] = set()
-        for call, other in self._modules.aligned.items():
+        for call, other in self.modules.aligned.items():
             if self._left.relative(call) == self._right.relative(other):
                 continue
             # Modules inside of a renamed one keep their own names.
@@ -174,19 +182,19 @@ class _Differences:
     # modules
 
     def _in_order(self, gone: list[ModuleChange]) -> Iterator[ModuleChange]:
-        found = {self._modules.word(one.left, one.right): one for one in gone}
+        found = {self.modules.word(one.left, one.right): one for one in gone}
         for word, entry in self._entries.items():
             found.setdefault(word, self._module_change(entry.left, entry.right, entry))
-        for call, other in self._modules.aligned.items():
-            classes = self._modules.class_of(0, call), self._modules.class_of(1, other)
+        for call, other in self.modules.aligned.items():
+            classes = self.modules.class_of(0, call), self.modules.class_of(1, other)
             if all(classes) and classes[0] != classes[1]:
-                found.setdefault(self._modules.word(call, other), self._module_change(call, other, _Entry(call, other)))
-        places = _Places(self._modules)
+                found.setdefault(self.modules.word(call, other), self._module_change(call, other, _Entry(call, other)))
+        places = _Places(self.modules)
         yield from sorted(found.values(), key=places.of)
 
     def _module_change(self, left: str | None, right: str | None, entry: _Entry) -> ModuleChange:
         classes = tuple(
-            "" if call is None else self._modules.class_of(side, call) for side, call in enumerate((left, right))
+            "" if call is None else self.modules.class_of(side, call) for side, call in enumerate((left, right))
         )
         return ModuleChange(
             Change.CHANGED,
@@ -213,7 +221,7 @@ class _Places:
     """The order of modules: that of the first file; what is new behind what comes before it in the second."""
 
     def __init__(self, modules: Modules) -> None:
-        self._modules = modules
+        self.modules = modules
         self._left = _first_seen(modules, 0)
         self._right = _first_seen(modules, 1)
 
@@ -222,7 +230,7 @@ class _Places:
             return self._left.get(change.left, -1.0), 0.0
         own = self._right.get(change.right or "", -1.0)
         before = [
-            self._left[call] for call, other in self._modules.aligned.items()
+            self._left[call] for call, other in self.modules.aligned.items()
             if call in self._left and self._right.get(other, own) < own
         ]  # fmt: skip
         return max(before, default=-1.0), 1.0 + own
@@ -240,7 +248,8 @@ def _first_seen(modules: Modules, side: int) -> dict[str, float]:
 
 
 def _weights(side: Compared) -> Iterator[Constant]:
-    return (one for one in side.flow.constants.values() if not one.small and one.digest is not None)
+    read = (one for node in side.flow.order for _, one in side.flow.read_constants(node))
+    return (one for one in read if not one.small and one.digest is not None)
 
 
 def _change_of(region: Region) -> Change:

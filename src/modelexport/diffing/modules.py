@@ -69,7 +69,7 @@ def find_modules(left: Compared, right: Compared, pairs: Pairs, links: Mapping[s
         mine.update((node.key, theirs[other.key]) for other, node in _joined(pairs) if other.key in theirs)
     if right.source is Source.OTHER:
         theirs.update((other.key, mine[node.key]) for other, node in _joined(pairs) if node.key in mine)
-        theirs.update(_inherited(links, mine, theirs, left))
+        theirs.update(_inherited(links, mine, theirs, left, pairs))
     _spread(left.flow, mine)
     _spread(right.flow, theirs)
     lent = Source.OTHER in (left.source, right.source)
@@ -86,12 +86,12 @@ def _joined(pairs: Pairs) -> list[tuple[Node, Node]]:
 
 
 def _inherited(
-    links: Mapping[str, Link], mine: Mapping[str, str], theirs: Mapping[str, str], left: Compared
+    links: Mapping[str, Link], mine: Mapping[str, str], theirs: Mapping[str, str], left: Compared, pairs: Pairs
 ) -> dict[str, str]:
-    """Of nodes without a partner: the call around all that they come from."""
+    """Of nodes without a partner: the call around all that is gone and that they come from."""
     found: dict[str, str] = {}
     for key, link in links.items():
-        calls = [mine[source] for source in link.sources if source in mine]
+        calls = [mine[source] for source in link.sources if source in mine and source not in pairs.right]
         if key not in theirs and calls:
             found[key] = _innermost([left.stack(call) for call in dict.fromkeys(calls)])
     return found

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelexport.diffing.flow import COMMUTATIVE, Flow, operator_of
-from modelexport.diffing.signatures import Numbers, Signatures, by_content, by_shape
+from modelexport.diffing.signatures import Numbers, Signatures, by_content, by_shape, neighbourhoods
 from modelexport.graph.index import Node
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
 _LOOKED_AT = 48
 
 _Key = Callable[[Node], object]
+_Described = Callable[[Signatures, Node], object]
 
 
 @dataclass(frozen=True)
@@ -86,22 +87,69 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     pairs.computed.update(exact[0].down)
     pairs.computed_right.update(exact[1].down)
     pairing = _Pairing(pairs)
-    pairing.by_results(exact[0], exact[1])
+    pairing.by_results(exact, _EXACT)
     if pairing.is_done():
         return pairs
-    pairing.by_weights()
-    pairing.around(_strict(exact))
     shaped = [Signatures(flow, numbers, by_shape, marks) for flow, marks in zip((left, right), labels, strict=True)]
-    pairing.by_results(shaped[0], shaped[1])
-    for likeness in (_strict(shaped), _attributes, operator_of):
-        pairing.around(likeness if isinstance(likeness, tuple) else (likeness, likeness))
+    near = [neighbourhoods(flow, numbers, one.own, _NEAR[0]) for flow, one in zip((left, right), exact, strict=True)]
+    # Where all is the same but for weights, nothing else can be meant.
+    for steps in _NEAR:
+        pairing.by_keys(*(_near(one, found[steps]) for one, found in zip(shaped, near, strict=True)))
+    pairing.by_results(shaped, (_both,))
+    for steps in _NEAR:
+        pairing.by_keys(*(_alone(found[steps]) for found in near), single=True)
+    pairing.by_keys(_Weights(left), _Weights(right), single=True)
+    pairing.around(_strict(exact))
+    pairing.by_results(shaped, _EXACT[1:])
+    for likeness in (_strict(shaped), (_attributes, _attributes), (operator_of, operator_of)):
+        pairing.around(likeness)
     return pairs
+
+
+# How far around a node is looked for what makes it the only one.
+_NEAR = (8, 4, 2, 1)
+
+
+def _both(signatures: Signatures, node: Node) -> object:
+    """What computes the same and is used alike."""
+    return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
+
+
+def _computed(signatures: Signatures, node: Node) -> object:
+    return signatures.of_value(node)
+
+
+def _used(signatures: Signatures, node: Node) -> object:
+    return signatures.own[node.key], signatures.up[node.key]
+
+
+def _used_otherwise(signatures: Signatures, node: Node) -> object:
+    """Of which the same is made; what it does itself may be something else."""
+    return operator_of(node), signatures.up[node.key]
+
+
+# From what is certain to what is likely; and whether nodes are looked at from the outputs on.
+_EXACT = (_both, _computed, _used, _used_otherwise)
+_BACKWARDS = (_used, _used_otherwise)
+
+
+def _near(signatures: Signatures, near: Mapping[str, int]) -> _Key:
+    return lambda node: (_both(signatures, node), near[node.key])
+
+
+def _alone(near: Mapping[str, int]) -> _Key:
+    return lambda node: near[node.key]
 
 
 def _labels(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
     mine = {name: number for number, name in enumerate(ends)}
     theirs = {f"{name[:2]}{ends[name]}": number for name, number in mine.items()}
     return mine, theirs
+
+
+def _told_key(key: _Described, signatures: Signatures, flow: Flow | None) -> _Key:
+    """flow  if given, nodes that are said to be in different modules are not the same"""
+    return lambda node: (key(signatures, node), None if flow is None else flow.told.get(node.key))
 
 
 def _strict(signatures: Sequence[Signatures]) -> tuple[_Key, _Key]:
@@ -128,43 +176,17 @@ class _Pairing:
     def _open_right(self) -> Iterator[Node]:
         return (node for node in self._right.order if node.key not in self._pairs.left)
 
-    def by_results(self, one: Signatures, other: Signatures) -> None:
-        """What computes the same and is used alike; what computes the same; what is used alike."""
-
-        def both(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
-            return lambda node: (
-                signatures.of_value(node),
-                signatures.own[node.key],
-                signatures.up[node.key],
-                flow.told.get(node.key) if told else None,
-            )
-
-        def computed(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
-            return lambda node: (signatures.of_value(node), flow.told.get(node.key) if told else None)
-
-        def used(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
-            return lambda node: (
-                signatures.own[node.key],
-                signatures.up[node.key],
-                flow.told.get(node.key) if told else None,
-            )
-
-        def used_otherwise(signatures: Signatures, flow: Flow, *, told: bool) -> _Key:
-            return lambda node: (
-                operator_of(node),
-                signatures.up[node.key],
-                flow.told.get(node.key) if told else None,
-            )
-
-        for key, backwards in ((both, False), (computed, False), (used, True), (used_otherwise, True)):
+    def by_results(self, signatures: Sequence[Signatures], keys: Sequence[_Described]) -> None:
+        """By what signatures say; first those that are said to be in the same module."""
+        for key in keys:
             for told in (True, False):
-                self._by_key(key(one, self._left, told=told), key(other, self._right, told=told), backwards=backwards)
+                mine, theirs = (
+                    _told_key(key, one, flow if told else None)
+                    for one, flow in zip(signatures, (self._left, self._right), strict=True)
+                )
+                self.by_keys(mine, theirs, backwards=key in _BACKWARDS)
 
-    def by_weights(self) -> None:
-        """Nodes of one operator that alone read certain weights."""
-        self._by_key(_Weights(self._left), _Weights(self._right), single=True)
-
-    def _by_key(self, mine: _Key, theirs: _Key, *, backwards: bool = False, single: bool = False) -> None:
+    def by_keys(self, mine: _Key, theirs: _Key, *, backwards: bool = False, single: bool = False) -> None:
         left, right = _grouped(self._open_left(), mine), _grouped(self._open_right(), theirs)
         order = [key for key in (reversed(left) if backwards else left) if key is not None and key in right]
         several: list[object] = []

@@ -52,7 +52,7 @@ class Regions:
         self._join_by_readers()
         self._join_by_outputs()
         self._join_by_links()
-        self._join_by_inputs()
+        self._join_adjacent()
         return list(self._regions())
 
     def _is_open(self, side: int, key: str) -> bool:
@@ -121,11 +121,11 @@ class Regions:
         self._heads[partner] = partner
         self._join((_RIGHT, key), partner)
 
-    def _join_by_inputs(self) -> None:
-        """What is left on both sides of one module, and reads the same."""
+    def _join_adjacent(self) -> None:
+        """What is left on both sides of one module, and lies beside the same."""
         alone = self._one_sided()
-        left = self._by_input(_LEFT, alone)
-        right = self._by_input(_RIGHT, alone)
+        left = self._by_neighbour(_LEFT, alone)
+        right = self._by_neighbour(_RIGHT, alone)
         for place, heads in left.items():
             others = right.get(place, {})
             if len(heads) == 1 and len(others) == 1:
@@ -137,19 +137,25 @@ class Regions:
             sides.setdefault(self._head(member), set()).add(member[0])
         return {head for head, found in sides.items() if len(found) == 1}
 
-    def _by_input(self, side: int, alone: set[_Member]) -> dict[tuple[str | None, str], dict[_Member, None]]:
-        """By home and value that is read, in the words of the first graph: regions of one side alone."""
+    def _by_neighbour(self, side: int, alone: set[_Member]) -> dict[tuple[str | None, str], dict[_Member, None]]:
+        """By home and neighbour, in the words of the first graph: regions of one side alone."""
         found: dict[tuple[str | None, str], dict[_Member, None]] = {}
         for member in [one for one in self._heads if one[0] == side]:
             head = self._head(member)
             if head in alone:
                 home = self._homes[side].get(member[1])
-                for word in self._read(side, self._flows[side].by_key[member[1]]):
+                for word in self._beside(side, self._flows[side].by_key[member[1]]):
                     found.setdefault((home, word), {})[head] = None
         return found
 
-    def _read(self, side: int, node: Node) -> Iterator[str]:
+    def _beside(self, side: int, node: Node) -> Iterator[str]:
+        """The paired nodes that a node reads from or that read from it, and its weights."""
         flow: Flow = self._flows[side]
+        for value in node.outputs:
+            for use in flow.uses.get(value, ()):
+                reader = self._in_words(side, use.reader)
+                if reader is not None:
+                    yield f"read by {reader}"
         for value in node.inputs:
             constant = flow.constants.get(value)
             maker = flow.producers.get(value)
@@ -157,9 +163,16 @@ class Regions:
                 if constant.digest is not None and not constant.small:
                     yield constant.digest
             elif maker is not None:
-                partner = maker[0] if side == _LEFT else self._pairs.left.get(maker[0].key)
-                if partner is not None and partner.key in self._pairs.right:
-                    yield f"{maker[1]} {partner.key}"
+                above = self._in_words(side, maker[0])
+                if above is not None:
+                    yield f"{maker[1]} of {above}"
+
+    def _in_words(self, side: int, node: Node) -> str | None:
+        """A paired node, as the first graph calls it."""
+        if side == _LEFT:
+            return node.key if node.key in self._pairs.right else None
+        partner = self._pairs.left.get(node.key)
+        return None if partner is None else partner.key
 
     def _regions(self) -> Iterator[Region]:
         members: dict[_Member, tuple[list[Node], list[Node]]] = {}

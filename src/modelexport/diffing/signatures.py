@@ -122,3 +122,26 @@ class Signatures:
             number = self._numbers(("output", self._ends.get(f"o:{value}", f"{place} {value}")))
             found.setdefault(value, []).append(number)
         return found
+
+
+def neighbourhoods(flow: Flow, numbers: Numbers, own: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+    """By the key of a node, for 0, 1, 2 … steps: a number for the node with all that is at most so many steps away."""
+    found = [dict(own)]
+    for _ in range(steps):
+        near = found[-1]
+        found.append({node.key: numbers(("near", near[node.key], _around(node, flow, near))) for node in flow.order})
+    return found
+
+
+def _around(node: Node, flow: Flow, near: Mapping[str, int]) -> tuple[object, ...]:
+    above = [
+        (0 if node.op_type in COMMUTATIVE else place, near[flow.producers[value][0].key])
+        for place, value in enumerate(node.inputs)
+        if value in flow.producers
+    ]
+    below = [
+        (place, 0 if use.reader.op_type in COMMUTATIVE else use.place, near[use.reader.key])
+        for place, value in enumerate(node.outputs)
+        for use in flow.uses.get(value, ())
+    ]
+    return tuple(sorted(above)), tuple(sorted(below))

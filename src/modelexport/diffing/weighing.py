@@ -50,8 +50,8 @@ class Weighing:
         if mine is None or theirs is None:
             return WeightChange(WeightForm.VALUES, weight_ref(one), weight_ref(other), readers=readers)
         form, distance = _compared(mine, theirs, one, other)
-        if form is WeightForm.VALUES and distance is not None and not distance.changed:
-            return None  # -0.0, or NaN of another kind
+        if distance is not None and not distance.changed and (form is WeightForm.VALUES or _is_single(mine, theirs)):
+            return None  # -0.0, or NaN of another kind; or one number in another shape
         return WeightChange(
             form,
             weight_ref(one),
@@ -62,6 +62,10 @@ class Weighing:
             _shown(mine, theirs),
             readers,
         )
+
+
+def _is_single(mine: np.ndarray, theirs: np.ndarray) -> bool:
+    return mine.size == theirs.size == 1 and mine.dtype == theirs.dtype
 
 
 def _compared(

@@ -77,8 +77,8 @@ class FlowColumns:
         return self._values(names, _MOST_VALUES)
 
     def _box(self, group: Group) -> list[int]:
-        """Its kind, and what it stands for; several boxes are a text and their number."""
-        if len(group) > 1:
+        """Its kind, and what it stands for; several boxes, or a node where there are none, are a text and a number."""
+        if len(group) > 1 or (isinstance(group[0], Own) and not self._own_nodes):
             return [_GROUP, self._places.texts.place(self._summary(group)), len(group)]
         match group[0]:
             case Inner(call):

@@ -7,9 +7,10 @@ function printable(text) {
   return text.replace(CONTROLS, (mark) => "\\u" + mark.charCodeAt(0).toString(16).padStart(4, "0"));
 }
 
-/** Text for plotly, which understands a few tags and entities, and none that is escaped like this. */
+/** Text for plotly, which understands a few tags, entities and formulas between dollars, and none that is escaped so. */
 function plotlyText(text) {
-  return printable(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const escaped = printable(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  return escaped.replace(/\$/g, "&#36;");
 }
 
 /** Long text without its middle, which tells least: names differ at their ends. */

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from modelexport.record.polynomial import Polynomial
+
 
 class Change(StrEnum):
     """What became of a module, a node or a weight.
@@ -71,14 +73,10 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number in the first file and in the second."""
+    """How many there are in the first file and in the second."""
 
-    left: float
-    right: float
-
-    @property
-    def differs(self) -> bool:
-        return self.left != self.right
+    left: int
+    right: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +154,10 @@ class WeightChange:
 
 @dataclass(frozen=True, slots=True)
 class CostChange:
-    """What running a module and everything inside of it takes. Only what differs is there, by name: `flops`,
-    `parameters`, `weight bytes`, `activation bytes`."""
+    """What running a module and everything inside of it takes, before and after. Only what differs is there, by name:
+    `flops`, `parameters`, `weight_bytes`, `activation_bytes`."""
 
-    amounts: Mapping[str, Amount]
+    amounts: Mapping[str, tuple[Polynomial, Polynomial]]
 
 
 @dataclass(frozen=True)
@@ -219,6 +217,7 @@ class Diff:
 
     model         what differs in the model as such: inputs and outputs, opsets, metadata
     modules       in the order of the first file; those that are in the second alone behind what comes before them there
+    cost          of everything, where that differs
     renamed       what has another name alone; it does not count
     alike         the share of nodes of both files that are paired, whatever else is different about them
     same_weights  the share of weights of both files that hold exactly the same; 1 if there are none
@@ -233,6 +232,7 @@ class Diff:
     right: Side
     model: tuple[FieldChange, ...] = ()
     modules: tuple[ModuleChange, ...] = ()
+    cost: CostChange | None = None
     renamed: tuple[Renamed, ...] = ()
     alike: float = 1.0
     same_weights: float = 1.0
