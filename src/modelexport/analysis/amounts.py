@@ -11,15 +11,11 @@ import onnx
 
 from modelexport.analysis.facts import Amounts
 from modelexport.graph.index import Graph, Tensor
+from modelexport.graph.trained import is_folded_weight
 from modelexport.graph.weights import storage_size
 from modelexport.record.evidence import Attribution
-from modelexport.record.hierarchy import Hierarchy, lineage_of
+from modelexport.record.hierarchy import lineage_of
 from modelexport.record.provenance import Provenance
-
-# Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
-_NEVER_WEIGHTS = frozenset(
-    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
-)
 
 
 @dataclass
@@ -63,7 +59,7 @@ def sum_by_module(provenance: Provenance, graph: Graph) -> ModuleSums:
     for name, attribution in provenance.initializers.items():
         tensor = graph.initializers[name]
         size, nbytes = math.prod(tensor.shape), _nbytes(tensor)
-        trained = name in parameters or _is_folded_weight(tensor, attribution, provenance.hierarchy)
+        trained = name in parameters or is_folded_weight(tensor, attribution, provenance.hierarchy)
         for found in _holders(sums, attribution):
             found.tensors += 1
             found.parameters += size if trained else 0
@@ -77,14 +73,6 @@ def _holders(sums: ModuleSums, attribution: Attribution) -> Iterable[_Sum]:
     around = {above for path in owners for above in lineage_of(path)}
     yield from (sums._own.setdefault(path, _Sum()) for path in owners)
     yield from (sums._total.setdefault(path, _Sum()) for path in around)
-
-
-def _is_folded_weight(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:
-    """Whether a tensor without a name in the model stands for a parameter: transposed, scaled or merged."""
-    if tensor.name in hierarchy.tensor_owners or tensor.dtype in _NEVER_WEIGHTS or math.prod(tensor.shape) < 2:
-        return False
-    owners = (hierarchy.modules.get(owner.path) for owner in attribution.owners)
-    return any(module is not None and module.parameters for module in owners)
 
 
 def _nbytes(tensor: Tensor) -> int:

@@ -19,7 +19,7 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     """
     sizes = dict(at or {})
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        if type(size) is not int or size < 0:
             raise UserError(
                 f"the axis {name!r} is to have the size {size!r}", "Sizes are whole numbers that are not negative."
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import reduce
 
 import onnx
 
@@ -32,15 +31,26 @@ _CALLS: Mapping[str, Callable[..., Polynomial]] = {
 _ROUNDED = {"floor": 1, "floortoint": 1, "trunctoint": 1, "ceiling": -1, "ceil": -1, "ceiltoint": -1}
 
 
+# Longer polynomials than this are not worth their while: a size that would be one gets a name instead.
+_LONGEST, _MOST_BITS = 400, 256
+_LONGEST_TEXT = 1000
+
+
+class Unknown(Exception):
+    """Something cannot be said; the text says why."""
+
+
 class NotSizes(Exception):
     """A text that is no arithmetic on sizes."""
 
 
 def parsed(text: str) -> Polynomial:
     """`sequence + 1` as a polynomial."""
+    if len(text) > _LONGEST_TEXT:
+        raise NotSizes(text[:_LONGEST_TEXT])
     try:
         return _size(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError, Unknown) as error:
         raise NotSizes(text) from error
 
 
@@ -68,10 +78,11 @@ def _constant(value: object) -> Polynomial:
 
 def _operation(term: ast.BinOp) -> Polynomial:
     left, right = _size(term.left), _size(term.right)
-    if isinstance(term.op, ast.Pow) and right.value is not None and 0 <= right.value < 16:
-        return left**right.value
+    power = right.value
+    if isinstance(term.op, ast.Pow) and isinstance(term.left, ast.Name) and power is not None and 0 <= power < 8:
+        return left**power
     if type(term.op) in _BINARY:
-        return _BINARY[type(term.op)](left, right)
+        return Polynomial.of(sensible(_BINARY[type(term.op)](left, right)))
     raise NotSizes(ast.dump(term))
 
 
@@ -157,8 +168,17 @@ def _in_terms_of(text: str, names: Collection[str]) -> bool:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    start: Size = 1
-    return reduce(lambda one, other: one * other, sizes, start)
+    found: Size = 1
+    for size in sizes:
+        found = sensible(found * size)
+    return found
+
+
+def sensible(size: Size) -> Size:
+    """The size, unless it is too long to go on with."""
+    if size.bit_length() > _MOST_BITS if isinstance(size, int) else size.extent > _LONGEST:
+        raise Unknown("a size is too long a formula")
+    return size
 
 
 def settled(size: Size) -> Size:

@@ -9,19 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
-import onnx
-
-from modelexport.graph.index import Graph, Tensor
-from modelexport.record.evidence import Attribution
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance, is_within
-
-# Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
-_NEVER_WEIGHTS = frozenset(
-    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
-)
 
 
 class Charging:
@@ -34,11 +25,11 @@ class Charging:
             return ()
         return self._record.nodes[key].attribution.owners
 
-    def place(self, key: str, calls: Sequence[str], weights: Sequence[str]) -> str | None:
+    def place(self, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()) -> str | None:
         """The path of the module that a node is charged to; `calls` are those of functions that it runs for."""
         owners = self._within_calls(self.owners(key), calls)
         if self._record is None or not owners:
-            return self.place(calls[-1], calls[:-1], ()) if calls else None
+            return self.place(calls[-1], calls[:-1]) if calls else None
         paths = list(dict.fromkeys(owner.path for owner in owners))
         if len(paths) > 1 and weights:
             paths = self._holding(paths, weights) or paths
@@ -77,32 +68,3 @@ class Charging:
             return (None,)
         owners = self._record.initializers[name].owners
         return tuple(dict.fromkeys(owner.path for owner in owners)) or (None,)
-
-    def parameters(self, name: str) -> int:
-        """How many parameters of the model an initializer holds; none if it is something else."""
-        return self._parameters.get(name, 0)
-
-    @cached_property
-    def _parameters(self) -> dict[str, int]:
-        return {
-            name: math.prod(tensor.shape)
-            for name, tensor in self._graph.initializers.items()
-            if self._is_weight(name, tensor)
-        }
-
-    def _is_weight(self, name: str, tensor: Tensor) -> bool:
-        if self._record is None:
-            return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
-        if name in self._record.hierarchy.parameter_owners:
-            return True
-        return name in self._record.initializers and _is_folded(
-            tensor, self._record.initializers[name], self._record.hierarchy
-        )
-
-
-def _is_folded(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:
-    """Whether a tensor without a name in the model stands for a parameter: transposed, scaled or merged."""
-    if tensor.name in hierarchy.tensor_owners or tensor.dtype in _NEVER_WEIGHTS or math.prod(tensor.shape) < 2:
-        return False
-    owners = (hierarchy.modules.get(owner.path) for owner in attribution.owners)
-    return any(module is not None and module.parameters for module in owners)

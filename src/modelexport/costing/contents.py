@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.costing.axes import product, settled
+from modelexport.costing.axes import product, sensible, settled
 from modelexport.costing.values import CANNOT, MOST_NUMBERS, Operator, Unknown
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
@@ -27,16 +27,13 @@ def computed_content(operator: Operator) -> np.ndarray | None:
     if rule is None:
         return None
     try:
-        found = np.asarray(rule(operator), dtype=object)
+        return _each(_sensible, np.asarray(rule(operator), dtype=object))
     except CANNOT:
         return None  # an estimate can be done without it
-    if found.size > MOST_NUMBERS:
-        return None
-    return _each(settled_number, found)
 
 
-def settled_number(one: Any) -> Any:
-    return settled(one) if isinstance(one, Polynomial) else one
+def _sensible(one: Any) -> Any:
+    return settled(sensible(one)) if isinstance(one, int | Polynomial) and not isinstance(one, bool) else one
 
 
 def _each(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
@@ -90,7 +87,7 @@ def _is_equal(one: Any, other: Any) -> bool:
         apart = Polynomial.of(one) - other
         if apart.value is None and not _is_positive(apart) and not _is_positive(-apart):
             raise Unknown("it depends on the axes")
-        return apart == 0
+        return bool(apart == 0)
     return bool(one == other)
 
 
@@ -104,7 +101,7 @@ def _is_less(one: Any, other: Any) -> bool:
     if isinstance(one, Polynomial) or isinstance(other, Polynomial):
         apart = Polynomial.of(other) - one
         if apart.value is not None:
-            return apart.value > 0
+            return bool(apart.value > 0)
         if _is_positive(apart):
             return True
         if _is_positive(-apart):

@@ -9,7 +9,7 @@ import onnx.shape_inference
 
 from modelexport.costing.axes import Shape
 from modelexport.costing.values import UNDEFINED, Operator, Value
-from modelexport.record.polynomial import Size
+from modelexport.record.polynomial import Polynomial, Size
 
 Partial = tuple[Size | None, ...]
 _INT64 = onnx.TensorProto.INT64
@@ -51,13 +51,14 @@ def _type(value: Value, names: dict[str, Size]) -> onnx.TypeProto:
 
 
 def _dims(shape: Shape | None, names: dict[str, Size]) -> list[int | str] | None:
-    if shape is None:
-        return None
-    return [size if isinstance(size, int) else names.setdefault(_name(size), size) and _name(size) for size in shape]
+    return None if shape is None else [size if isinstance(size, int) else _name(size, names) for size in shape]
 
 
-def _name(size: Size) -> str:
-    return f"size {hash(size)}"
+def _name(size: Polynomial, names: dict[str, Size]) -> str:
+    """Equal sizes have one name."""
+    name = size.expression
+    names[name] = size
+    return name
 
 
 def _data(value: Value) -> onnx.TensorProto | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from modelexport.costing.axes import Axes, Shape, settled
+from modelexport.costing.axes import Axes, Shape, Unknown, sensible, settled
 from modelexport.costing.constants import numbers_of
 from modelexport.costing.inference import Partial
 from modelexport.costing.values import NOTHING, UNDEFINED, Value
@@ -52,9 +52,13 @@ class Known:
         return isinstance(size, Polynomial) and any(name in self.axes.found for name in size.axes)
 
     def _named(self, size: Size | None, name: str, place: int) -> Size:
-        if size is not None:
-            return settled(size)
-        return self.axes.fresh(f"{name}[{place}]", f"axis {place} of {name}, which depends on what the model is fed")
+        label, source = f"{name}[{place}]", f"axis {place} of {name}"
+        if size is None:
+            return self.axes.fresh(label, f"{source}, which depends on what the model is fed")
+        try:
+            return settled(sensible(size))
+        except Unknown:
+            return self.axes.fresh(label, f"{source}, which is too long a formula")
 
     def either(self, values: Sequence[Value], name: str) -> Value:
         """What is true of a value that is one of several; sizes that differ get a name."""

@@ -19,7 +19,7 @@ Shapes = Sequence[Shape]
 
 def broadcast(*shapes: Shape) -> Shape:
     rank = max(map(len, shapes), default=0)
-    columns = zip(*([1] * (rank - len(shape)) + list(shape) for shape in shapes), strict=True)
+    columns = zip(*((*[1] * (rank - len(shape)), *shape) for shape in shapes), strict=True)
     return tuple(_common([*column]) for column in columns)
 
 

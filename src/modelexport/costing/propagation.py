@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import onnx
 
+from modelexport.costing.axes import product
 from modelexport.costing.constants import constant_of
 from modelexport.costing.contents import computed_content
 from modelexport.costing.control import controlled
@@ -17,7 +19,7 @@ from modelexport.costing.piece import Piece
 from modelexport.costing.shaping import made_shapes
 from modelexport.costing.types import made_type
 from modelexport.costing.unfolded import Unfolded
-from modelexport.costing.values import CANNOT, Operator, Value
+from modelexport.costing.values import CANNOT, Operator, Unknown, Value
 from modelexport.costing.work import Work, work_of
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.weights import storage_size
@@ -30,8 +32,8 @@ _SAME_WEIGHT = named("Identity Transpose Reshape Cast DequantizeLinear Squeeze U
 
 class Propagation:
     def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
-        self._unfolded = Unfolded(proto, graph)
-        self.graph = self._unfolded.graph
+        self.unfolded = Unfolded(proto, graph)
+        self.graph = self.unfolded.graph
         self.known = Known(proto, graph, at)
 
     def pieces(self) -> list[Piece]:
@@ -40,7 +42,7 @@ class Propagation:
     def run(self, graph_id: str, times: Polynomial) -> list[Piece]:
         """The work of a graph's nodes, in the order in which they run."""
         found: list[Piece] = []
-        for node in self._unfolded.nodes(graph_id):
+        for node in self.unfolded.nodes(graph_id):
             held = self.graph.bodies.get(node.key, ())
             if held:
                 found.append(self._piece(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
@@ -50,7 +52,7 @@ class Propagation:
         return found
 
     def attributes(self, node: Node) -> dict[str, Any]:
-        return self._unfolded.attributes(node)
+        return self.unfolded.attributes(node)
 
     def _plain(self, node: Node, times: Polynomial) -> Piece:
         op = self._operator(node)
@@ -61,7 +63,7 @@ class Propagation:
         return self._piece(node, work, times, _made_bytes(op, made))
 
     def _piece(self, node: Node, work: Work, times: Polynomial, makes: Polynomial | None) -> Piece:
-        calls, key = self._unfolded.origin(node)
+        calls, key = self.unfolded.origin(node)
         reads = tuple(dict.fromkeys(name for name in node.inputs if name in self.graph.initializers))
         weights = tuple(dict.fromkeys(value.weight for value in self.known.all(node.inputs) if value.weight))
         return Piece(key, calls, work, times, reads, weights, makes)
@@ -69,17 +71,17 @@ class Propagation:
     def _operator(self, node: Node) -> Operator:
         return Operator(
             op_type=node.op_type,
-            domain=self._unfolded.domain(node),
-            attributes=self._unfolded.attributes(node),
+            domain=self.unfolded.domain(node),
+            attributes=self.unfolded.attributes(node),
             inputs=tuple(self.known[name] if name else None for name in node.inputs),
             names=node.inputs,
             outputs=node.outputs,
-            opset=self._unfolded.opset(node),
+            opset=self.unfolded.opset(node),
         )
 
     def _made(self, op: Operator, node: Node) -> list[Value]:
         if op.op_type == "Constant" and not op.domain:
-            return [constant_of(self._unfolded.proto(node))]
+            return [constant_of(self.unfolded.proto(node))]
         shapes, types = self._shapes(op, node)
         content = computed_content(op)
         weight = next((value.weight for value in op.inputs if value is not None), "")
@@ -103,7 +105,7 @@ class Propagation:
             shapes = ()
         types = [made_type(op, place) for place in range(len(op.outputs))]
         if len(shapes) < len(op.outputs):
-            more = inferred(op, self._unfolded.proto(node))
+            more = inferred(op, self.unfolded.proto(node))
             shapes = [*shapes, *(shape for _, shape in more[len(shapes) :])]
             types = [dtype or old for old, (dtype, _) in zip(types, more, strict=False)] or types
         return shapes, types
@@ -117,10 +119,17 @@ def _made_bytes(op: Operator, made: Sequence[Value]) -> Polynomial | None:
 
 
 def _bytes(value: Value) -> Polynomial | None:
-    bits = storage_size(onnx.TensorProto(data_type=value.dtype, dims=[8]))
-    if value.shape is None or not bits:
+    eight = _eight(value.dtype)
+    if value.shape is None or not eight:
         return None
-    total = Polynomial.of(bits)
-    for size in value.shape:
-        total *= size
-    return -(-total // 8)
+    try:
+        count = product(value.shape)
+    except Unknown:
+        return None
+    return Polynomial.of(count) * (eight // 8) if eight % 8 == 0 else -(-Polynomial.of(count) * eight // 8)
+
+
+@cache
+def _eight(dtype: int) -> int:
+    """How many bytes eight numbers of a type take; 0 for texts."""
+    return storage_size(onnx.TensorProto(data_type=dtype, dims=[8]))

@@ -22,6 +22,7 @@ from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
 BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 _FAR = 2**31 - 1
+_NCHWC = "com.microsoft.nchwc"
 
 Shapes = Sequence[Shape]
 Rule = Callable[[Operator], Shapes]
@@ -292,10 +293,22 @@ def _grid_sampled(op: Operator) -> Shapes:
     return [(*op.shape(0)[:2], *op.shape(1)[1:-1])]
 
 
+def _blocked(op: Operator) -> Shapes:
+    """Channels in blocks; how many are filled up with zeros, the weights of the next convolution know."""
+    shape = op.shape(0)
+    return [(shape[0], shape[-1], *shape[1:-1]) if op.attribute("channels_last", 0) else shape]
+
+
+def _unblocked(op: Operator) -> Shapes:
+    batch, _, *spatial = op.shape(0)
+    channels = op.attribute("channels")
+    return [(batch, *spatial, channels) if op.attribute("channels_last", 0) else (batch, channels, *spatial)]
+
+
 _RULES: Mapping[tuple[str, str], Rule] = {
     **{("", name): _reduce for name in REDUCTIONS},
-    **{(domain, name): _pool for name in POOLS for domain in ("", MS, "com.microsoft.nchwc")},
-    **{(domain, name): _global_pool for name in GLOBAL_POOLS for domain in ("", MS, "com.microsoft.nchwc")},
+    **{(domain, name): _pool for name in POOLS for domain in ("", MS, _NCHWC)},
+    **{(domain, name): _global_pool for name in GLOBAL_POOLS for domain in ("", MS, _NCHWC)},
     **{(domain, f"Skip{name}"): _skipped for name in ("LayerNormalization", "SimplifiedLayerNormalization")
        for domain in ("", MS)},
     **{(domain, name): _normalized for name in ("LayerNormalization", "SimplifiedLayerNormalization")
@@ -327,6 +340,8 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Where"): lambda op: [broadcast(op.shape(0), op.shape(1), op.shape(2))],
     ("", "DepthToSpace"): _rearranged,
     ("", "SpaceToDepth"): _rearranged,
+    (_NCHWC, "ReorderInput"): _blocked,
+    (_NCHWC, "ReorderOutput"): _unblocked,
     ("", "GridSample"): _grid_sampled,
     ("", "DynamicQuantizeLinear"): lambda op: [op.shape(0), (), ()],
     (MS, "QLinearAdd"): lambda op: [broadcast(op.shape(0), op.shape(3))],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.costing.axes import Shape, settled
+from modelexport.costing.axes import Shape, Unknown, settled
 from modelexport.record.polynomial import Polynomial, Size
 
 UNDEFINED = onnx.TensorProto.UNDEFINED
@@ -18,9 +18,7 @@ UNDEFINED = onnx.TensorProto.UNDEFINED
 MOST_NUMBERS = 256
 
 
-class Unknown(Exception):
-    """Something cannot be said; the text says why."""
-
+__all__ = ["CANNOT", "MOST_NUMBERS", "NOTHING", "UNDEFINED", "Operator", "Unknown", "Value"]
 
 # What a rule raises that cannot say anything: shapes of a damaged file fit no rule.
 CANNOT = (Unknown, ValueError, LookupError, TypeError, ArithmeticError, AttributeError)

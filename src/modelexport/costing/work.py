@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def _kind(op: Operator) -> Kind:
 _KINDS = {
     Kind.MOVEMENT: operators.MOVEMENTS,
     Kind.NORMALIZATION: operators.NORMALIZATIONS | operators.SOFTMAXES | {"QLinearSoftmax", "RotaryEmbedding"},
-    Kind.REDUCTION: operators.REDUCTIONS | operators.POOLS | operators.GLOBAL_POOLS,
+    Kind.REDUCTION: operators.REDUCTIONS | operators.POOLS | operators.GLOBAL_POOLS | {"DFT"},
     Kind.ELEMENTWISE: (
         operators.UNARY | operators.BROADCAST | operators.COMPARISON | operators.QUANTIZED_UNARY | _ELEMENTWISE
     ),
@@ -79,9 +80,22 @@ def _other(op: Operator, kind: Kind, made: Sequence[Shape | None]) -> Polynomial
         return Polynomial.of(product(_first(op, made))) * (max(1, len(op.inputs) - 1) if several else 1)
     if kind is Kind.NORMALIZATION:
         return Polynomial.of(product(_first(op, made))) * (_ROTATION if op.op_type == "RotaryEmbedding" else _SEVERAL)
+    if op.op_type == "DFT":
+        return _transform(op)
     if op.op_type in operators.POOLS:
         return Polynomial.of(product(_first(op, made))) * product(op.attribute("kernel_shape", ()))
     return Polynomial.of(product(op.shape(0)))
+
+
+def _transform(op: Operator) -> Polynomial:
+    """A fast Fourier transform of each row: 5·n·log₂ n, as it is usually counted. That is no polynomial."""
+    shape = op.shape(0)
+    axis = op.attribute("axis", 1) if op.opset < 20 else op.numbers(2)[0] if op.has(2) else -2
+    length = op.sizes(1)[0] if op.has(1) else shape[axis]
+    if not isinstance(length, int):
+        raise Unknown("what a Fourier transform takes is no polynomial of its length")
+    rows = product(size for place, size in enumerate(shape[:-1]) if place != axis % len(shape))
+    return Polynomial.of(rows) * math.ceil(_SEVERAL * length * math.log2(max(length, 2)))
 
 
 def _first(op: Operator, made: Sequence[Shape | None]) -> Shape:

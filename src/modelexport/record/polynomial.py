@@ -76,6 +76,13 @@ class Polynomial:
         """The axes that it depends on, in alphabetical order."""
         return tuple(sorted({name for atom in self._atoms() for name in _names(atom)}))
 
+    @cached_property
+    def extent(self) -> int:
+        """How long it is when it is written out, in names and numbers."""
+        inside = (atom for atom in self._atoms() if isinstance(atom, Function))
+        parts = sum(argument.extent for atom in inside for argument in atom.arguments)
+        return parts + sum(1 + len(monomial) for monomial, _ in self.terms)
+
     def _atoms(self) -> Iterator[Atom]:
         yield from (atom for monomial, _ in self.terms for atom, _ in monomial)
 
@@ -100,10 +107,12 @@ class Polynomial:
         return _ordered(summed)
 
     def __mul__(self, other: Size) -> Polynomial:
-        if not isinstance(other, int | Polynomial):
+        if isinstance(other, int):
+            return Polynomial(tuple((mine, factor * other) for mine, factor in self.terms)) if other else Polynomial()
+        if not isinstance(other, Polynomial):
             return NotImplemented
         product: dict[Monomial, int] = {}
-        for one, times in Polynomial.of(other).terms:
+        for one, times in other.terms:
             for mine, factor in self.terms:
                 both = _multiplied(mine, one)
                 product[both] = product.get(both, 0) + factor * times
@@ -316,7 +325,9 @@ def _replaced(atom: Atom, sizes: Mapping[str, int]) -> Polynomial:
     if isinstance(atom, str):
         return Polynomial.of(sizes[atom]) if atom in sizes else Polynomial.axis(atom)
     arguments = [argument.at(sizes) for argument in atom.arguments]
-    return {"floor": quotient, "min": smallest, "max": largest}[atom.name](*arguments)
+    if atom.name == "floor":
+        return quotient(*arguments)
+    return smallest(*arguments) if atom.name == "min" else largest(*arguments)
 
 
 def _names(atom: Atom) -> Iterator[str]:

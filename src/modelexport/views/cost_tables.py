@@ -61,7 +61,7 @@ def _missing(amounts: Amounts, measure: str) -> str:
 def _foot(cost: Cost) -> Iterator[Text]:
     left = [axis for axis in cost.axes if axis.name not in cost.at]
     if left:
-        inputs = [f"{axis.name}={_USUAL}" for axis in left if axis.given]
+        inputs = [f"{axis.name}=…" for axis in left if axis.given]
         if inputs:
             yield plain(f"in terms of open axes; for numbers, give them sizes: --at {','.join(inputs)}", "dim")
         yield from (plain(f"{axis.name}: {axis.source}", "dim") for axis in left if not axis.given)
