@@ -126,9 +126,10 @@ def _speed(size: int, folder: Path, browser: Browser) -> Speed:
     return Speed(len(record.nodes), len(record.hierarchy.modules), wrote, result.size, opened, answers)
 
 
-def page_opened(page: Page, path: Path) -> float:
+def page_opened(page: Page, path: Path, address: str = "") -> float:
+    """Seconds until everything is drawn."""
     began = time.perf_counter()
-    page.goto(path.as_uri())
+    page.goto(path.as_uri() + address)
     page.wait_for_selector("body[data-ready]")
     return time.perf_counter() - began
 

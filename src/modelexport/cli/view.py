@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from modelexport.cli.cost import parsed_sizes
 from modelexport.cli.options import Speech, model_argument, output_option, speech_options
 from modelexport.views.printable import printable
 
@@ -26,7 +27,9 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--against", type=_FILE, metavar="FILE", help="Colour modules by how they differ from those of this file."
 )
-@click.option("--at", metavar="NAME=SIZE,…", default="", help="Sizes of open axes, for FLOPs: batch=8,sequence=128.")
+@click.option(
+    "--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open, for FLOPs; repeatable."
+)
 @click.option("--serve", is_flag=True, help="Serve the page on this machine instead of writing it.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="For --serve; 0 is any free one.")
 @speech_options
@@ -36,7 +39,7 @@ def view(  # noqa: PLR0913 - one for each option
     output: Path | None,
     overlays: tuple[Path, ...],
     against: Path | None,
-    at: str,
+    at: tuple[str, ...],
     serve: bool,
     port: int,
     speech: Speech,
@@ -58,7 +61,7 @@ def view(  # noqa: PLR0913 - one for each option
     from modelexport.api.view import make_page, serve_page
     from modelexport.api.view import view as view_file
 
-    sizes = _sizes(at)
+    sizes = parsed_sizes(at)
     if serve:
         page = make_page(model, overlays=overlays, against=against, at=sizes)
         _remark(page.notes, speech)
@@ -77,13 +80,3 @@ def _remark(notes: tuple[str, ...], speech: Speech) -> None:
     if not speech.quiet:
         for note in notes:
             click.echo(printable(f"note: {note}"), err=True)
-
-
-def _sizes(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, mark, size = part.rpartition("=")
-        if not mark or not name or not size.isdecimal():
-            raise click.UsageError(f"--at is {part!r}, and should be NAME=SIZE, as in batch=8")
-        found[name] = int(size)
-    return found

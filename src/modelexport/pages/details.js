@@ -79,8 +79,21 @@ class Details {
     const { difference } = this.model.data;
     if (!difference) return null;
     const lines = (difference.lines[place] || []).map((text) => element("li", {}, printable(this.model.text(text))));
-    const words = lines.length ? element("ul", { class: "lines" }, lines) : element("p", { class: "muted" }, "No difference in this module itself.");
-    return section("Difference", `${STATE_WORDS[difference.state[place]] || difference.state[place]} · against ${printable(difference.against)}`, words);
+    const inside = this._changedInside(place);
+    const words = lines.length ? element("ul", { class: "lines" }, lines) : element("p", { class: "muted" }, "None in this module itself.");
+    return section("Difference", `${STATE_WORDS[difference.state[place]] || difference.state[place]} · against ${printable(difference.against)}`, element("div", {}, words, inside));
+  }
+
+  /** Links to the modules inside that differ themselves. */
+  _changedInside(place) {
+    const { model } = this;
+    const { state } = model.data.difference;
+    const [first, end] = model.within(place);
+    const found = [];
+    for (let at = first + 1; at < end; at += 1) if (state[at] === "changed" || state[at] === "added") found.push(at);
+    if (!found.length) return null;
+    const line = (row) => cells(link(address(model, found[row]), model.pathLabel(found[row])), state[found[row]]);
+    return table(["inside", ""], found.length, line);
   }
 
   _verified(place) {

@@ -152,7 +152,7 @@ class FlowDrawing {
     const edge = styleColour("--edge");
     const shapes = [
       { type: "path", path: this._edgePath() || "M0,0", line: { color: edge, width: 1.4 }, layer: "below" },
-      { type: "path", path: this._headPath() || "M0,0", fillcolor: edge, line: { width: 0 }, layer: "below" },
+      { type: "path", path: this._headPath() || "M0,0", fillcolor: edge, fillrule: "nonzero", line: { width: 0 }, layer: "below" },
     ];
     for (const style of new Set(this.boxes.map((box) => box.style))) shapes.push(this._boxShape(style));
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from modelexport.pages.columns import Json, Texts
 from modelexport.pages.module_tree import ModuleTree
@@ -41,7 +42,7 @@ def profile_columns(profiled: Profiled, tree: ModuleTree, nodes: Mapping[str, in
 def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts) -> Json:
     found = verified.calls.values()
     return {
-        "reference": verified.reference,
+        "reference": _without_folder(verified.reference),
         "calls": {
             "module": [tree.place_at(call.path) for call in verified.calls],
             "call": [call.index for call in verified.calls],
@@ -52,6 +53,11 @@ def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[st
         },
         "nodes": {nodes[key]: verdict.value for key, verdict in verified.nodes.items() if key in nodes},
     }
+
+
+def _without_folder(reference: str) -> str:
+    """The folders of the machine that it was measured on are nobody's business; a hub id stays what it is."""
+    return PurePath(reference).name if reference.endswith(".onnx") else reference
 
 
 def _decibels(item: CallVerdict) -> float | None:
