@@ -35,7 +35,7 @@ class Shot:
 
 
 SHOTS = (
-    Shot("view-light", "#/encoder.layer.0.attention"),
+    Shot("view-light", "#/encoder.layer.0.attention.self"),
     Shot("view-dark", "#/encoder", "dark", colour="time"),
     Shot("view-treemap", "#/", chart="treemap"),
     Shot("view-phone", "#/encoder.layer.0.attention.self", size=(390, 780), pane="flow"),

@@ -206,11 +206,14 @@ def test_importing_the_package_is_light() -> None:
         "validate",
         "compare",
         "query op=Relu",
+        "view",
     ],
 )
 def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     name, *rest = verb.split()
-    files = [str(onnx_file)] * {"analyze": 1, "validate": 1, "compare": 2, "query": 1, "relink": 2}.get(name, 0)
+    files = [str(onnx_file)] * {"analyze": 1, "validate": 1, "compare": 2, "query": 1, "view": 1, "relink": 2}.get(
+        name, 0
+    )
     imported = _imported_by("-m", "modelexport", name, *files, *rest)
     assert PACKAGE in imported
     assert sorted(imported & SLOW) == []

@@ -57,7 +57,7 @@ def _module_lines(module: ModuleChange) -> Iterator[str]:
     yield from map(_node_line, module.changes)
     yield from map(_weight_line, module.weights)
     if module.cost is not None:
-        yield from (f"{name} {amount.left:,.0f} → {amount.right:,.0f}" for name, amount in module.cost.amounts.items())
+        yield from (f"{name} {left.short} → {right.short}" for name, (left, right) in module.cost.amounts.items())
 
 
 def _gone(module: ModuleChange) -> str:

@@ -180,7 +180,7 @@ class FlowDrawing {
       end: [styleColour("--ground"), styleColour("--line-solid"), "solid", BOX_HEIGHT / 2],
       group: [styleColour("--box"), styleColour("--muted"), "dash", 6],
     };
-    const [fill, line, dash, corner] = looks[style] || [style, style, "solid", 6];
+    const [fill, line, dash, corner] = looks[style] || [style, styleColour("--line-solid"), "solid", 6];
     const paths = this.boxes.map((box, number) => (box.style === style ? this._outline(number, corner) : ""));
     return { type: "path", path: paths.join(""), fillcolor: fill, line: { color: line, width: style === "marked" ? 2 : 1, dash }, layer: "below" };
   }

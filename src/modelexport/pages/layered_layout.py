@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from types import ModuleType
 
 from modelexport.errors import ExtraMissing
@@ -87,12 +88,11 @@ def _apart(columns: Sequence[float], layers: Sequence[int], count: int) -> list[
 
 def _igraph() -> ModuleType:
     try:
-        import igraph  # type: ignore[import-untyped,unused-ignore]
+        return import_module("igraph")
     except ImportError as error:
         raise ExtraMissing(
             "the page needs igraph, which is not installed", "Install it: pip install modelexport[view]"
         ) from error
-    return igraph
 
 
 def _order(count: int, edges: Sequence[Pair]) -> list[int]:
