@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, ViewportSize, expect, sync_playwright
 from tests.pages.hostile import NAMES, write_hostile
 from tests.pages.overlaid import profile_text, verification_text
 from tests.small_file import SmallFile
@@ -18,7 +18,7 @@ from tests.small_file import SmallFile
 import modelexport as mx
 
 CHROMIUM = shutil.which("chromium")
-WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+WIDE, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=390, height=844)
 
 # Where everything is checked there has to be a browser; elsewhere one can do without.
 if CHROMIUM is None and os.environ.get("CI") != "true":
@@ -218,7 +218,7 @@ def test_help_opens_and_closes(reader: Reader, shown: Path) -> None:
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(reader: Reader, shown: Path) -> None:
-    reader.page.set_viewport_size(NARROW)  # type: ignore[arg-type]
+    reader.page.set_viewport_size(NARROW)
     page = reader.open(shown)
     for pane in ("map", "flow", "details", "tree"):
         page.locator(f".panes [data-pane={pane}]").click()

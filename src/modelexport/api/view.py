@@ -180,8 +180,8 @@ def _notes(opened: Opened) -> Iterator[str]:
         yield "The graph was changed after its record was made: `modelexport relink` says what became of its nodes."
     if opened.proto.functions:
         yield (
-            f"The file has {len(opened.proto.functions)} functions. What is in one is shown once, however often it is "
-            "called: `modelexport flatten` puts it back in every place."
+            "The file has functions. What is in one is shown once, however often it is called: "
+            "`modelexport flatten` puts it back in every place."
         )
 
 

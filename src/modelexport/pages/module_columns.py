@@ -94,17 +94,16 @@ def _sums(content: Content) -> Mapping[str, list[int]]:
     tree = content.tree
     sums = {name: [0] * (tree.nobody + 1) for name in names}
     for entry in content.provenance.nodes.values():
-        place = tree.place_of(entry.attribution)
-        sums["nodes"][place] += 1
-        sums[entry.attribution.confidence.label][place] += 1
+        charged = tree.place_of(entry.attribution)
+        sums["nodes"][charged] += 1
+        sums[entry.attribution.confidence.label][charged] += 1
     for name, attribution in content.provenance.initializers.items():
         tensor = content.graph.initializers.get(name)
         if tensor is not None:
             sums["bytes"][tree.place_of(attribution)] += _nbytes(tensor.dtype, tensor.shape)
-    for place in tree.places:
-        module = place.module
+    for number, module in enumerate(place.module for place in tree.places):
         held = [item for item in module.parameters if _is_first(join(module.path, item.name), item.tied)]
-        sums["parameters"][tree.by_path[module.path]] += sum(math.prod(item.shape) for item in held)
+        sums["parameters"][number] += sum(max(0, math.prod(item.shape)) for item in held)
     return sums
 
 
