@@ -1,8 +1,8 @@
 """How long a page takes to open in Chromium, and to answer: transformer layers written down by hand, with their record.
 
-`open` is from the navigation until everything is drawn, the fastest of three. An interaction is from the event until the
-next frame is painted: a search, opening and closing a branch of the tree, opening a module, another size, another
-colour, the other chart. Each is done several times; the median of the slowest kind and the slowest single one are shown.
+`open` is from the navigation until everything is drawn, the fastest of three. An interaction is from the event until
+the next frame is painted: a search, opening and closing a branch of the tree, opening a module, another size, another
+colour, the other chart. Each is done several times; the median of the slowest kind, and the slowest of all, are shown.
 """
 
 from __future__ import annotations
