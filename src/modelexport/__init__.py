@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from modelexport.api.strategy_scores import compare_strategies
     from modelexport.api.strip import strip
     from modelexport.api.verify import verify
+    from modelexport.api.view import ViewResult, view
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
     from modelexport.record.changes import Diff
@@ -86,6 +87,7 @@ _HOMES = {
     "UserError": "errors",
     "Verdict": "record.verification",
     "Verification": "record.verification",
+    "ViewResult": "api.view",
     "analyze": "api.reading",
     "attach": "api.attach",
     "compare_strategies": "api.strategy_scores",
@@ -109,6 +111,7 @@ _HOMES = {
     "strip": "api.strip",
     "validate": "api.reading",
     "verify": "api.verify",
+    "view": "api.view",
 }
 
 __all__ = [
@@ -145,6 +148,7 @@ __all__ = [
     "UserError",
     "Verdict",
     "Verification",
+    "ViewResult",
     "analyze",
     "attach",
     "compare",
@@ -167,6 +171,7 @@ __all__ = [
     "strip",
     "validate",
     "verify",
+    "view",
 ]
 
 

@@ -1,0 +1,193 @@
+"""One HTML page about a file. Nothing here needs torch or runs a model, and only comparing two files reads weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modelexport.analysis.analyze import Subject as Opened
+from modelexport.api.opening import open_file
+from modelexport.costing.counting import count
+from modelexport.errors import FileUnwritable, UserError
+from modelexport.graph.atomic import write_atomically
+from modelexport.graph.axis_sizes import AxisSizes, dims_of
+from modelexport.graph.embed import sidecar_path
+from modelexport.graph.value_types import ValueTypes
+from modelexport.pages.data import MOST_NODES, Subject, page_data
+from modelexport.pages.html import page_html, plotly_script
+from modelexport.pages.node_columns import Content
+from modelexport.pages.overlays import Overlay, Profiled, read_overlay
+from modelexport.pages.serving import PageServer
+from modelexport.record.changes import Diff
+from modelexport.record.cost import Cost
+
+# A larger page takes too long to open.
+MOST_BYTES = 15_000_000
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as text.
+
+    has_nodes  False if it shows modules alone, because there are too many nodes
+    notes      what it says about itself at its head
+    """
+
+    html: str
+    nodes: int
+    has_nodes: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ViewResult:
+    """The file that a page was written to."""
+
+    path: Path
+    size: int
+    page: Page
+
+
+def view(
+    file: str | Path,
+    output: str | Path | None = None,
+    *,
+    overlays: Sequence[str | Path] = (),
+    against: str | Path | None = None,
+    at: Mapping[str, int] | None = None,
+) -> ViewResult:
+    """Write one page that shows a tagged file: modules, sizes, dataflow, and how well everything is known.
+
+    output    beside the file, with the ending .html, where it is left out
+    overlays  what `profile` and `verify` wrote as JSON
+    against   another file; modules are coloured by how they differ from it
+    at        sizes of axes that the file leaves open, for FLOPs
+    """
+    target = page_path(file) if output is None else Path(output)
+    given = [Path(path) for path in (file, *overlays, *([against] if against is not None else []))]
+    _ensure_apart(target, given)
+    page = make_page(file, overlays=overlays, against=against, at=at)
+    data = page.html.encode()
+    write_atomically(target, data)
+    return ViewResult(target, len(data), page)
+
+
+def page_path(file: str | Path) -> Path:
+    return Path(file).with_suffix(".html")
+
+
+def make_page(
+    file: str | Path,
+    *,
+    overlays: Sequence[str | Path] = (),
+    against: str | Path | None = None,
+    at: Mapping[str, int] | None = None,
+) -> Page:
+    """The page without writing it."""
+    plotly_script()  # what is not installed is said before anything is computed
+    opened = open_file(Path(file)).subject
+    record = opened.provenance
+    laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
+    cost = count(str(file), opened.proto, opened.graph, record, {})
+    sizes = _sizes(opened, cost, dict(at or {}))
+    content = Content(record, opened.graph, ValueTypes(opened.file))
+    notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
+    subject = Subject(
+        name=Path(file).name,
+        content=content,
+        facts=tuple(_facts(opened, cost, sizes)),
+        notes=notes,
+        cost=cost,
+        sizes=sizes,
+        overlays=laid,
+        diff=None if against is None else _difference(Path(against), Path(file)),
+    )
+    return _fitting(subject)
+
+
+def _difference(other: Path, file: Path) -> Diff:
+    from modelexport.api.diff import diff  # links two graphs, which a page alone has no use for
+
+    return diff(other, file)
+
+
+def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None:
+    """Serve a page on this machine until somebody interrupts; `announce` gets its address."""
+    with PageServer(page.html, port) as server:
+        announce(server.url)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def _fitting(subject: Subject) -> Page:
+    """With nodes if that is not too much for one page."""
+    nodes = len(subject.content.provenance.nodes)
+    found = f"{nodes:,} nodes are more than the {MOST_NODES:,} that fit on one page"
+    if nodes <= MOST_NODES:
+        page = page_html(subject.name, page_data(subject))
+        if len(page.encode()) <= MOST_BYTES:
+            return Page(page, nodes, True, tuple(subject.notes))
+        found = f"with all of its nodes, the page would be larger than {MOST_BYTES // 1_000_000} MB"
+    notes = (f"Modules alone are shown: {found}.", *subject.notes)
+    page = page_html(subject.name, page_data(replace(subject, notes=notes), nodes=False))
+    return Page(page, nodes, False, notes)
+
+
+def _ensure_apart(target: Path, given: Sequence[Path]) -> None:
+    read = {path.resolve() for one in given for path in (one, sidecar_path(one))}
+    if target.resolve() in read:
+        raise FileUnwritable(
+            f"cannot write {target}: it is read here, and would be lost", "Write to a file of another name."
+        )
+
+
+def _sizes(opened: Opened, cost: Cost, at: dict[str, int]) -> dict[str, int]:
+    """The sizes that were asked for, and usual ones for other axes of the inputs."""
+    names = [axis.name for axis in cost.axes]
+    for name, size in at.items():
+        if name not in names:
+            known = f"It has {', '.join(names)}." if names else "All of its axes have a size."
+            raise UserError(f"{opened.path} has no axis {name!r}", known)
+        if size < 1:
+            raise UserError(f"the axis {name!r} is to have the size {size}", "Sizes are whole numbers from 1.")
+    inputs = {value.name: value for value in opened.proto.graph.input}
+    usual = AxisSizes(inputs, {})
+    found: dict[str, int] = {}
+    for name, value in inputs.items():
+        pairs = zip(dims_of(value) or (), usual.shape(name) or (), strict=False)
+        found.update({dim: size for dim, size in pairs if isinstance(dim, str) and dim in names})
+    return {**found, **at}
+
+
+def _facts(opened: Opened, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    origin = opened.provenance.origin
+    yield "exporter", origin.exporter
+    yield "strategy", origin.strategy
+    yield "model", origin.model
+    yield "opsets", ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in opened.proto.opset_import)
+    yield "made with", ", ".join(f"{name} {version}" for name, version in origin.tools.items())
+    shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    unknown = cost.total.unknown.get("flops", 0)
+    left = f"{unknown} nodes not counted, because their shapes are not known" if unknown else ""
+    yield "FLOPs", "; ".join(filter(None, (f"at {shown}" if shown else "", left)))
+    yield "graph", opened.graph.fingerprint
+
+
+def _notes(opened: Opened) -> Iterator[str]:
+    if opened.provenance.origin.graph != opened.graph.fingerprint:
+        yield "The graph was changed after its record was made: `modelexport relink` says what became of its nodes."
+    if opened.proto.functions:
+        yield (
+            "The file has functions. What is in one is shown once, however often it is called: "
+            "`modelexport flatten` puts it back in every place."
+        )
+
+
+def _overlay_notes(path: Path, overlays: Sequence[Overlay]) -> Iterator[str]:
+    for overlay in overlays:
+        what = "Time" if isinstance(overlay, Profiled) else "Error"
+        if Path(overlay.file).name != path.name:
+            yield f"{what} is that of {Path(overlay.file).name}."
+        yield from overlay.notes

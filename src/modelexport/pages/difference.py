@@ -1,0 +1,100 @@
+"""What `diff` found between another file and the one that is shown, module by module and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from modelexport.pages.columns import Json, Texts
+from modelexport.pages.module_tree import ModuleTree
+from modelexport.record.changes import Change, Diff, FieldChange, ModuleChange, NodeChange, NodeRef, WeightChange
+from modelexport.record.hierarchy import ModuleCall
+
+# States that the page has colours for, beside those of `Change`.
+_SAME, _INSIDE = "same", "inside"
+_MOST_LINES = 60
+_MOST_NAMES = 4
+
+
+def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts) -> Json:
+    """`diff` is from the other file to the one that is shown."""
+    states = [_SAME] * (tree.nobody + 1)
+    lines: dict[int, list[str]] = {}
+    for module in diff.modules:
+        here = None if module.right is None else ModuleCall.parse(module.right).path
+        place = tree.by_path.get(here) if here is not None else None
+        if place is None:
+            # It is in the other file alone, so that only the model as a whole can tell.
+            lines.setdefault(0, []).append(_gone(module))
+            continue
+        states[place] = "added" if module.change is Change.ADDED else "changed"
+        lines.setdefault(place, []).extend(_module_lines(module))
+    lines.setdefault(0, []).extend(map(_field_line, diff.model))
+    _mark_around(states, tree, changed_root=bool(lines[0]))
+    return {
+        "against": PurePath(diff.left.path).name,
+        "identical": diff.identical,
+        "state": states,
+        "lines": {place: texts.places(_cut(found)) for place, found in lines.items() if found},
+    }
+
+
+def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
+    """A module around one that changed has a change inside."""
+    for number in range(len(tree.places) - 1, 0, -1):
+        parent = tree.places[number].parent
+        if parent is not None and states[number] != _SAME and states[parent] == _SAME:
+            states[parent] = _INSIDE
+    if changed_root and states[0] in (_SAME, _INSIDE):
+        states[0] = "changed"
+
+
+def _module_lines(module: ModuleChange) -> Iterator[str]:
+    if module.change is Change.ADDED:
+        yield f"in this file alone: {int(module.nodes.right)} nodes, {module.parameters} parameters"
+    if module.class_changed:
+        yield f"class {module.classes[0]} → {module.classes[1]}"
+    yield from map(_node_line, module.changes)
+    yield from map(_weight_line, module.weights)
+    if module.cost is not None:
+        yield from (f"{name} {left.short} → {right.short}" for name, (left, right) in module.cost.amounts.items())
+
+
+def _gone(module: ModuleChange) -> str:
+    name = module.left if module.left is not None else module.right
+    return f"not in this file: {name or '(model)'} {module.classes[0]}, {int(module.nodes.left)} nodes"
+
+
+def _node_line(change: NodeChange) -> str:
+    if change.change is Change.ADDED:
+        return f"added {_nodes(change.right)}"
+    if change.change is Change.REMOVED:
+        return f"removed {_nodes(change.left)}"
+    if change.change is Change.REPLACED:
+        return f"{_operators(change.left)} → {_operators(change.right)}: {_nodes(change.right)}"
+    return f"{_nodes(change.right)}: {'; '.join(map(_field_line, change.fields))}"
+
+
+def _nodes(nodes: tuple[NodeRef, ...]) -> str:
+    shown = [f"{node.op_type} {node.name or node.key}" for node in nodes[:_MOST_NAMES]]
+    more = len(nodes) - _MOST_NAMES
+    return ", ".join([*shown, f"and {more} more"] if more > 0 else shown)
+
+
+def _operators(nodes: tuple[NodeRef, ...]) -> str:
+    return " + ".join(node.op_type for node in nodes) or "nothing"
+
+
+def _field_line(field: FieldChange) -> str:
+    return f"{field.what} {field.left or '(none)'} → {field.right or '(none)'}"
+
+
+def _weight_line(weight: WeightChange) -> str:
+    far = "" if weight.largest is None else f", largest difference {weight.largest:.2g}"
+    values = "" if weight.values is None else f", {weight.values.left} → {weight.values.right}"
+    return f"weight {weight.name}: {weight.form}{far}{values}"
+
+
+def _cut(lines: list[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return lines if more <= 0 else [*lines[:_MOST_LINES], f"and {more} more differences"]

@@ -1,0 +1,180 @@
+"""A flow with so few boxes that it can be read.
+
+Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
+module itself that merely follow each other become one box; then all of its nodes between the same modules; then modules
+in the middle of a long row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from modelexport.pages.flow_edges import Box, CallFlow, Entering, Inner, Leaving, Own
+
+MOST_BOXES = 60
+# Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
+_ENDS = 16
+_MOST_ENTERING = 12
+
+Group = tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class DrawnEdge:
+    """Places of two groups, and the values that pass from one to the other."""
+
+    source: int
+    target: int
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn of a flow: groups of boxes, most of them one box.
+
+    hidden  how many nodes are left out, because what the model is fed does not flow through them
+    folded  whether boxes were put together because there are too many of them
+    """
+
+    groups: tuple[Group, ...]
+    edges: tuple[DrawnEdge, ...]
+    hidden: int = 0
+    folded: bool = False
+
+
+def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> Drawing:
+    """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
+    shown, hidden = _without(flow, unmoved)
+    plain = {box: index for index, box in enumerate(shown.boxes)}
+    steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_stage, _by_row]
+    found = _quotient(shown, plain)
+    for step in steps if own_nodes else steps[1:]:
+        if own_nodes and len(found.groups) <= MOST_BOXES:
+            break
+        own_nodes = True
+        found = _quotient(shown, step(shown))
+    folded = len(found.groups) < len(shown.boxes)
+    return Drawing(found.groups, found.edges, hidden, folded)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    boxes: tuple[Box, ...]
+    edges: Mapping[tuple[Box, Box], Sequence[str]]
+
+    def neighbours(self) -> tuple[Mapping[Box, list[Box]], Mapping[Box, list[Box]]]:
+        before: dict[Box, list[Box]] = {box: [] for box in self.boxes}
+        after: dict[Box, list[Box]] = {box: [] for box in self.boxes}
+        for source, target in self.edges:
+            before[target].append(source)
+            after[source].append(target)
+        return before, after
+
+
+def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
+    dropped: set[Box] = {box for box in flow.boxes if isinstance(box, Own) and box.key in unmoved}
+    hidden = len(dropped)
+    if hidden == len(flow.boxes):
+        hidden, dropped = 0, set()
+    else:
+        dropped.update(box for box, _ in flow.edges if isinstance(box, Entering) and box.value in unmoved)
+    edges = {pair: values for pair, values in flow.edges.items() if not dropped.intersection(pair)}
+    ends = [box for pair in edges for box in pair]
+    entering = [box for box in ends if isinstance(box, Entering)]
+    leaving = [box for box in ends if isinstance(box, Leaving)]
+    boxes = dict.fromkeys([*entering, *(box for box in flow.boxes if box not in dropped), *leaving])
+    return _Shown(tuple(boxes), edges), hidden
+
+
+def _by_chain(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself of which the second reads only the first, and the first is read by it alone."""
+    before, after = shown.neighbours()
+    sets = _Sets(shown.boxes)
+    for source, target in shown.edges:
+        both = isinstance(source, Own) and isinstance(target, Own)
+        if both and len(after[source]) == 1 and len(before[target]) == 1:
+            sets.join(source, target)
+    return sets.numbers()
+
+
+def _by_stage(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself that are connected, with as many modules before them."""
+    stages = _stages(shown)
+    sets = _Sets(shown.boxes)
+    for source, target in shown.edges:
+        if isinstance(source, Own) and isinstance(target, Own) and stages[source] == stages[target]:
+            sets.join(source, target)
+    return sets.numbers()
+
+
+def _stages(shown: _Shown) -> Mapping[Box, int]:
+    before, _ = shown.neighbours()
+    stages: dict[Box, int] = {}
+    for box in shown.boxes:
+        known = (stages[other] + isinstance(other, Inner) for other in before[box] if other in stages)
+        stages[box] = max(known, default=0)
+    return stages
+
+
+def _by_row(shown: _Shown) -> Mapping[Box, int]:
+    """As by stage, with one box for the middle of everything that there is too much of."""
+    stages, numbers = _stages(shown), _by_stage(shown)
+    sets = _Sets(shown.boxes)
+    inner = [box for box in shown.boxes if isinstance(box, Inner)]
+    middle = inner[_ENDS:-_ENDS]
+    sets.join_all(middle)
+    depths = {stages[box] for box in middle}
+    own = [box for box in shown.boxes if isinstance(box, Own)]
+    # What lies between modules in the middle is in the middle too.
+    sets.join_all([*middle[:1], *(box for box in own if stages[box] - 1 in depths and stages[box] in depths)])
+    firsts: dict[int, Box] = {}
+    for box in own:
+        sets.join(firsts.setdefault(numbers[box], box), box)
+    for kind in (Entering, Leaving):
+        sets.join_all([box for box in shown.boxes if isinstance(box, kind)][_MOST_ENTERING:])
+    return _capped(shown.boxes, sets.numbers())
+
+
+def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, int]:
+    """If nothing else helped, the last groups are one."""
+    order = {number: place for place, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
+    return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
+
+
+class _Sets:
+    """Boxes that are put together."""
+
+    def __init__(self, boxes: Iterable[Box]) -> None:
+        self._boxes = tuple(boxes)
+        self._parents = {box: box for box in self._boxes}
+
+    def _top(self, box: Box) -> Box:
+        while self._parents[box] != box:
+            self._parents[box] = box = self._parents[self._parents[box]]
+        return box
+
+    def join(self, one: Box, other: Box) -> None:
+        self._parents[self._top(other)] = self._top(one)
+
+    def join_all(self, boxes: Sequence[Box]) -> None:
+        for box in boxes[1:]:
+            self.join(boxes[0], box)
+
+    def numbers(self) -> Mapping[Box, int]:
+        tops: dict[Box, int] = {}
+        return {box: tops.setdefault(self._top(box), len(tops)) for box in self._boxes}
+
+
+def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:
+    members: dict[int, list[Box]] = {}
+    for box in shown.boxes:
+        members.setdefault(numbers[box], []).append(box)
+    places = {number: place for place, number in enumerate(members)}
+    carried: dict[tuple[int, int], dict[str, None]] = {}
+    for (source, target), values in shown.edges.items():
+        pair = places[numbers[source]], places[numbers[target]]
+        if pair[0] != pair[1]:
+            carried.setdefault(pair, {}).update(dict.fromkeys(values))
+    edges = tuple(DrawnEdge(*pair, tuple(values)) for pair, values in carried.items())
+    return Drawing(tuple(map(tuple, members.values())), edges)

@@ -1,0 +1,133 @@
+"""Where the boxes of a drawing stand: in layers, by igraph's Sugiyama layout.
+
+Drawings of equal layers of a model are equal, so that each is laid out once. Boxes that a longer edge passes get a
+place for it, which becomes a bend of the edge.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+
+from modelexport.errors import ExtraMissing
+
+# Parts of a box's width that places are rounded to.
+_GRID = 20
+
+# Columns between two bends, between a bend and a box, and between two boxes.
+_GAPS = (0.3, 0.65, 1.0)
+
+Pair = tuple[int, int]
+Point = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """In twentieths of a column and in rows.
+
+    boxes  one point for each box
+    bends  for each edge, the points that it passes on its way from source to target
+    """
+
+    boxes: tuple[Point, ...]
+    bends: tuple[tuple[Point, ...], ...]
+
+
+@lru_cache(maxsize=4096)
+def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
+    order = _order(count, edges)
+    downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
+    layers = _layers(order, downward)
+    links: list[Pair] = []
+    chains: list[list[int]] = []
+    for source, target in downward:
+        passed = list(range(len(layers), len(layers) + layers[target] - layers[source] - 1))
+        layers += range(layers[source] + 1, layers[target])
+        stops = [source, *passed, target]
+        links += itertools.pairwise(stops)
+        chains.append(passed)
+    points = _placed(layers, links, count)
+    bends = (
+        [points[stop] for stop in (chain if order[a] < order[b] else reversed(chain))]
+        for (a, b), chain in zip(edges, chains, strict=True)
+    )
+    return Layout(tuple(points[:count]), tuple(map(tuple, bends)))
+
+
+def _placed(layers: Sequence[int], links: Sequence[Pair], count: int) -> list[Point]:
+    """The first `count` are boxes, the others bends."""
+    if not layers:
+        return []
+    graph = _igraph().Graph(len(layers), list(links), directed=True)
+    found = graph.layout_sugiyama(layers=list(layers), maxiter=50)
+    columns = _apart([found[number][0] for number in range(len(layers))], layers, count)
+    left = min(columns)
+    return [(round((column - left) * _GRID), layer) for column, layer in zip(columns, layers, strict=True)]
+
+
+def _apart(columns: Sequence[float], layers: Sequence[int], count: int) -> list[float]:
+    """igraph lets boxes of one layer overlap now and then. They are moved apart to both sides, in the same order."""
+    found = list(columns)
+    rows: dict[int, list[int]] = {}
+    for number in sorted(range(len(columns)), key=lambda number: columns[number]):
+        rows.setdefault(layers[number], []).append(number)
+    for row in rows.values():
+        for one, other in itertools.pairwise(row):
+            gap = _GAPS[(one < count) + (other < count)]
+            found[other] = max(found[other], found[one] + gap)
+        moved = sum(found[number] - columns[number] for number in row) / len(row)
+        for number in row:
+            found[number] -= moved
+    return found
+
+
+def _igraph() -> ModuleType:
+    try:
+        return import_module("igraph")
+    except ImportError as error:
+        raise ExtraMissing(
+            "the page needs igraph, which is not installed", "Install it: pip install modelexport[view]"
+        ) from error
+
+
+def _order(count: int, edges: Sequence[Pair]) -> list[int]:
+    """The place of each box in an order in which edges lead forward, but those that close a cycle."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    waits = [0] * count
+    for source, target in edges:
+        after[source].append(target)
+        waits[target] += 1
+    ready = [box for box in range(count) if not waits[box]]
+    left = dict.fromkeys(range(count))
+    order = [0] * count
+    while left:
+        box = heapq.heappop(ready) if ready else next(iter(left))
+        if box not in left:
+            continue
+        del left[box]
+        order[box] = count - len(left)
+        for target in after[box]:
+            waits[target] -= 1
+            if not waits[target] and target in left:
+                heapq.heappush(ready, target)
+    return order
+
+
+def _layers(order: Sequence[int], edges: Sequence[Pair]) -> list[int]:
+    """As high as what a box reads allows; what reads nothing stands right above the first that reads it."""
+    layers = [0] * len(order)
+    for source, target in sorted(edges, key=lambda pair: order[pair[0]]):
+        layers[target] = max(layers[target], layers[source] + 1)
+    targets = {target for _, target in edges}
+    nearest: dict[int, int] = {}
+    for source, target in edges:
+        if source not in targets:
+            nearest[source] = min(nearest.get(source, layers[target]), layers[target])
+    for box, layer in nearest.items():
+        layers[box] = layer - 1
+    return layers

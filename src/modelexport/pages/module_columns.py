@@ -1,0 +1,116 @@
+"""Modules as columns: what each is, what is charged to it, and how well that is known.
+
+What belongs to several modules is charged to the module around them, as in a profile, so that the parts of a module
+never add up to more than the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import onnx
+
+from modelexport.graph.weights import storage_size
+from modelexport.pages.columns import Json, Texts
+from modelexport.pages.node_columns import Content, shape_text
+from modelexport.record.evidence import Confidence
+from modelexport.record.hierarchy import TensorInfo, join
+from modelexport.record.provenance import Provenance
+
+_NONE = -1
+
+
+def module_columns(content: Content, texts: Texts) -> Json:
+    tree, provenance = content.tree, content.provenance
+    tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
+    modules = [place.module for place in tree.places]
+    sums = _sums(content)
+    return {
+        "parent": [_NONE if place.parent is None else place.parent for place in tree.places],
+        "name": [texts.place(place.name) for place in tree.places],
+        "class": [texts.place(module.class_name) for module in modules],
+        "package": [texts.place(module.package) for module in modules],
+        "tag": [texts.place(tags.get(module.path, "")) for module in modules],
+        "calls": [calls.get(module.path, 0) for module in modules],
+        "container": [int(module.container) for module in modules],
+        "aliases": [texts.places(module.aliases) for module in modules],
+        "absent": [texts.place(provenance.absent.get(module.path, "")) for module in modules],
+        "tensors": [_tensors(module.tensors, texts) for module in modules],
+        "nodes": sums["nodes"],
+        "parameters": sums["parameters"],
+        "bytes": sums["bytes"],
+        "confidence": [sums[level.label] for level in Confidence],
+    }
+
+
+def call_columns(provenance: Provenance, content: Content) -> Json:
+    """Every call, in order; `parent` is the number of the call that made it."""
+    sites = provenance.hierarchy.calls
+    numbers = {site.call: number for number, site in enumerate(sites)}
+    return {
+        "module": [content.tree.place_at(site.call.path) for site in sites],
+        "index": [site.call.index for site in sites],
+        "parent": [_NONE if site.parent is None else numbers.get(site.parent, _NONE) for site in sites],
+    }
+
+
+def weight_columns(content: Content, texts: Texts) -> Json:
+    """What is stored in the file, by the module that it is charged to."""
+    known = content.provenance.hierarchy.tensor_owners
+    shown = [
+        (name, attribution, content.graph.initializers[name])
+        for name, attribution in content.provenance.initializers.items()
+        if name in content.graph.initializers
+    ]
+    return {
+        "name": [texts.place(name) for name, _, _ in shown],
+        "module": [content.tree.place_of(attribution) for _, attribution, _ in shown],
+        "dtype": [texts.place(_dtype(content, name)) for name, _, _ in shown],
+        "shape": [texts.place(_shape(content, name, tensor.shape)) for name, _, tensor in shown],
+        "bytes": [_nbytes(tensor.dtype, tensor.shape) for _, _, tensor in shown],
+        "named": [int(name in known) for name, _, _ in shown],
+        "confidence": [attribution.confidence.value for _, attribution, _ in shown],
+    }
+
+
+def _dtype(content: Content, name: str) -> str:
+    kind = content.types.get(name)
+    return kind.dtype if kind else ""
+
+
+def _shape(content: Content, name: str, shape: Iterable[int]) -> str:
+    kind = content.types.get(name)
+    return shape_text(kind) if kind else " × ".join(map(str, shape))
+
+
+def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
+    shown = ((item.name, " × ".join(map(str, item.shape)) or "scalar", item.dtype) for item in tensors)
+    return [texts.places(words) for words in shown]
+
+
+def _sums(content: Content) -> Mapping[str, list[int]]:
+    names = ("nodes", "parameters", "bytes", *(level.label for level in Confidence))
+    tree = content.tree
+    sums = {name: [0] * (tree.nobody + 1) for name in names}
+    for entry in content.provenance.nodes.values():
+        charged = tree.place_of(entry.attribution)
+        sums["nodes"][charged] += 1
+        sums[entry.attribution.confidence.label][charged] += 1
+    for name, attribution in content.provenance.initializers.items():
+        tensor = content.graph.initializers.get(name)
+        if tensor is not None:
+            sums["bytes"][tree.place_of(attribution)] += _nbytes(tensor.dtype, tensor.shape)
+    for number, module in enumerate(place.module for place in tree.places):
+        held = [item for item in module.parameters if _is_first(join(module.path, item.name), item.tied)]
+        sums["parameters"][number] += sum(max(0, math.prod(item.shape)) for item in held)
+    return sums
+
+
+def _is_first(name: str, tied: tuple[str, ...]) -> bool:
+    """A parameter that several modules hold is counted for one of them."""
+    return all(name <= other for other in tied)
+
+
+def _nbytes(dtype: int, shape: tuple[int, ...]) -> int:
+    return storage_size(onnx.TensorProto(data_type=dtype, dims=shape))

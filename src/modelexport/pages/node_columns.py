@@ -1,0 +1,121 @@
+"""Nodes and values as columns: everything that the page can say about one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.graph.axis_sizes import Dims
+from modelexport.graph.index import Graph, Node
+from modelexport.graph.value_types import ValueTypes, type_name
+from modelexport.pages.columns import Distinct, Json, Texts
+from modelexport.pages.module_tree import ModuleTree
+from modelexport.record.evidence import Attribution
+from modelexport.record.provenance import NodeEntry, Provenance
+
+_ONNX_DOMAINS = ("", "ai.onnx")
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class Content:
+    """A file as it is shown.
+
+    types  of values, where they are known
+    """
+
+    provenance: Provenance
+    graph: Graph
+    types: ValueTypes
+
+    @cached_property
+    def tree(self) -> ModuleTree:
+        return ModuleTree.of(self.provenance.hierarchy)
+
+
+class NodeColumns:
+    """`numbers` is the place of each node in them, `values` that of each value that nodes make or read."""
+
+    def __init__(self, content: Content, texts: Texts) -> None:
+        self._content = content
+        self._texts = texts
+        self._answers: dict[Attribution, int] = {}
+        self._owners = Distinct[tuple[tuple[int, int], ...]]()
+        self._evidence = Distinct[tuple[str, ...]]()
+        self._rows: list[list[int]] = []
+        self.values = Distinct[str]()
+        self.numbers = {key: number for number, key in enumerate(content.provenance.nodes)}
+
+    def nodes(self) -> Json:
+        entries = list(self._content.provenance.nodes.values())
+        known = self._content.graph.by_key
+        place = self._texts.place
+        return {
+            "name": [place(entry.name) for entry in entries],
+            "key": [place(entry.key) for entry in entries],
+            "op": [place(_operator(entry, known.get(entry.key))) for entry in entries],
+            "answer": [self._answer(entry.attribution) for entry in entries],
+            "inputs": [self._read(known.get(entry.key)) for entry in entries],
+            "outputs": [self._made(known.get(entry.key)) for entry in entries],
+        }
+
+    def answers(self) -> Json:
+        """What nodes have in common with others: where they belong, and how that is known."""
+        names = ("module", "call", "owners", "confidence", "evidence", "reason", "role", "layer")
+        return {name: [row[place] for row in self._rows] for place, name in enumerate(names)}
+
+    def owners(self) -> list[list[list[int]]]:
+        return [[list(owner) for owner in owners] for owners in self._owners.values]
+
+    def evidence(self) -> list[list[int]]:
+        return [self._texts.places(reasons) for reasons in self._evidence.values]
+
+    def value_columns(self) -> Json:
+        types, place = self._content.types, self._texts.place
+        known = [(name, types.dtype(name)) for name in self.values.values]
+        return {
+            "name": [place(name) for name, _ in known],
+            "dtype": [place(type_name(dtype)) if dtype else _NONE for _, dtype in known],
+            "shape": [place(shape_text(types.dims(name))) if dtype else _NONE for name, dtype in known],
+        }
+
+    def _answer(self, attribution: Attribution) -> int:
+        found = self._answers.get(attribution)
+        if found is None:
+            found = self._answers[attribution] = len(self._rows)
+            self._rows.append(self._row(attribution))
+        return found
+
+    def _row(self, attribution: Attribution) -> list[int]:
+        tree = self._content.tree
+        owners = tuple((tree.place_at(owner.path), owner.index) for owner in attribution.owners)
+        layer = attribution.layer_id
+        return [
+            tree.place_of(attribution),
+            attribution.ancestor.index if attribution.ancestor else 0,
+            self._owners.place(owners),
+            attribution.confidence.value,
+            self._evidence.place(tuple(map(str, attribution.evidence))),
+            self._texts.place(attribution.reason),
+            self._texts.place(attribution.role),
+            _NONE if layer is None else layer,
+        ]
+
+    def _read(self, node: Node | None) -> list[int]:
+        return self.values.places(filter(None, node.inputs)) if node else []
+
+    def _made(self, node: Node | None) -> list[int]:
+        return self.values.places(filter(None, node.outputs)) if node else []
+
+
+def _operator(entry: NodeEntry, node: Node | None) -> str:
+    if node is None or node.domain in _ONNX_DOMAINS:
+        return entry.op_type
+    return f"{node.domain}::{entry.op_type}"
+
+
+def shape_text(dims: Dims | None) -> str:
+    """`batch × 16 × ?`; a number for a tensor without axes."""
+    if dims is None:
+        return "?"
+    return " × ".join(str(dim) if dim != "" else "?" for dim in dims) or "scalar"

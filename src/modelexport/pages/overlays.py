@@ -1,0 +1,179 @@
+"""What `profile` and `verify` found out, read back from the JSON that they write."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelexport.errors import FileUnreadable, RecordMismatch
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.verification import Status, Verdict
+
+_SCHEMA = 1
+_DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Times are microseconds in one run.
+
+    own     by module path: of nodes that belong to none of the modules inside of it; None is no module
+    nodes   by key, of nodes that ran as they are in the file
+    """
+
+    file: str
+    run: str
+    own: Mapping[str | None, float]
+    classes: Mapping[str, str]
+    nodes: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallVerdict:
+    """`sqnr` is in decibels, and infinite for equal tensors; None where nothing was compared."""
+
+    status: Status
+    sqnr: float | None
+    max_abs: float | None
+    lost: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    file: str
+    reference: str
+    calls: Mapping[ModuleCall, CallVerdict]
+    classes: Mapping[str, str]
+    nodes: Mapping[str, Verdict]
+    notes: tuple[str, ...] = ()
+
+
+Overlay = Profiled | Verified
+
+
+def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
+    """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
+    document = _document(path)
+    try:
+        found = _overlay(document)
+    except _DAMAGE as error:
+        raise FileUnreadable(
+            f"{path} cannot be read: {type(error).__name__}: {error}", "Write it again with `--format json`."
+        ) from error
+    if found is None:
+        raise FileUnreadable(
+            f"{path} is neither a profile nor a verification",
+            "Write one with `modelexport profile --format json` or `modelexport verify --format json`.",
+        )
+    _check_kin(path, found.classes, hierarchy)
+    return found
+
+
+def _document(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
+
+
+def _overlay(document: object) -> Overlay | None:
+    if not isinstance(document, dict):
+        return None
+    is_profile, is_verification = "sum_check" in document, "numbers_agree" in document
+    if not (is_profile or is_verification):
+        return None
+    if document["schema"] != _SCHEMA:
+        raise ValueError(f"its schema is {document['schema']!r}, and {_SCHEMA} is the one that is known")
+    return _profiled(document) if is_profile else _verified(document)
+
+
+def _profiled(document: dict[str, Any]) -> Profiled:
+    modules = document["modules"]
+    runs = f"{int(document['runs'])} runs, optimization {_text(document['optimization'])}"
+    return Profiled(
+        file=_text(document["file"]),
+        run=runs,
+        own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
+        classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
+        nodes={_text(item["key"]): _amount(item["time_us"]) for item in document["nodes"] if not item["others"]},
+        notes=_texts(document["notes"]),
+    )
+
+
+def _verified(document: dict[str, Any]) -> Verified:
+    proof = document["proof"]
+    # Nodes of the graph that ONNX Runtime made of the file are other nodes than those of the file.
+    nodes = [] if proof is None or document["as_deployed"] else proof["nodes"]
+    return Verified(
+        file=_text(document["file"]),
+        reference=_text(document["reference"]),
+        calls={ModuleCall(_text(item["path"]), int(item["call"])): _call(item) for item in document["calls"]},
+        classes={_text(item["path"]): _text(item["class"]) for item in document["calls"]},
+        nodes={_text(item["key"]): Verdict(item["verdict"]) for item in nodes},
+        notes=_texts(document["notes"]),
+    )
+
+
+def _call(item: dict[str, Any]) -> CallVerdict:
+    outputs = item["outputs"]
+    compared = outputs is not None
+    return CallVerdict(
+        status=Status(item["status"]),
+        sqnr=(math.inf if outputs["equal"] else _number(outputs["sqnr"])) if compared else None,
+        max_abs=_number(outputs["max_abs"]) if compared else None,
+        lost=_number(item["lost"]) or 0.0,
+        reason=_text(item["reason"]),
+    )
+
+
+def _check_kin(path: Path, classes: Mapping[str, str], hierarchy: Hierarchy) -> None:
+    """It belongs to this model if every module in it is one of the model's."""
+    for name, class_name in classes.items():
+        module = hierarchy.modules.get(hierarchy.canonical.get(name, name))
+        if module is None or module.class_name != class_name:
+            there = f"is of the class {module.class_name}" if module else "is not there"
+            raise RecordMismatch(
+                f"{path} is of another model: it has a module {name or '(model)'} of the class {class_name}, "
+                f"which {there} in this one",
+                "Give what `profile` or `verify` wrote about this file, or about one that was made from it.",
+            )
+    if not classes:
+        raise RecordMismatch(f"{path} names no module", "Give what `profile` or `verify` wrote about this file.")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} stands where a text should")
+    return value
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _texts(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(map(_text, values))
+
+
+def _number(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} stands where a number should")
+    return float(value)
+
+
+def _amount(value: object) -> float:
+    found = _number(value)
+    if found is None or not 0 <= found < math.inf:
+        raise ValueError(f"{value!r} stands where a time should")
+    return found

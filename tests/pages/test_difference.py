@@ -1,0 +1,74 @@
+"""Differences in words, and the modules around them."""
+
+from __future__ import annotations
+
+from tests.small_file import small_hierarchy
+
+from modelexport.pages.columns import Texts
+from modelexport.pages.difference import difference_columns
+from modelexport.pages.module_tree import ModuleTree
+from modelexport.record.changes import (
+    Amount,
+    Change,
+    Diff,
+    FieldChange,
+    ModuleChange,
+    NodeChange,
+    NodeRef,
+    Side,
+    Source,
+    WeightChange,
+    WeightForm,
+    WeightRef,
+)
+
+SIDES = Side("/home/me/v1.onnx", 6, 3, Source.RECORD), Side("v2.onnx", 6, 3, Source.RECORD)
+NODE = NodeRef("h0", "node_h0", "MatMul")
+
+
+def found(*modules: ModuleChange) -> tuple[dict[str, str], dict[str, list[str]], str]:
+    tree, texts = ModuleTree.of(small_hierarchy()), Texts([""])
+    columns = difference_columns(Diff(*SIDES, modules=modules), tree, texts)
+    paths = [place.module.path for place in tree.places]
+    states = {path: columns["state"][place] for place, path in enumerate(paths)}
+    lines = {paths[place]: [texts.values[text] for text in row] for place, row in columns["lines"].items()}
+    return states, lines, columns["against"]
+
+
+def test_a_module_that_changed_marks_those_around_it() -> None:
+    field = NodeChange(Change.CHANGED, (NODE,), (NODE,), (FieldChange("attribute axis", "1", "2"),))
+    weight = WeightRef("layers.0.fc.weight", "float", (4, 4))
+    values = WeightChange(WeightForm.VALUES, weight, weight, largest=0.5)
+    states, lines, against = found(
+        ModuleChange(Change.CHANGED, "layers.0.fc", "layers.0.fc", changes=(field,), weights=(values,))
+    )
+    assert states["layers.0.fc"] == "changed"
+    assert {states[path] for path in ("", "layers", "layers.0")} == {"inside"}
+    assert {states[path] for path in ("emb", "layers.1", "layers.1.fc")} == {"same"}
+    assert lines == {
+        "layers.0.fc": [
+            "MatMul node_h0: attribute axis 1 → 2",
+            "weight layers.0.fc.weight: values, largest difference 0.5",
+        ]
+    }
+    assert against == "v1.onnx"
+
+
+def test_a_module_of_the_other_file_alone_is_told_by_the_model() -> None:
+    gone = ModuleChange(Change.REMOVED, "layers.2", None, ("Block", ""), Amount(2, 0))
+    states, lines, _ = found(gone)
+    assert lines == {"": ["not in this file: layers.2 Block, 2 nodes"]}
+    assert states[""] == "changed"
+
+
+def test_a_module_of_this_file_alone_is_added() -> None:
+    added = ModuleChange(Change.ADDED, None, "layers.1", ("", "Block"), Amount(0, 2), 16)
+    states, lines, _ = found(added)
+    assert states["layers.1"] == "added"
+    assert lines["layers.1"] == ["in this file alone: 2 nodes, 16 parameters"]
+
+
+def test_no_difference_marks_nothing() -> None:
+    states, lines, _ = found()
+    assert set(states.values()) == {"same"}
+    assert lines == {}

@@ -1,0 +1,130 @@
+"""Flows with too many boxes, put together until they can be read."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modelexport.pages.flow_edges import Box, CallFlow, Entering, Inner, Leaving, Own
+from modelexport.pages.flow_folding import MOST_BOXES, Drawing, draw_flow
+from modelexport.pages.layered_layout import laid_out
+from modelexport.record.hierarchy import ModuleCall
+
+
+def flow_of(*boxes: Box, edges: list[tuple[Box, Box]]) -> CallFlow:
+    found = CallFlow()
+    for box in boxes:
+        found.boxes[box] = None
+    for number, (source, target) in enumerate(edges):
+        found.connect(source, target, f"v{number}")
+    return found
+
+
+def chain(*boxes: Box) -> CallFlow:
+    ends: list[Box] = [Entering("x"), *boxes, Leaving("y")]
+    return flow_of(*boxes, edges=list(itertools.pairwise(ends)))
+
+
+def layers(count: int) -> list[Box]:
+    return [Inner(ModuleCall(f"layers.{number}")) for number in range(count)]
+
+
+def drawn(drawing: Drawing) -> set[Box]:
+    return {box for group in drawing.groups for box in group}
+
+
+def test_what_is_small_is_drawn_as_it_is() -> None:
+    drawing = draw_flow(chain(*layers(3)), set())
+    assert [len(group) for group in drawing.groups] == [1] * 5
+    assert not drawing.folded
+
+
+def test_nodes_that_nothing_flows_through_are_counted_and_not_drawn() -> None:
+    flow = flow_of(
+        Own("a"), Own("c"), edges=[(Own("c"), Own("a")), (Entering("x"), Own("a")), (Entering("s"), Own("a"))]
+    )
+    drawing = draw_flow(flow, {"c", "s"})
+    assert drawn(drawing) == {Entering("x"), Own("a")}
+    assert drawing.hidden == 1
+
+
+def test_a_module_of_constants_alone_is_drawn_all_the_same() -> None:
+    drawing = draw_flow(chain(Own("a"), Own("b")), {"a", "b"})
+    assert {Own("a"), Own("b")} <= drawn(drawing)
+
+
+def test_of_a_long_row_the_ends_are_drawn() -> None:
+    row = layers(500)
+    drawing = draw_flow(chain(*row), set())
+    assert len(drawing.groups) <= MOST_BOXES
+    assert drawing.folded
+    assert drawn(drawing) >= set(row)
+    assert (row[0],) in drawing.groups
+    assert (row[-1],) in drawing.groups
+
+
+def test_many_nodes_between_modules_become_one_box_for_each_gap() -> None:
+    parts: list[Box] = []
+    for number, layer in enumerate(layers(4)):
+        parts += [*(Own(f"{number}.{place}") for place in range(40)), layer]
+    drawing = draw_flow(chain(*parts), set())
+    assert [len(group) for group in drawing.groups] == [1, 40, 1, 40, 1, 40, 1, 40, 1, 1]
+
+
+def test_without_nodes_those_of_the_module_itself_share_boxes() -> None:
+    drawing = draw_flow(chain(Own("a"), Own("b"), *layers(2), Own("c")), set(), own_nodes=False)
+    assert (Own("a"), Own("b")) in drawing.groups
+    assert len(drawing.groups) == 6
+
+
+BOXES = st.integers(0, 1).flatmap(
+    lambda kind: st.integers(0, 150).map(lambda number: Own(str(number)) if kind else Inner(ModuleCall(str(number))))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(BOXES, BOXES), min_size=1, max_size=400))
+def test_no_flow_is_too_large_and_none_loses_a_box(pairs: list[tuple[Box, Box]]) -> None:
+    flow = flow_of(*dict.fromkeys(box for pair in pairs for box in pair), edges=pairs)
+    drawing = draw_flow(flow, set())
+    assert len(drawing.groups) <= MOST_BOXES
+    assert drawn(drawing) == set(flow.boxes)
+    assert all(edge.source != edge.target for edge in drawing.edges)
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda pair: pair[0] != pair[1]), max_size=30)
+
+
+@settings(deadline=None)
+@given(EDGES.map(lambda edges: tuple(dict.fromkeys(edges))))
+def test_boxes_of_one_row_stand_apart_and_bends_lie_between_rows(edges: tuple[tuple[int, int], ...]) -> None:
+    layout = laid_out(12, edges)
+    rows: dict[int, list[int]] = {}
+    for column, row in layout.boxes:
+        rows.setdefault(row, []).append(column)
+    for columns in rows.values():
+        ordered = sorted(columns)
+        assert all(right - left >= 19 for left, right in itertools.pairwise(ordered))
+    for (source, target), bends in zip(edges, layout.bends, strict=True):
+        passed = [layout.boxes[source][1], *(row for _, row in bends), layout.boxes[target][1]]
+        steps = {after - before for before, after in itertools.pairwise(passed)}
+        assert steps in ({1}, {-1})
+
+
+def test_what_reads_nothing_stands_right_above_what_reads_it() -> None:
+    layout = laid_out(5, ((0, 1), (1, 2), (2, 3), (4, 3)))
+    assert [row for _, row in layout.boxes] == [0, 1, 2, 3, 2]
+
+
+def test_missing_igraph_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from modelexport.errors import ExtraMissing
+
+    monkeypatch.setitem(sys.modules, "igraph", None)
+    laid_out.cache_clear()
+    with pytest.raises(ExtraMissing, match=r"modelexport\[view\]"):
+        laid_out(2, ((0, 1),))
