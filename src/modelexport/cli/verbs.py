@@ -18,7 +18,7 @@ _SECTIONS = {
     "Ask": {
         "analyze": "Show what a file consists of, module by module.",
         "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
-        "view": "Write a page that shows a file in a browser: modules, sizes, dataflow, time, error, difference.",
+        "view": "Write one HTML page that shows a file: modules, sizes, dataflow, and how well everything is known.",
         "cost": "Count the FLOPs, parameters and bytes of a file, module by module.",
         "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
         "compare": "Count how two files differ, module by module.",
@@ -37,21 +37,6 @@ _SECTIONS = {
         "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
         "strip": "Write a file without what this tool has put into it.",
     },
-_VERBS = {
-    "export": "Export a model to ONNX and record which module produced each node.",
-    "attach": "Tag a file that another tool exported from a model.",
-    "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
-    "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
-    "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
-    "cost": "Count the FLOPs, parameters and bytes of a file, module by module.",
-    "analyze": "Show what a file consists of, module by module.",
-    "validate": "Check a file, its record and its tags.",
-    "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
-    "view": "Write one HTML page that shows a file: modules, sizes, dataflow, and how well everything is known.",
-    "compare": "Count how two files differ, module by module.",
-    "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
-    "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
-    "strategies": "Judge a file by every strategy, side by side.",
 }
 _VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
 
