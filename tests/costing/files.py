@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 import modelexport as mx
 from modelexport.record.cost import Cost, NodeCost
 
-Dims = Sequence[int | str]
+Dims = Sequence[int | str | None]
 MS = "com.microsoft"
 OPSETS = [helper.make_opsetid("", 23), helper.make_opsetid(MS, 1), helper.make_opsetid("local", 1)]
 

@@ -69,8 +69,9 @@ def looping(rounds: onnx.TensorProto | onnx.ValueInfoProto) -> onnx.ModelProto:
         helper.make_node("Loop", ["m", "", "x"], ["last", "all"], name="steps", body=inner),
         helper.make_node("Relu", ["all"], ["y"]),
     ]
-    given = isinstance(rounds, onnx.TensorProto)
-    return file_of(nodes, [X] if given else [X, rounds], [*WEIGHTS, *([rounds] if given else [])])
+    if isinstance(rounds, onnx.TensorProto):
+        return file_of(nodes, [X], [*WEIGHTS, rounds])
+    return file_of(nodes, [X, rounds], WEIGHTS)
 
 
 def test_the_body_of_a_loop_counts_as_often_as_it_runs() -> None:

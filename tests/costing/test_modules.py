@@ -120,3 +120,16 @@ def test_what_is_not_known_is_counted_as_not_known() -> None:
     assert found.by_path["b"].total.unknown == {"flops": 1, "activation_bytes": 1}
     assert found.total.unknown == {"flops": 2, "other": 1, "activation_bytes": 2}
     assert [node.key for node in found.unknown] == ["p", "y"]
+
+
+def test_a_weight_that_the_file_holds_twice_is_one_parameter() -> None:
+    """An exporter keeps a transposed copy of a weight that two modules share."""
+    model = two_convolutions("v")
+    found = hierarchy()
+    tied = TensorInfo("weight", (4, 3, 3, 3), "float32", 432, ("a.conv.weight",))
+    modules = [replace(one, parameters=(tied,)) if one.path == "b.conv" else one for one in found.modules.values()]
+    record = provenance(model, Hierarchy.of(modules, found.calls), {"p": ("a.conv",), "q": ("b.conv",), "y": ("",)})
+    cost = counted(model, weights_of(record, w=("a.conv",), v=("b.conv",)))
+    assert cost.by_path["b"].total.parameters == 108
+    assert cost.total.parameters == 108
+    assert cost.total.weight_bytes == 2 * 432

@@ -119,7 +119,7 @@ def test_einsum_is_what_torch_counts(equation: str, shapes: Sequence[Sequence[in
 def test_recurrent_layers_are_what_torch_counts(op_type: str, gates: int, directions: int) -> None:
     steps, batch, width, hidden = 7, 3, 10, 6
     layer = getattr(torch.nn, op_type)(width, hidden, bidirectional=directions == 2).requires_grad_(False)
-    given = {
+    given: dict[str, Any] = {
         "x": (steps, batch, width),
         "w": header("w", (directions, gates * hidden, width)),
         "r": header("r", (directions, gates * hidden, hidden)),

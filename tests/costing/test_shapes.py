@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -12,7 +14,7 @@ from modelexport.record.polynomial import Polynomial
 BATCH, SEQUENCE = Polynomial.axis("batch"), Polynomial.axis("sequence")
 
 
-def node(op_type: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(op_type, inputs.split(), output.split(), **attributes)
 
 
@@ -78,7 +80,7 @@ def test_a_name_that_no_input_has_is_no_axis() -> None:
 
 
 def test_an_axis_without_a_name_is_called_by_its_input() -> None:
-    model = file_of([node("MatMul", "x w", "y")], [value("x", (None, 8))], [header("w", (8, 3))])  # type: ignore[list-item]
+    model = file_of([node("MatMul", "x w", "y")], [value("x", (None, 8))], [header("w", (8, 3))])
     found = cost_of(model)
     assert [axis.name for axis in found.axes] == ["x[0]"]
     assert cost_of(model, {"x[0]": 2}).total.flops == 96

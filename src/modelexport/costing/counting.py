@@ -97,10 +97,11 @@ class Counting:
 
     def add_weights(self, sums: Sums) -> None:
         for name, tensor in self._graph.initializers.items():
-            sums.add_weight(self._charging.holders(name), self._parameters[name], _nbytes(tensor))
+            stands_for = self._parameters.stands_for(name)
+            sums.add_weight(self._charging.holders(name), stands_for, self._parameters[name], _nbytes(tensor))
         for node in self._graph.nodes:
             if node.constant is not None:
-                sums.add_weight([self._charging.place(node.key)], 0, _constant_bytes(node))
+                sums.add_weight([self._charging.place(node.key)], node.key, 0, _constant_bytes(node))
 
 
 def _sizes(piece: Piece) -> dict[str, Polynomial | None]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 
 import onnx
 
 from modelexport.costing.unfolded import Unfolded
 from modelexport.graph.index import Node, Tensor
 from modelexport.graph.trained import NEVER_WEIGHTS, is_folded_weight, is_of_trained
+from modelexport.record.evidence import Attribution
+from modelexport.record.hierarchy import join
 from modelexport.record.provenance import Provenance
 
 Use = tuple[Node, int]
@@ -58,6 +61,35 @@ class Parameters:
                     self._uses.setdefault(name, []).append((node, place))
         self._counts = {name: self._count(name, tensor) for name, tensor in initializers.items()}
 
+    def stands_for(self, name: str) -> str:
+        """The parameter that an initializer holds, under one of its names; the initializer's own if nobody knows.
+
+        An exporter may store a weight that two modules share twice, once of them transposed.
+        """
+        if self._record is None or name in self._names:
+            return self._names.get(name, name)
+        owners = self._record.initializers[name].owners if name in self._record.initializers else ()
+        modules = self._record.hierarchy.modules
+        alike = {
+            self._names[join(owner.path, parameter.name)]
+            for owner in owners
+            if owner.path in modules
+            for parameter in modules[owner.path].parameters
+            if parameter.size == self[name]
+        }
+        return alike.pop() if len(alike) == 1 else name
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        """Every name of every parameter, mapped to the first of its names."""
+        found: dict[str, str] = {}
+        for module in () if self._record is None else self._record.hierarchy.modules.values():
+            for parameter in module.parameters:
+                names = {join(path, parameter.name) for path in (module.path, *module.aliases)} | {*parameter.tied}
+                first = min(found.get(name, name) for name in names)
+                found.update(dict.fromkeys(names, first))
+        return found
+
     def __getitem__(self, name: str) -> int:
         return self._counts[name]
 
@@ -91,9 +123,26 @@ class Parameters:
         if name not in record.initializers:
             return False
         attribution = record.initializers[name]
-        return is_folded_weight(tensor, attribution, record.hierarchy) or (
-            wide and is_of_trained(attribution, record.hierarchy)
-        )
+        if is_folded_weight(tensor, attribution, record.hierarchy):
+            return self._may_stand_for_one(tensor, attribution)
+        return wide and is_of_trained(attribution, record.hierarchy)
+
+    def _may_stand_for_one(self, tensor: Tensor, attribution: Attribution) -> bool:
+        """If all parameters of its modules are there under their names, it is one of them again, or none."""
+        modules = {} if self._record is None else self._record.hierarchy.modules
+        held = [
+            (self._names[join(owner.path, parameter.name)], parameter.size)
+            for owner in attribution.owners
+            if owner.path in modules
+            for parameter in modules[owner.path].parameters
+        ]
+        size = math.prod(tensor.shape)
+        return any(name not in self._present or one == size for name, one in held)
+
+    @cached_property
+    def _present(self) -> frozenset[str]:
+        """Parameters that the file holds under one of their names."""
+        return frozenset(self._names[name] for name in self._unfolded.graph.initializers if name in self._names)
 
     def _is_bias(self, name: str) -> bool:
         return any(_WIDE.get(node.op_type) == place for node, place in self._uses.get(name, ()))

@@ -17,7 +17,7 @@ class _Sum:
     nodes: set[str] = field(default_factory=set)
     sizes: dict[str, list[Polynomial]] = field(default_factory=dict)
     unknown: dict[str, set[str]] = field(default_factory=dict)
-    parameters: int = 0
+    parameters: dict[str, int] = field(default_factory=dict)
     weight_bytes: int = 0
 
     def add(self, key: str, sizes: Mapping[str, Polynomial | None]) -> None:
@@ -34,7 +34,7 @@ class _Sum:
             nodes=len(self.nodes),
             flops=sums.get("flops", ZERO),
             other=sums.get("other", ZERO),
-            parameters=self.parameters,
+            parameters=sum(self.parameters.values()),
             weight_bytes=self.weight_bytes,
             activation_bytes=sums.get("activation_bytes", ZERO),
             unknown={measure: len(self.unknown[measure]) for measure in MEASURES if measure in self.unknown},
@@ -54,10 +54,13 @@ class Sums:
         for one in self._concerned([place]):
             one.add(key, sizes)
 
-    def add_weight(self, places: Iterable[Place], parameters: int, nbytes: int) -> None:
-        """A weight is of all modules that own it, and counts once for each module around them."""
+    def add_weight(self, places: Iterable[Place], stands_for: str, parameters: int, nbytes: int) -> None:
+        """A weight is of all modules that own it, and counts once for each module around them.
+
+        stands_for  names a parameter: what the file holds twice is still one
+        """
         for one in self._concerned(places):
-            one.parameters += parameters
+            one.parameters[stands_for] = max(parameters, one.parameters.get(stands_for, 0))
             one.weight_bytes += nbytes
 
     def _concerned(self, places: Iterable[Place]) -> Iterator[_Sum]:
