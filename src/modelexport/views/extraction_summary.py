@@ -63,6 +63,8 @@ def _against(word: str) -> str:
 def _verdict(check: ExtractionCheck) -> str:
     if check.ok:
         return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
+    if not check.outputs:
+        return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
     if not any(one.against == RETURNED for one in check.outputs):
         return f"not shown to equal the module of {check.reference}: nothing that the module returned is in the file"
     limit = f"allowed: {check.tolerance:g} + {check.tolerance:g} × (element + tensor's root mean square)"
