@@ -75,11 +75,11 @@ def _endless(model: onnx.ModelProto) -> set[str]:
     """Functions that could never be put in the place of all their calls."""
     known = {_name(function) for function in model.functions}
     waiting = {
-        _name(one): {f"{node.domain}::{node.op_type}" for node in _nodes_in(one.node)} for one in model.functions
+        _name(one): {f"{node.domain}::{node.op_type}" for node in _nodes_in(one.node)} & known
+        for one in model.functions
     }
     callers: dict[str, list[str]] = {}
     for name, called in waiting.items():
-        called &= known
         for other in called:
             callers.setdefault(other, []).append(name)
     ready = [name for name, called in waiting.items() if not called]
