@@ -227,6 +227,25 @@ def test_a_function_for_another_opset_stays_one(tmp_path: Path) -> None:
     assert [one.name for one in onnx.load(tmp_path / "b.onnx").functions] == ["Old"]
 
 
+def test_a_function_that_calls_itself_stays_one(tmp_path: Path) -> None:
+    endless = helper.make_function(
+        "other",
+        "Endless",
+        ["a"],
+        ["b"],
+        [helper.make_node("Endless", ["a"], ["b"], domain="other")],
+        [helper.make_opsetid("other", 1)],
+    )
+    made = layers(1)
+    made.proto.functions.append(endless)
+    made.proto.opset_import.append(helper.make_opsetid("other", 1))
+    made.proto.graph.node[-1].op_type, made.proto.graph.node[-1].domain = "Endless", "other"
+    onnx.save(made.proto, tmp_path / "a.onnx")
+    found = mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert found.flattening.kept == {"other::Endless": "it calls itself, or a function that does"}
+    assert onnx.load(tmp_path / "b.onnx") == made.proto
+
+
 def test_a_file_without_functions_is_copied(flat: Path, tmp_path: Path) -> None:
     found = mx.flatten(flat, tmp_path / "copy.onnx")
     assert not found.flattening.inlined

@@ -5,7 +5,7 @@ There is nobody to say what the nodes and values inside were called, so they get
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -68,6 +68,29 @@ def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
             if known != entry.version:
                 domain = entry.domain or "ai.onnx"
                 yield _name(function), f"it is written for {domain} {entry.version}, the model for {known}"
+    yield from ((name, "it calls itself, or a function that does") for name in _endless(model))
+
+
+def _endless(model: onnx.ModelProto) -> set[str]:
+    """Functions that could never be put in the place of all their calls."""
+    known = {_name(function) for function in model.functions}
+    waiting = {
+        _name(one): {f"{node.domain}::{node.op_type}" for node in _nodes_in(one.node)} & known
+        for one in model.functions
+    }
+    callers: dict[str, list[str]] = {}
+    for name, called in waiting.items():
+        for other in called:
+            callers.setdefault(other, []).append(name)
+    ready = [name for name, called in waiting.items() if not called]
+    while ready:
+        ended = ready.pop()
+        del waiting[ended]
+        for caller in callers.get(ended, ()):
+            waiting[caller].discard(ended)
+            if not waiting[caller]:
+                ready.append(caller)
+    return set(waiting)
 
 
 def _set_imports(flat: onnx.ModelProto, gone: Mapping[str, onnx.FunctionProto]) -> None:
@@ -267,7 +290,12 @@ def _all_nodes(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    yield from _nodes_in([*model.graph.node, *(node for function in model.functions for node in function.node)])
+
+
+def _nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those in their bodies."""
+    waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         yield node
