@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from modelexport.record.provenance import Provenance
 # Operators of one input and no attributes that can stand for each other.
 _ALIKE = ("Tanh", "Sigmoid", "Relu", "Neg", "Exp", "Abs", "Erf", "Sqrt")
 # Attributes that can be another number without making the model invalid.
-_CHANGED = {
+_CHANGED: dict[str, Callable[[Any], Any]] = {
     "epsilon": lambda value: value * 10,
     "alpha": lambda value: value + 0.5,
     "beta": lambda value: value + 0.5,
