@@ -28,7 +28,7 @@ _CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-
 
 def by_networkx(path: Path) -> PlainGraph:
     """GraphML as networkx reads it; modules are nodes as well, and left out."""
-    import networkx as nx  # type: ignore[import-untyped]
+    import networkx as nx
 
     read = nx.read_graphml(path)
     keys: dict[str, str] = {}

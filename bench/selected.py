@@ -34,7 +34,7 @@ from bench.report import Table
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import UserError
 from modelexport.graph.index import FLOATS, index_model
-from modelexport.graph.value_types import value_types
+from modelexport.graph.value_types import ValueTypes
 from modelexport.tools.quantizers import quantized_types
 
 ARCHITECTURES = ("bert", "gpt2", "llama", "t5", "vit", "resnet", "whisper", "albert")
@@ -209,7 +209,7 @@ def _still_there(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
 
 
 def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
-    types, known = value_types(before), quantized_types("qdq")
+    types, known = ValueTypes(ModelFile(before, {})), quantized_types("qdq")
     paired = {name for node in after.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     there = {node.name: node for node in after.graph.node}
     found = set()
@@ -217,7 +217,7 @@ def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
         places = [
             place
             for place, name in enumerate(node.input)
-            if types.get(name) in FLOATS and place < _BIAS.get(node.op_type, len(node.input))
+            if types.is_float(name) and place < _BIAS.get(node.op_type, len(node.input))
         ]
         kept = there.get(node.name)
         paired_all = bool(places) and kept is not None and all(kept.input[place] in paired for place in places)

@@ -134,7 +134,7 @@ def test_weights_are_cast_turned_and_quantized(save: Save) -> None:
     assert turned.form is WeightForm.TRANSPOSED
     assert turned.largest == 0
 
-    scale = np.float32(np.abs(weight).max() / 127)
+    scale = np.array(np.abs(weight).max() / 127, np.float32)
     set_weight(other, "l0.w", np.rint(weight / scale).astype(np.int8))
     other.graph.initializer.append(numpy_helper.from_array(scale, "scale"))
     other.graph.node.insert(0, helper.make_node("DequantizeLinear", ["l0.w", "scale"], ["dequantized"]))
@@ -219,7 +219,7 @@ def test_bodies_are_compared(save: Save) -> None:
         model = stack()
         model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
         node_of(model, "y").input[0] = "chosen"
-        model.graph.node.insert(len(model.graph.node) - 1, helper.make_node("If", ["yes"], ["chosen"], **branches))
+        model.graph.node.insert(len(model.graph.node) - 1, _with_branches(branches))
         return model
 
     model = choosing("Relu")

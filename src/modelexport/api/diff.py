@@ -76,10 +76,10 @@ def diff(
         _part(_compared(one, *side, read_weights=weights), part, one)
         for one, side, part in zip(told, sides, parts, strict=True)
     ]
-    one, other = compared
+    before, after = compared
     small = max(len(side.graph.nodes) for side in compared) <= _COUNTED
-    costs = (lambda: (_costs(one), _costs(other))) if (small if cost is None else cost) else None
-    found = differences(one, other, lambda: _links(one, other, weights=weights), costs)
+    costs = (lambda: (_costs(before), _costs(after))) if (small if cost is None else cost) else None
+    found = differences(before, after, lambda: _links(before, after, weights=weights), costs)
     _ensure_related(found, told[0], told[1])
     notes = _notes(found)
     if cost is None and not small and not found.identical:

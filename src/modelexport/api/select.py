@@ -145,8 +145,14 @@ def _with_names(opened: OpenedFile, dialect: Dialect) -> tuple[OpenedFile, tuple
 
 def _selection(opened: OpenedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:
     groups = tuple(tuple(opened.graph.by_key[entry.key] for entry in answer.nodes) for answer in answers)
-    types = ValueTypes(opened.file) if "precision" in dialect.takes else None
-    return Selection(opened.graph, groups, types)
+    return Selection(opened.graph, groups, _dtypes(opened, groups) if "precision" in dialect.takes else {})
+
+
+def _dtypes(opened: OpenedFile, groups: Iterable[Iterable[Node]]) -> dict[str, int]:
+    """Of what these nodes make, where it is known."""
+    types = ValueTypes(opened.file)
+    outputs = (output for nodes in groups for node in nodes for output in node.outputs if output)
+    return {output: dtype for output in outputs if (dtype := types.dtype(output))}
 
 
 def _written(

@@ -87,12 +87,13 @@ def make_page(
 ) -> Page:
     """The page without writing it."""
     plotly_script()  # what is not installed is said before anything is computed
-    opened = open_file(Path(file)).subject
+    source = open_file(Path(file))
+    opened = source.subject
     record = opened.provenance
     laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
     cost = count(str(file), opened.proto, opened.graph, record, {})
     sizes = _sizes(opened, cost, dict(at or {}))
-    content = Content(record, opened.graph, ValueTypes(opened.file))
+    content = Content(record, opened.graph, ValueTypes(source.file))
     notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
     subject = Subject(
         name=Path(file).name,

@@ -160,9 +160,8 @@ class _Differences:
                     self._mark(reader, self._pairs.right[reader].key)
 
     def _entry(self, side: int, call: str) -> _Entry:
-        left, right = call, self.modules.aligned.get(call)
-        if side == 1:
-            left, right = self.modules.backwards.get(call), call
+        modules = self.modules
+        left, right = (modules.backwards.get(call), call) if side == 1 else (call, modules.aligned.get(call))
         word = self.modules.word(left, right)
         return self._entries.setdefault(word, _Entry(left, right))
 

@@ -129,11 +129,9 @@ class Regions:
             yield from sources
             return
         waiting = [source for source in sources if source not in mine]
-        found = True
-        while found:
-            found = [source for source in waiting if not mine.isdisjoint(self._next_to(source))]
-            yield from found
-            mine.update(found)
+        while joined := [source for source in waiting if not mine.isdisjoint(self._next_to(source))]:
+            yield from joined
+            mine.update(joined)
             waiting = [source for source in waiting if source not in mine]
 
     def _next_to(self, key: str) -> Iterator[str]:

@@ -53,7 +53,7 @@ def page_html(title: str, data: Json) -> str:
 
 def plotly_script() -> str:
     try:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+        from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise ExtraMissing(
             "the page needs plotly, which is not installed", "Install it: pip install modelexport[view]"

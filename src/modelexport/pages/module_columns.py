@@ -75,13 +75,13 @@ def weight_columns(content: Content, texts: Texts) -> Json:
 
 
 def _dtype(content: Content, name: str) -> str:
-    kind = content.types.get(name)
-    return kind.dtype if kind else ""
+    dtype = content.types.dtype(name)
+    return type_name(dtype) if dtype else ""
 
 
 def _shape(content: Content, name: str, shape: Iterable[int]) -> str:
-    kind = content.types.get(name)
-    return shape_text(kind) if kind else " × ".join(map(str, shape))
+    dims = content.types.dims(name)
+    return " × ".join(map(str, shape)) if dims is None else shape_text(dims)
 
 
 def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:

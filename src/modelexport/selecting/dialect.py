@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from types import MappingProxyType
 
 import onnx
 
 from modelexport.graph.index import Graph, Node
-from modelexport.graph.value_types import ValueTypes
 
 
 class Sight(Enum):
@@ -39,16 +39,12 @@ class Settings:
 class Selection:
     """
     groups  the nodes of each query
-    types   of the graph's values, for a dialect that asks for them
+    types   of the main graph's values, as ONNX numbers them, where they are known
     """
 
     graph: Graph
     groups: tuple[tuple[Node, ...], ...]
-    types: ValueTypes | None = None
-
-    def dtype(self, value: str) -> int:
-        """As ONNX numbers them; 0 if it is not known."""
-        return onnx.TensorProto.UNDEFINED if self.types is None else self.types.dtype(value)
+    types: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

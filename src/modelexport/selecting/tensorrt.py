@@ -59,12 +59,12 @@ def refuses(name: str) -> str:
 
 def _computes_floats(node: Node, selection: Selection) -> bool:
     """What is not known may be a float. A constant is no layer of its own."""
-    types = {selection.dtype(output) for output in node.outputs if output}
-    return node.op_type != "Constant" and (not all(types) or not FLOATS.isdisjoint(types))
+    types = {selection.types.get(output) for output in node.outputs if output}
+    return node.op_type != "Constant" and (None in types or not FLOATS.isdisjoint(types))
 
 
 def _makes_floats_alone(node: Node, selection: Selection) -> bool:
-    return all(selection.dtype(output) in FLOATS for output in node.outputs if output)
+    return all(selection.types.get(output) in FLOATS for output in node.outputs if output)
 
 
 TENSORRT = Dialect(
