@@ -42,12 +42,17 @@ def test_what_is_small_is_drawn_as_it_is() -> None:
     assert not drawing.folded
 
 
-def test_nodes_that_nothing_flows_through_are_counted_and_not_drawn() -> None:
-    flow = flow_of(
-        Own("a"), Own("c"), edges=[(Own("c"), Own("a")), (Entering("x"), Own("a")), (Entering("s"), Own("a"))]
-    )
-    drawing = draw_flow(flow, {"c", "s"})
-    assert drawn(drawing) == {Entering("x"), Own("a")}
+def test_nodes_and_values_that_nothing_flows_through_are_not_drawn() -> None:
+    a, c = Own("a"), Own("c")
+    edges: list[tuple[Box, Box]] = [
+        (c, a),
+        (Entering("x"), a),
+        (Entering("s"), a),
+        (c, Leaving("c")),
+        (a, Leaving("a")),
+    ]
+    drawing = draw_flow(flow_of(a, c, edges=edges), {"c", "s"})
+    assert drawn(drawing) == {Entering("x"), a, Leaving("a")}
     assert drawing.hidden == 1
 
 

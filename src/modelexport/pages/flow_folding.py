@@ -78,11 +78,11 @@ def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
     if hidden == len(flow.boxes):
         hidden, dropped = 0, set()
     else:
-        dropped.update(box for box, _ in flow.edges if isinstance(box, Entering) and box.value in unmoved)
+        ends = (box for pair in flow.edges for box in pair if isinstance(box, Entering | Leaving))
+        dropped.update(box for box in ends if box.value in unmoved)
     edges = {pair: values for pair, values in flow.edges.items() if not dropped.intersection(pair)}
-    ends = [box for pair in edges for box in pair]
-    entering = [box for box in ends if isinstance(box, Entering)]
-    leaving = [box for box in ends if isinstance(box, Leaving)]
+    entering = [box for box, _ in edges if isinstance(box, Entering)]
+    leaving = [box for _, box in edges if isinstance(box, Leaving)]
     boxes = dict.fromkeys([*entering, *(box for box in flow.boxes if box not in dropped), *leaving])
     return _Shown(tuple(boxes), edges), hidden
 
