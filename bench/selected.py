@@ -33,7 +33,8 @@ import modelexport as mx
 from bench.report import Table
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import UserError
-from modelexport.graph.index import FLOATS, index_model
+from modelexport.graph.index import index_model
+from modelexport.graph.opened import ModelFile
 from modelexport.graph.value_types import ValueTypes
 from modelexport.tools.quantizers import quantized_types
 

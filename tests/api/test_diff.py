@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from tests.conftest import Exports
 from tests.planted_changes import KINDS, is_told, plant
 from tests.scrambling import scrambled
@@ -92,11 +93,12 @@ def test_a_layer_that_is_gone_and_numbered_anew(bert: Path, tmp_path: Path) -> N
     """The last layers of a longer model keep their weights under smaller numbers."""
     import transformers
 
-    def model(layers: int) -> transformers.BertModel:
+    def model(layers: int) -> torch.nn.Module:
         config = transformers.BertConfig(
             hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=24, vocab_size=40
         )
-        return transformers.BertModel(config).eval()
+        made: torch.nn.Module = transformers.BertModel._from_config(config)
+        return made.eval()
 
     whole, short = model(4), model(3)
     state = dict(whole.state_dict())

@@ -216,10 +216,12 @@ def test_bodies_are_compared(save: Save) -> None:
             name: helper.make_graph([helper.make_node(op, ["l5.out"], ["r"])], name, [], [result])
             for name, op in (("then_branch", operator), ("else_branch", "Neg"))
         }
+        chosen = helper.make_node("If", ["yes"], ["chosen"])
+        chosen.attribute.extend(helper.make_attribute(name, branch) for name, branch in branches.items())
         model = stack()
         model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
         node_of(model, "y").input[0] = "chosen"
-        model.graph.node.insert(len(model.graph.node) - 1, _with_branches(branches))
+        model.graph.node.insert(len(model.graph.node) - 1, chosen)
         return model
 
     model = choosing("Relu")

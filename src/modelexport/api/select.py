@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnreadable, FileUnwritable, UserError
 from modelexport.graph.atomic import ensure_writable, staging
 from modelexport.graph.embed import name_nodes
+from modelexport.graph.index import Node
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.value_types import ValueTypes
 from modelexport.queries.answer import Answer, answer_query

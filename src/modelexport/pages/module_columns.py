@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
+from modelexport.graph.value_types import type_name
 from modelexport.graph.weights import storage_size
 from modelexport.pages.columns import Json, Texts
 from modelexport.pages.node_columns import Content, shape_text
