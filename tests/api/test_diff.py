@@ -97,7 +97,7 @@ def test_a_layer_that_is_gone_and_numbered_anew(bert: Path, tmp_path: Path) -> N
         config = transformers.BertConfig(
             hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=24, vocab_size=40
         )
-        made: torch.nn.Module = transformers.BertModel._from_config(config)
+        made: torch.nn.Module = transformers.BertModel._from_config(config)  # type: ignore[no-untyped-call]
         return made.eval()
 
     whole, short = model(4), model(3)
