@@ -136,6 +136,22 @@ def test_calls_of_one_module_stay_apart_when_it_is_quantized(tmp_path: Path) -> 
     assert [[str(call) for call in one.attribution.owners] for one in products] == [["0"], ["1"], ["1#1"]]
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("channels", [8, 32])
+def test_convolutions_without_a_bias_are_known_by_their_weights(channels: int, exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = [(3, channels), *[(channels, channels)] * 4]
+    layers = [[nn.Conv2d(*size, 3, padding=1, bias=False), nn.ReLU()] for size in sizes]
+    net = nn.Sequential(*(module for layer in layers for module in layer))
+    path = tmp_path / "net.onnx"
+    mx.export(net.eval(), path, inputs=INPUTS, exporter=exporter, no_check=True)
+    found = mx.run_tool(path, "ort:all", tmp_path / "made.onnx")
+    assert found.ok
+    owners = [entry.attribution.owners for entry in found.provenance.nodes.values() if "Conv" in entry.op_type]
+    assert [[str(call) for call in one] for one in owners] == [[str(2 * n), str(2 * n + 1)] for n in range(5)]
+    assert mx.verify(path, net, inputs=INPUTS, as_deployed=True).ok
+
+
 def test_nodes_of_another_model_are_nobodys(tmp_path: Path) -> None:
     torch.manual_seed(1)
     for name, model, inputs in (

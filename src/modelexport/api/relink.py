@@ -15,7 +15,7 @@ from modelexport.graph.embed import read_outline
 from modelexport.graph.index import Graph
 from modelexport.graph.outline import digested, graph_of
 from modelexport.graph.saving import ensure_model_target
-from modelexport.graph.sketch import sketches_of
+from modelexport.graph.sketch import sketches_like, sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
@@ -111,7 +111,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
 def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:
     """The same in memory."""
     graph = made.graph
-    sketches = _where_readable(sketches_of(made.file))
+    sketches = _where_readable(_sketches(made, ancestor))
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
     record = inherited(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
@@ -119,6 +119,14 @@ def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:
     known = lineage.kinship.degree >= _RELATED or weights.share >= _SAME_WEIGHTS
     related = known or _is_part(graph, ancestor.graph)
     return RelinkResult(None, (), ancestor.name, record, lineage, related, weights.differing if related else ())
+
+
+def _sketches(made: OpenedFile, ancestor: Ancestor) -> Sketches:
+    before = (ancestor.sketches(name) for name in ancestor.graph.initializers)
+    try:
+        return sketches_like(made.file, before)
+    except FileUnreadable:  # of those weights, and others may be there
+        return sketches_of(made.file)
 
 
 def ancestor_in(path: Path) -> Ancestor:

@@ -1,11 +1,17 @@
-"""Sketches of the constants in a file. Making one reads eight numbers of a weight and nothing else."""
+"""Sketches of the constants in a file.
+
+Making one reads eight numbers of a weight and nothing else; only those in blocked order are read as a whole.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from modelexport.graph.blocked import BLOCKS, blocked_weights, unblocked
 from modelexport.graph.contents import content_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.opened import ModelFile
@@ -32,8 +38,22 @@ def sketch(array: np.ndarray) -> Sketch | None:
     return Sketch(sides, _rounded(middle), _rounded(spread), tuple(map(int, steps)), quantized=not is_float)
 
 
-def sketches_of(file: ModelFile) -> Sketches:
-    """The sketches of a file's constants by name, each made when it is asked for."""
+def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
+    """Those of a file whose blocked weights have the order in which most of them are known."""
+    names = list(dict.fromkeys(blocked_weights(file.proto)))
+    if not names:
+        return sketches_of(file)
+    there = frozenset(known) - {None}
+    found = [sketches_of(file, block) for block in BLOCKS]
+    return max(found, key=lambda sketches: sum(sketches(name) in there for name in names))
+
+
+def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
+    """The sketches of a file's constants by name, each made when it is asked for.
+
+    block  how many channels are together in the weights that are in blocked order; 0 to take these as they lie
+    """
+    blocked = frozenset(blocked_weights(file.proto) if block else ())
     tensors = {tensor.name: tensor for tensor in file.proto.graph.initializer}
     for key, node in walk_nodes(file.proto):
         if node.op_type == "Constant":
@@ -43,7 +63,8 @@ def sketches_of(file: ModelFile) -> Sketches:
         tensor = tensors.get(name)
         if tensor is None or 0 in tensor.dims or tensor.data_type == onnx.TensorProto.STRING:
             return None
-        return sketch(content_of(file, tensor))
+        content = content_of(file, tensor)
+        return sketch(unblocked(content, block) if name in blocked else content)
 
     return find
 

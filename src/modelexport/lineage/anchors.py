@@ -8,6 +8,9 @@ from modelexport.graph.index import Node
 from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.operators import family, is_commutative
 
+# The domain of ONNX's own operators, which may be left out.
+_ONNX = "ai.onnx"
+
 
 class Anchors:
     """
@@ -71,13 +74,17 @@ class Anchors:
 
     def is_same_work(self, node: Node, origin: Node) -> bool:
         """Whether nothing can have been thrown in: the same operator with the same constants."""
-        if node.op_type != origin.op_type or len(self.after.data_inputs(node)) != len(self.before.data_inputs(origin)):
+        if not _is_same_operator(node, origin):
+            return False
+        if len(self.after.data_inputs(node)) != len(self.before.data_inputs(origin)):
             return False
         return self._has_same_constants(node, origin)
 
     def may_be_same_work(self, node: Node, origin: Node) -> bool:
         """The same if what always had the same value has become a constant."""
-        if node.op_type != origin.op_type or self.after.count_varying(node) != self.before.count_varying(origin):
+        if not _is_same_operator(node, origin):
+            return False
+        if self.after.count_varying(node) != self.before.count_varying(origin):
             return False
         return self._has_same_constants(node, origin)
 
@@ -147,3 +154,8 @@ class Anchors:
 
     def _group(self, place: int) -> int:
         return self.alike.get(place, place)
+
+
+def _is_same_operator(node: Node, origin: Node) -> bool:
+    """An operator of the same name in another domain may do more: ONNX Runtime's own Conv has an activation inside."""
+    return (node.op_type, node.domain or _ONNX) == (origin.op_type, origin.domain or _ONNX)

@@ -1,0 +1,53 @@
+"""Weights in ONNX Runtime's blocked order."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from modelexport.graph.blocked import DOMAIN, unblocked
+from modelexport.graph.opened import ModelFile
+from modelexport.graph.sketch import sketch, sketches_like
+
+
+def blocked(array: np.ndarray, block: int) -> np.ndarray:
+    """Element by element: output channels, and input channels where there are enough of them, fill whole blocks."""
+    outputs, inputs, *window = array.shape
+    deep = inputs >= block
+    shape = (-(-outputs // block) * block, -(-inputs // block) * block if deep else inputs, *window)
+    numbers: dict[tuple[int, ...], float] = {}
+    for (o, i, h, w), number in np.ndenumerate(array):
+        place = (o // block, i // block, h, w, i % block, o % block) if deep else (o // block, i, h, w, o % block)
+        numbers[place] = number
+    blocks = (shape[0] // block, shape[1] // block, *window, block, block)
+    found = np.zeros(blocks if deep else (shape[0] // block, inputs, *window, block), array.dtype)
+    for place, number in numbers.items():
+        found[place] = number
+    return found.reshape(shape)
+
+
+@pytest.mark.parametrize("block", [8, 16])
+@pytest.mark.parametrize("shape", [(16, 16, 3, 3), (32, 3, 2, 2), (32, 1, 3, 3), (24, 24, 1, 1), (20, 16, 1, 2)])
+def test_channels_are_in_their_places_again(shape: tuple[int, ...], block: int) -> None:
+    array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    assert np.array_equal(unblocked(blocked(array, block), block), array)
+
+
+def test_what_fills_up_a_bias_is_gone() -> None:
+    bias = np.arange(1, 33, dtype=np.float32)
+    bias[20:] = 0
+    assert np.array_equal(unblocked(bias, 16), bias[:20])
+    assert np.array_equal(unblocked(np.zeros(16, np.float32), 16), np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("block", [8, 16])
+def test_the_block_is_the_one_in_which_weights_are_known(block: int) -> None:
+    weight = np.random.default_rng(1).normal(size=(32, 32, 3, 3)).astype(np.float32)
+    stored = onnx.numpy_helper.from_array(blocked(weight, block), "w")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], domain=DOMAIN)
+    model = helper.make_model(helper.make_graph([conv], "g", values[:1], values[1:], [stored]))
+    known = sketch(weight)
+    assert sketches_like(ModelFile(model, {}), [None, known])("w") == known
