@@ -138,7 +138,7 @@ class Cutter:
             if function not in called:
                 raise CutImpossible(
                     f"{_named(selection.calls)} lies in the function {function} of the file, which other modules share",
-                    "Put functions back in their places first (onnx.inliner), then extract from that.",
+                    "Put functions back in their places first: `modelexport flatten FILE -o FLAT`. Extract from that.",
                 )
 
     def _handed_on(self, selection: Selection) -> Cut:

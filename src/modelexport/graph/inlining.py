@@ -31,9 +31,14 @@ def inlined(graph: Graph, kept: Collection[str] = ()) -> Inlined:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where nodes are put: the calls around them, of which functions, and what its values are called there."""
+    """Where nodes are put: the calls around them, of which functions, and what its values are called there.
+
+    place  the key of the innermost call in the graph without functions: in the file, a call inside of a function is
+           one node for all calls of that function
+    """
 
     calls: tuple[str, ...] = ()
+    place: str = ""
     functions: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,7 +47,7 @@ class _Frame:
 
     def inner(self, name: str) -> str:
         """What lies inside of a function has the name of the call before its own; a graph around it stays the same."""
-        return f"{self.calls[-1]}{KEY_SEPARATOR}{name}" if self.calls and name else name
+        return f"{self.place}{KEY_SEPARATOR}{name}" if self.calls and name else name
 
 
 class _Inliner:
@@ -94,7 +99,7 @@ class _Inliner:
         takes, yields = self._graph.takes[function], self._graph.yields[function]
         given = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
         made = dict(zip(yields, copied.outputs, strict=False))
-        return _Frame((*frame.calls, node.key), (*frame.functions, function), {**given, **made})
+        return _Frame((*frame.calls, node.key), copied.key, (*frame.functions, function), {**given, **made})
 
     def _copied(self, node: Node, root: str, frame: _Frame) -> Node:
         outputs = tuple(map(frame.value, node.outputs))
