@@ -181,7 +181,8 @@ class _Inliner:
         for output in (output for inner in function.node for output in inner.output if output):
             if output not in values:
                 values[output] = self._values.free(prefix + output)
-        attributes = {one.name: one for one in (*function.attribute_proto, *node.attribute)}
+        given = _resolved(node.attribute, scope.attributes)
+        attributes = {one.name: one for one in (*function.attribute_proto, *given)}
         calls = (*scope.calls, self._known(key))
         inside = _Scope(values, prefix, attributes, calls, (*scope.functions, name))
         yield from self.expanded(function.node, inside, _Place(name, new))
@@ -261,20 +262,26 @@ def narrowed(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierar
 def _set_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> None:
     """Attributes that refer to those of the call, in a node and its bodies."""
     if any(one.ref_attr_name for one in node.attribute):
-        found = []
-        for one in node.attribute:
-            if not one.ref_attr_name:
-                found.append(one)
-            elif one.ref_attr_name in given:
-                value = onnx.AttributeProto()
-                value.CopyFrom(given[one.ref_attr_name])
-                value.name = one.name
-                found.append(value)
+        found = list(_resolved(node.attribute, given))
         del node.attribute[:]
         node.attribute.extend(found)
     for body in bodies_of(node):
         for inner in body.node:
             _set_attributes(inner, given)
+
+
+def _resolved(
+    attributes: Iterable[onnx.AttributeProto], given: Mapping[str, onnx.AttributeProto]
+) -> Iterator[onnx.AttributeProto]:
+    """Attributes as the call has them. One that refers to something the call does not give is not there."""
+    for one in attributes:
+        if not one.ref_attr_name:
+            yield one
+        elif one.ref_attr_name in given:
+            value = onnx.AttributeProto()
+            value.CopyFrom(given[one.ref_attr_name])
+            value.name = one.name
+            yield value
 
 
 def _all_values(model: onnx.ModelProto) -> Iterator[str]:
