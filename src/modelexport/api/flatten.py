@@ -12,6 +12,7 @@ from modelexport.folding.flatten import restore_model
 from modelexport.folding.inlining import inline_functions
 from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, level_of, read_record, sidecar_path
+from modelexport.graph.folded import ensure_whole
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.graph.soundness import ensure_sound
@@ -42,6 +43,7 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     opened = open_file(source)
     ensure_apart(target, source)
     ensure_sound(opened.file.proto, opened.graph, str(source))
+    ensure_whole(opened.file.proto, str(source))
     found = restore_model(opened.file.proto)
     if found.model is None:
         return _inlined(opened, target, found.note)
