@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from modelexport.folding.atoms import tensor_of
-from modelexport.folding.bodies import names_inside, rename_captured
+from modelexport.folding.bodies import names_inside, rename_captured, unite_types
 from modelexport.folding.naming import Names, identifier, relative
 from modelexport.folding.patterns import Function, Region
 from modelexport.folding.plan import Plan, hidden_values
@@ -172,6 +172,7 @@ def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
         shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
         shared.ClearField("doc_string")
+    unite_types(shared, nodes[1:])
     return shared
 
 
