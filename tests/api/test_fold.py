@@ -388,3 +388,23 @@ def test_attributes_are_handed_on_to_functions_inside_of_functions(tmp_path: Pat
     mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx")
     assert not onnx.load(tmp_path / "b.onnx").functions
     np.testing.assert_array_equal(results(tmp_path / "b.onnx")[0], np.array([-0.75, 0, 2], np.float32))
+
+
+def test_functions_of_one_name_are_told_by_their_overload(tmp_path: Path) -> None:
+    functions = [
+        helper.make_function(
+            "other", "F", ["a"], ["b"], [helper.make_node(op, ["a"], ["b"])], [helper.make_opsetid("", 20)], overload=op
+        )
+        for op in ("Neg", "Abs")
+    ]
+    nodes = [
+        helper.make_node("F", ["x"], ["h"], domain="other", overload="Abs"),
+        helper.make_node("F", ["h"], ["y"], domain="other", overload="Neg"),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [3])], [value("y", 1, [3])])
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+    onnx.save(helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10), tmp_path / "a.onnx")
+    assert mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx").flattening.inlined == ("other::F:Neg", "other::F:Abs")
+    assert [node.op_type for node in onnx.load(tmp_path / "b.onnx").graph.node] == ["Abs", "Neg"]
+    assert mx.diff(tmp_path / "a.onnx", tmp_path / "b.onnx").identical

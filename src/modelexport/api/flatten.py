@@ -13,6 +13,7 @@ from modelexport.folding.inlining import inline_functions
 from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, level_of, read_record, sidecar_path
 from modelexport.graph.folded import ensure_whole
+from modelexport.graph.index import function_id
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.graph.soundness import ensure_sound
@@ -50,8 +51,8 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     file = replace(opened.file, proto=found.model)
     packed = read_record(found.model) or found.record
     provenance = unpack(packed) if packed else None
-    gone = [f"{one.domain}::{one.name}" for one in opened.file.proto.functions]
-    left = {f"{one.domain}::{one.name}" for one in found.model.functions}
+    gone = [function_id(one) for one in opened.file.proto.functions]
+    left = {function_id(one) for one in found.model.functions}
     flattening = Flattening(
         len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
     )

@@ -82,9 +82,8 @@ class _Inliner:
         """The nodes of a graph or a function, with all that is inside of them, where `frame` says."""
         for node in self._members.get(root, ()):
             copied = self._copied(node, root, frame)
-            function = f"{node.domain}::{node.op_type}"
-            if function in self._functions and not self._is_endless(function, frame):
-                yield from self._put(function, self._called(function, node, copied, frame))
+            if node.function in self._functions and not self._is_endless(node.function, frame):
+                yield from self._put(node.function, self._called(node.function, node, copied, frame))
             else:
                 if frame.calls:
                     self._origins[copied.key] = (*frame.calls, node.key)
