@@ -40,6 +40,7 @@ def test_real_exports_come_back_bit_by_bit(exports: Exports, tmp_path: Path, nam
     assert (tmp_path / "flat.onnx").read_bytes() == source.read_bytes()
     onnx.checker.check_model(str(tmp_path / "folded.onnx"), full_check=True)
     assert mx.validate(tmp_path / "folded.onnx", check_consistency=True).findings == ()
+    assert mx.diff(source, tmp_path / "folded.onnx").identical
 
 
 def test_a_node_of_a_function_belongs_to_all_who_call_it(folded: Path) -> None:
