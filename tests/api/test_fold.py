@@ -409,3 +409,35 @@ def test_functions_of_one_name_are_told_by_their_overload(tmp_path: Path) -> Non
     assert mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx").flattening.inlined == ("other::F:Neg", "other::F:Abs")
     assert [node.op_type for node in onnx.load(tmp_path / "b.onnx").graph.node] == ["Abs", "Neg"]
     assert mx.diff(tmp_path / "a.onnx", tmp_path / "b.onnx").identical
+
+
+def test_calls_in_bodies_of_functions_are_put_where_the_body_is(tmp_path: Path) -> None:
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+    value = helper.make_tensor_value_info
+    double = helper.make_function(
+        "other", "Double", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], imports
+    )
+    body = helper.make_graph(
+        [
+            helper.make_node("Double", ["sum"], ["twice"], domain="other"),
+            helper.make_node("Add", ["twice", "a"], ["next"]),
+            helper.make_node("Identity", ["going"], ["on"]),
+        ],
+        "body",
+        [value("step", 7, []), value("going", 9, []), value("sum", 1, [3])],
+        [value("on", 9, []), value("next", 1, [3])],
+    )
+    repeated = helper.make_function(
+        "other", "Repeated", ["a", "n"], ["b"], [helper.make_node("Loop", ["n", "", "a"], ["b"], body=body)], imports
+    )
+    nodes = [
+        helper.make_node("Repeated", ["x", "n"], ["h"], domain="other"),
+        helper.make_node("Repeated", ["h", "n"], ["y"], domain="other"),
+    ]
+    number = numpy_helper.from_array(np.array(3), "n")
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [3])], [value("y", 1, [3])], [number])
+    made = helper.make_model(graph, functions=[double, repeated], opset_imports=imports, ir_version=10)
+    onnx.save(made, tmp_path / "a.onnx")
+    mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    np.testing.assert_array_equal(results(tmp_path / "a.onnx"), results(tmp_path / "b.onnx"))
+    assert mx.diff(tmp_path / "a.onnx", tmp_path / "b.onnx").identical
