@@ -276,6 +276,8 @@ def test_every_call_of_a_function_inside_of_a_function_is_one_of_its_own(flat: P
 def test_quantizers_would_leave_out_what_is_in_functions(folded: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="modelexport flatten"):
         mx.quantize(folded, tmp_path / "int8.onnx")
+    with pytest.raises(UserError, match="modelexport flatten"):
+        mx.run_tool(folded, "int8", tmp_path / "int8.onnx")
 
 
 def _edited(path: Path, edit: Callable[[onnx.ModelProto], object]) -> None:
