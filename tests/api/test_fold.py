@@ -328,8 +328,9 @@ def test_what_others_wrote_on_the_model_since_stays_on_it(flat: Path, folded: Pa
 
 def test_operators_of_another_version_are_another_graph(folded: Path, tmp_path: Path) -> None:
     def newer(model: onnx.ModelProto) -> None:
-        for holder in (model, *model.functions):
-            next(entry for entry in holder.opset_import if entry.domain == "").version = 21
+        imports = [model.opset_import, *(function.opset_import for function in model.functions)]
+        for entry in (entry for one in imports for entry in one if entry.domain == ""):
+            entry.version = 21
 
     _edited(folded, newer)
     found = mx.flatten(folded, tmp_path / "back.onnx")
