@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from tests.conftest import Exports
 from tests.folding.graphs import Made, layers, results, saved
 
 import modelexport as mx
-from modelexport.errors import FileUnwritable, UnknownName, UserError
+from modelexport.errors import FileUnreadable, FileUnwritable, UnknownName, UserError
 from modelexport.graph.folded import FOLDED_KEY, ensure_flat
+from modelexport.graph.inlining import inlined
 from modelexport.graph.model_file import open_model
 
 
@@ -38,6 +40,7 @@ def test_real_exports_come_back_bit_by_bit(exports: Exports, tmp_path: Path, nam
     assert (tmp_path / "flat.onnx").read_bytes() == source.read_bytes()
     onnx.checker.check_model(str(tmp_path / "folded.onnx"), full_check=True)
     assert mx.validate(tmp_path / "folded.onnx", check_consistency=True).findings == ()
+    assert mx.diff(source, tmp_path / "folded.onnx").identical
 
 
 def test_a_node_of_a_function_belongs_to_all_who_call_it(folded: Path) -> None:
@@ -261,3 +264,183 @@ def test_many_layers_take_seconds(tmp_path: Path) -> None:
     found = mx.fold(flat, tmp_path / "folded.onnx")
     assert found.folding.before > 10_000
     assert time.process_time() - began < 30
+
+
+def test_every_call_of_a_function_inside_of_a_function_is_one_of_its_own(flat: Path, folded: Path) -> None:
+    assert mx.diff(flat, folded).identical
+    graph = inlined(open_model(folded).graph).graph
+    assert len(graph.by_key) == len(graph.nodes) == len(open_model(flat).graph.nodes)
+    assert mx.cost(folded).total.activation_bytes == mx.cost(flat).total.activation_bytes
+
+
+def test_quantizers_would_leave_out_what_is_in_functions(folded: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="modelexport flatten"):
+        mx.quantize(folded, tmp_path / "int8.onnx")
+    with pytest.raises(UserError, match="modelexport flatten"):
+        mx.run_tool(folded, "int8", tmp_path / "int8.onnx")
+
+
+def _edited(path: Path, edit: Callable[[onnx.ModelProto], object]) -> None:
+    model = onnx.load(path)
+    edit(model)
+    onnx.save(model, path)
+
+
+def _with_types(tmp_path: Path) -> Path:
+    made = layers(3)
+    for node in made.proto.graph.node[:-1]:
+        made.proto.graph.value_info.append(helper.make_tensor_value_info(node.output[0], 1, [3]))
+    return saved(made, tmp_path / "flat.onnx")
+
+
+def test_types_that_a_tool_took_away_are_no_other_graph(tmp_path: Path) -> None:
+    flat = _with_types(tmp_path)
+    folded = mx.fold(flat, tmp_path / "folded.onnx").path
+    _edited(folded, lambda model: model.graph.ClearField("value_info"))
+    assert mx.flatten(folded, tmp_path / "back.onnx").flattening.exact
+    before, after = onnx.load(flat), onnx.load(tmp_path / "back.onnx")
+    assert before.graph.node == after.graph.node
+    assert {value.name for value in after.graph.value_info} < {value.name for value in before.graph.value_info}
+
+
+def test_types_inside_are_left_out_if_the_shapes_of_the_inputs_were_changed(tmp_path: Path) -> None:
+    folded = mx.fold(_with_types(tmp_path), tmp_path / "folded.onnx").path
+
+    def free(model: onnx.ModelProto) -> None:
+        for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+            value.type.tensor_type.shape.dim[0].dim_param = "size"
+
+    _edited(folded, free)
+    assert mx.flatten(folded, tmp_path / "back.onnx").flattening.exact
+    back = onnx.load(tmp_path / "back.onnx")
+    shown = (*back.graph.input, *back.graph.output, *back.graph.value_info)
+    assert {value.type.tensor_type.shape.dim[0].dim_param for value in shown} == {"size"}
+
+
+def test_what_others_wrote_on_the_model_since_stays_on_it(flat: Path, folded: Path, tmp_path: Path) -> None:
+    _edited(folded, lambda model: model.metadata_props.add(key="author", value="somebody"))
+    assert mx.flatten(folded, tmp_path / "back.onnx").flattening.exact
+    back = onnx.load(tmp_path / "back.onnx")
+    assert (back.metadata_props[-1].key, back.metadata_props[-1].value) == ("author", "somebody")
+    del back.metadata_props[-1]
+    assert back == onnx.load(flat)
+
+
+def test_operators_of_another_version_are_another_graph(folded: Path, tmp_path: Path) -> None:
+    def newer(model: onnx.ModelProto) -> None:
+        imports = [model.opset_import, *(function.opset_import for function in model.functions)]
+        for entry in (entry for one in imports for entry in one if entry.domain == ""):
+            entry.version = 21
+
+    _edited(folded, newer)
+    found = mx.flatten(folded, tmp_path / "back.onnx")
+    assert found.flattening.note == "the graph was changed after it was folded"
+    assert [entry.version for entry in onnx.load(tmp_path / "back.onnx").opset_import] == [21]
+
+
+def test_calls_without_their_functions_are_told(folded: Path, tmp_path: Path) -> None:
+    _edited(folded, lambda model: model.ClearField("functions"))
+    for verb in (mx.flatten, mx.fold):
+        with pytest.raises(FileUnreadable, match="calls functions that are not in it: Layer"):
+            verb(folded, tmp_path / "back.onnx")
+    assert not (tmp_path / "back.onnx").exists()
+
+
+def test_what_an_earlier_folding_wrote_down_is_not_taken_for_that_of_a_later_one(flat: Path, tmp_path: Path) -> None:
+    """A runtime puts functions in their places, and keeps what is written on the model."""
+    record = flat.with_suffix(".hierarchy.json").read_text()
+    mx.strip(flat, tmp_path / "bare.onnx")
+    (tmp_path / "bare.hierarchy.json").write_text(record)
+    _edited(tmp_path / "bare.onnx", lambda model: model.metadata_props.add(key=FOLDED_KEY, value="stale"))
+    assert mx.flatten(tmp_path / "bare.onnx", tmp_path / "same.onnx").flattening.note == ""
+    mx.fold(tmp_path / "bare.onnx", tmp_path / "folded.onnx")
+    assert mx.flatten(tmp_path / "folded.onnx", tmp_path / "back.onnx").flattening.exact
+    assert (tmp_path / "back.onnx").read_bytes() == (tmp_path / "bare.onnx").read_bytes()
+
+
+def test_a_record_for_another_graph_is_told(flat: Path, tmp_path: Path) -> None:
+    assert mx.fold(flat, tmp_path / "folded.onnx").folding.note == ""
+
+    def rename(model: onnx.ModelProto) -> None:
+        model.graph.node[-2].output[0] = model.graph.node[-1].input[0] = "renamed"
+
+    _edited(flat, rename)
+    note = mx.fold(flat, tmp_path / "folded.onnx").folding.note
+    assert "1 of its 16 nodes have no module: `modelexport relink` first" in note
+
+
+def test_attributes_are_handed_on_to_functions_inside_of_functions(tmp_path: Path) -> None:
+    """Where nobody gives one, the inner function's own default holds."""
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+    leaky = helper.make_node("LeakyRelu", ["a"], ["b"])
+    leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    inner = helper.make_function(
+        "other", "Inner", ["a"], ["b"], [leaky], imports, [], [helper.make_attribute("slope", 0.5)]
+    )
+    call = helper.make_node("Inner", ["a"], ["b"], domain="other")
+    call.attribute.add(name="slope", ref_attr_name="given", type=onnx.AttributeProto.FLOAT)
+    outer = helper.make_function("other", "Outer", ["a"], ["b"], [call], imports, ["given"])
+    nodes = [
+        helper.make_node("Outer", ["x"], ["h"], domain="other", given=0.25),
+        helper.make_node("Outer", ["x"], ["k"], domain="other"),
+        helper.make_node("Add", ["h", "k"], ["y"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [3])], [value("y", 1, [3])])
+    made = helper.make_model(graph, functions=[inner, outer], opset_imports=imports, ir_version=10)
+    onnx.save(made, tmp_path / "a.onnx")
+    mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert not onnx.load(tmp_path / "b.onnx").functions
+    np.testing.assert_array_equal(results(tmp_path / "b.onnx")[0], np.array([-0.75, 0, 2], np.float32))
+
+
+def test_functions_of_one_name_are_told_by_their_overload(tmp_path: Path) -> None:
+    functions = [
+        helper.make_function(
+            "other", "F", ["a"], ["b"], [helper.make_node(op, ["a"], ["b"])], [helper.make_opsetid("", 20)], overload=op
+        )
+        for op in ("Neg", "Abs")
+    ]
+    nodes = [
+        helper.make_node("F", ["x"], ["h"], domain="other", overload="Abs"),
+        helper.make_node("F", ["h"], ["y"], domain="other", overload="Neg"),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [3])], [value("y", 1, [3])])
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+    onnx.save(helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10), tmp_path / "a.onnx")
+    assert mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx").flattening.inlined == ("other::F:Neg", "other::F:Abs")
+    assert [node.op_type for node in onnx.load(tmp_path / "b.onnx").graph.node] == ["Abs", "Neg"]
+    assert mx.diff(tmp_path / "a.onnx", tmp_path / "b.onnx").identical
+
+
+def test_calls_in_bodies_of_functions_are_put_where_the_body_is(tmp_path: Path) -> None:
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+    value = helper.make_tensor_value_info
+    double = helper.make_function(
+        "other", "Double", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], imports
+    )
+    body = helper.make_graph(
+        [
+            helper.make_node("Double", ["sum"], ["twice"], domain="other"),
+            helper.make_node("Add", ["twice", "a"], ["next"]),
+            helper.make_node("Identity", ["going"], ["on"]),
+        ],
+        "body",
+        [value("step", 7, []), value("going", 9, []), value("sum", 1, [3])],
+        [value("on", 9, []), value("next", 1, [3])],
+    )
+    repeated = helper.make_function(
+        "other", "Repeated", ["a", "n"], ["b"], [helper.make_node("Loop", ["n", "", "a"], ["b"], body=body)], imports
+    )
+    nodes = [
+        helper.make_node("Repeated", ["x", "n"], ["h"], domain="other"),
+        helper.make_node("Repeated", ["h", "n"], ["y"], domain="other"),
+    ]
+    number = numpy_helper.from_array(np.array(3), "n")
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [3])], [value("y", 1, [3])], [number])
+    made = helper.make_model(graph, functions=[double, repeated], opset_imports=imports, ir_version=10)
+    onnx.save(made, tmp_path / "a.onnx")
+    mx.flatten(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    np.testing.assert_array_equal(results(tmp_path / "a.onnx"), results(tmp_path / "b.onnx"))
+    assert mx.diff(tmp_path / "a.onnx", tmp_path / "b.onnx").identical

@@ -55,7 +55,7 @@ def test_quiet_says_nothing_and_verbose_says_why_not(run: Run, tmp_path: Path) -
     code, said = run("fold", flat, "-o", tmp_path / "b.onnx", "-v")
     assert code == 0
     assert "the file is as it was" in said
-    assert "Linear: 1 call not folded: it is called once" in said
+    assert "1 call of Linear not folded: it is called once" in said
 
 
 def test_bad_input_is_one_error_and_writes_nothing(run: Run, flat: Path, tmp_path: Path) -> None:
@@ -75,3 +75,13 @@ def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, tmp_pat
     code, said = run("fold", flat, "-o", tmp_path / "folded.onnx")
     assert code == 0
     assert "\x1b" not in said
+
+
+def test_a_repeated_class_that_cannot_be_folded_is_told_without_being_asked() -> None:
+    from modelexport.record.folding import ALONE, INTERLEAVED, Folding, Unfolded
+    from modelexport.views.folding_summary import folding_lines
+
+    left = (Unfolded("Mixer", 3, INTERLEAVED), Unfolded("Pooler", 1, ALONE))
+    said = [str(line) for line in folding_lines((), Folding(9, 9, unfolded=left))]
+    assert f"note: 3 calls of Mixer not folded: {INTERLEAVED}" in said
+    assert "1 class with a single call or a single node not folded; -v lists them" in said

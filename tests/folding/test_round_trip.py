@@ -171,3 +171,30 @@ def test_types_of_values_come_back_where_they_were(tmp_path: Path) -> None:
     check_round_trip(saved(made, tmp_path / "flat.onnx"), tmp_path)
     linear = next(one for one in open_model(tmp_path / "folded.onnx").proto.functions if one.name == "Linear")
     assert [value.type.tensor_type.elem_type for value in linear.value_info] != []
+
+
+def test_shapes_in_bodies_may_differ_from_call_to_call(tmp_path: Path) -> None:
+    """Exporters name the axes that they do not know, each by a name of its own."""
+    made = layers(3, branch=True)
+    branches = [node for node in made.proto.graph.node if node.op_type == "If"]
+    for number, node in enumerate(branches):
+        for attribute in node.attribute:
+            attribute.g.output[0].type.tensor_type.shape.dim[0].dim_param = f"axis_{number}"
+            inner = attribute.g.node[0].output[0]
+            attribute.g.value_info.append(helper.make_tensor_value_info(inner, 1, [f"axis_{number}"]))
+    found = check_round_trip(saved(made, tmp_path / "flat.onnx"), tmp_path)
+    assert {one.name: one.calls for one in found.folding.functions} == {"Linear": 3, "Layer": 3}
+    layer = next(one for one in open_model(tmp_path / "folded.onnx").proto.functions if one.name == "Layer")
+    shared = next(node for node in layer.node if node.op_type == "If")
+    assert not shared.attribute[0].g.output[0].type.tensor_type.HasField("shape")
+    assert not shared.attribute[0].g.value_info
+
+
+def test_types_inside_are_known_also_where_axes_have_other_names(tmp_path: Path) -> None:
+    made = layers(3)
+    for number in range(3):
+        made.proto.graph.value_info.append(helper.make_tensor_value_info(f"/layers.{number}/fc/mul", 1, [f"a{number}"]))
+    check_round_trip(saved(made, tmp_path / "flat.onnx"), tmp_path)
+    linear = next(one for one in open_model(tmp_path / "folded.onnx").proto.functions if one.name == "Linear")
+    known = [value.type.tensor_type for value in linear.value_info]
+    assert [(one.elem_type, len(one.shape.dim), one.shape.dim[0].dim_param) for one in known] == [(1, 1, "")]

@@ -16,13 +16,15 @@ from modelexport.diffing.holdings import Holdings
 from modelexport.diffing.parts import part_of
 from modelexport.diffing.sides import Compared
 from modelexport.errors import FileUnreadable, ModelMismatch, RecordMissing, RecordUnreadable, UserError
+from modelexport.folding.inlining import narrowed
 from modelexport.graph.embed import MODULE_KEY, read_outline, read_record
-from modelexport.graph.inlining import inlined
+from modelexport.graph.inlining import Inlined, inlined
 from modelexport.graph.sketch import sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
 from modelexport.record.cost import NodeCost
+from modelexport.record.evidence import unattributed
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
@@ -147,10 +149,7 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
     calls = _hints(told) if record is None else _calls(record)
     if source is Source.NONE and calls:
         source = Source.NODES
-    for key, origins in flat.origins.items():
-        found = next((calls[one] for one in reversed(origins) if one in calls), None)
-        if found is not None:
-            calls.setdefault(key, found)
+    calls = {**calls, **(_hinted(calls, flat) if record is None else _narrowed(record, flat))}
     exporter = record or told.record or told.stale
     return Compared(
         path=str(opened.path),
@@ -169,6 +168,24 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
 def _calls(record: Provenance) -> dict[str, str]:
     found = ((key, entry.attribution.ancestor) for key, entry in record.nodes.items())
     return {key: str(call) for key, call in found if call is not None}
+
+
+def _narrowed(record: Provenance, flat: Inlined) -> dict[str, str]:
+    """A node of a function is one of each call of it, and belongs to that of its modules which the call is for."""
+    missing = unattributed("not in the record")
+    found = {}
+    for key, origins in flat.origins.items():
+        *calls, own = (missing if (entry := record.nodes.get(one)) is None else entry.attribution for one in origins)
+        call = narrowed(own, calls, record.hierarchy).ancestor
+        if call is not None:
+            found[key] = str(call)
+    return found
+
+
+def _hinted(calls: Mapping[str, str], flat: Inlined) -> dict[str, str]:
+    """What the innermost of a node and the calls around it says."""
+    said = {key: [calls[one] for one in reversed(origins) if one in calls] for key, origins in flat.origins.items()}
+    return {key: found[0] for key, found in said.items() if found}
 
 
 def _held(record: Provenance) -> dict[str, str]:

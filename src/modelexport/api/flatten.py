@@ -12,6 +12,8 @@ from modelexport.folding.flatten import restore_model
 from modelexport.folding.inlining import inline_functions
 from modelexport.graph.atomic import staging
 from modelexport.graph.embed import EmbedOptions, level_of, read_record, sidecar_path
+from modelexport.graph.folded import ensure_whole
+from modelexport.graph.index import function_id
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.graph.soundness import ensure_sound
@@ -42,14 +44,15 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     opened = open_file(source)
     ensure_apart(target, source)
     ensure_sound(opened.file.proto, opened.graph, str(source))
+    ensure_whole(opened.file.proto, str(source))
     found = restore_model(opened.file.proto)
     if found.model is None:
         return _inlined(opened, target, found.note)
     file = replace(opened.file, proto=found.model)
     packed = read_record(found.model) or found.record
     provenance = unpack(packed) if packed else None
-    gone = [f"{one.domain}::{one.name}" for one in opened.file.proto.functions]
-    left = {f"{one.domain}::{one.name}" for one in found.model.functions}
+    gone = [function_id(one) for one in opened.file.proto.functions]
+    left = {function_id(one) for one in found.model.functions}
     flattening = Flattening(
         len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
     )

@@ -21,7 +21,7 @@ from modelexport.graph.embed import (
     sidecar_path,
     write_node_keys,
 )
-from modelexport.graph.folded import ensure_flat
+from modelexport.graph.folded import ensure_flat, ensure_whole
 from modelexport.graph.outline import outlined
 from modelexport.graph.saving import ensure_model_target, stage_model
 from modelexport.graph.sketch import sketches_of
@@ -54,10 +54,12 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     opened = open_file(source)
     ensure_apart(target, source)
     ensure_flat(opened.file.proto, str(source))
+    ensure_whole(opened.file.proto, str(source))
     ensure_sound(opened.file.proto, opened.graph, str(source))
     model = opened.file.proto
     beside = pack(opened.record) if read_record(model) is None else ""
     folded = fold_model(model, opened.subject.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
+    folding = replace(folded.folding, note=_staleness(opened))
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
@@ -67,7 +69,18 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     with staging() as stage:
         files = stage_model(stage, file, target)
         stage.write(sidecar_path(target), write_document(folded.provenance))
-    return FoldResult(target, (*files, sidecar_path(target)), folded.provenance, folded.folding)
+    return FoldResult(target, (*files, sidecar_path(target)), folded.provenance, folding)
+
+
+def _staleness(opened: OpenedFile) -> str:
+    if opened.is_up_to_date:
+        return ""
+    entries = opened.subject.provenance.nodes.values()
+    lost = sum(not entry.attribution.owners for entry in entries)
+    return (
+        f"the graph was changed after its record was made, and {lost} of its {len(entries)} nodes have no module: "
+        "`modelexport relink` first, and fold what it writes"
+    )
 
 
 def _write_record(opened: OpenedFile, folded: Folded) -> None:

@@ -13,6 +13,7 @@ from modelexport.api.surroundings import Clock, Progress
 from modelexport.api.tooling import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import UserError
+from modelexport.graph.folded import ensure_flat
 from modelexport.graph.saving import ensure_model_target
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path)
         ensure_apart(target, path)
+        ensure_flat(opened.file.proto, str(path))
         wanted = check or any(one.calibrates for one, _ in chain)
         feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
     return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)

@@ -76,7 +76,7 @@ class _Artist:
         for node in self._file.graph.nodes:
             key, proto = node.key, protos[node.key].pop(0)  # a key is unique where the file is valid
             box_id = self._unused(key or node.name or node.op_type)
-            called = f"{node.domain}::{node.op_type}"
+            called = node.function
             found = None if self._known is None else self._known.nodes[key].attribution
             for place, value in enumerate(node.outputs):
                 self._sources.setdefault(value, (box_id, place))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from modelexport.converting.drawing import Port
-from modelexport.graph.index import MAIN, bodies, node_key
+from modelexport.graph.index import MAIN, bodies, function_id, node_key
 from modelexport.graph.value_types import type_name, value_id
 
 
@@ -24,7 +24,7 @@ class GraphPart:
 
 def graphs_of(model: onnx.ModelProto) -> Iterator[GraphPart]:
     """The main graph, the bodies in it however deep, and functions with theirs."""
-    waiting = [GraphPart(f"{one.domain}::{one.name}", one.name, "", one) for one in reversed(model.functions)]
+    waiting = [GraphPart(function_id(one), one.name, "", one) for one in reversed(model.functions)]
     waiting.append(GraphPart(MAIN, model.graph.name, "", model.graph))
     while waiting:
         part = waiting.pop()

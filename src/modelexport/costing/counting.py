@@ -91,7 +91,7 @@ class Counting:
 
     def _reason(self, node: Node, pieces: Sequence[Piece]) -> str:
         if not pieces:
-            return _CALLED if f"{node.domain}::{node.op_type}" in self._graph.yields else _UNCALLED
+            return _CALLED if node.function in self._graph.yields else _UNCALLED
         said = next((piece.work.reason for piece in pieces if piece.work.reason), "")
         return said or (_UNSHAPED if any(piece.makes is None for piece in pieces) else "")
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from modelexport.costing.constants import plain_attribute
-from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.index import Graph, Node, called_id, function_id, walk_nodes
 from modelexport.graph.inlining import inlined
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -20,7 +20,7 @@ class Unfolded:
         self.graph = found.graph
         self._origins = found.origins
         self._protos = dict(walk_nodes(proto))
-        self._functions = {f"{one.domain}::{one.name}": one for one in proto.functions}
+        self._functions = {function_id(one): one for one in proto.functions}
         self._opsets = {_plain(opset.domain): opset.version for opset in proto.opset_import}
         self._members: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
@@ -57,7 +57,7 @@ class Unfolded:
         """What the calls around a node of a function, from the inside out, say that an attribute of it is."""
         for key in reversed(calls):
             call = self._protos[key]
-            function = self._functions.get(f"{call.domain}::{call.op_type}")
+            function = self._functions.get(called_id(call))
             defaults = () if function is None else function.attribute_proto
             wanted = item.ref_attr_name
             found = next((one for one in [*call.attribute, *defaults] if one.name == wanted), None)

@@ -12,7 +12,7 @@ from modelexport.cutting.cut import Cut
 from modelexport.cutting.rerooting import Rerooting, made_here
 from modelexport.errors import CutImpossible
 from modelexport.graph.embed import PREFIX
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, node_key, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, called_id, function_id, node_key, walk_nodes
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.order import names_read
 from modelexport.graph.value_types import ValueTypes, is_shaped
@@ -192,12 +192,12 @@ class _Assembly:
             )
 
     def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
-        known = {(function.domain, function.name): function for function in self._file.proto.functions}
-        found: dict[tuple[str, str], onnx.FunctionProto] = {}
+        known = {function_id(function): function for function in self._file.proto.functions}
+        found: dict[str, onnx.FunctionProto] = {}
         waiting = [node for one in nodes for node in _with_inner(one)] if known else []
         while waiting:
             node = waiting.pop()
-            name = (node.domain, node.op_type)
+            name = called_id(node)
             if name in known and name not in found:
                 found[name] = known[name]
                 waiting += [inner for one in known[name].node for inner in _with_inner(one)]

@@ -131,14 +131,14 @@ class Cutter:
     def _check_functions(self, selection: Selection, inside: Inside) -> None:
         """What is in a function can only come along with a node that calls it."""
         by_key = self._nest.graph.by_key
-        called = {f"{node.domain}::{node.op_type}" for node in map(by_key.__getitem__, inside.keys)}
-        called |= {f"{by_key[key].domain}::{by_key[key].op_type}" for key in inside.in_functions}
+        called = {node.function for node in map(by_key.__getitem__, inside.keys)}
+        called |= {by_key[key].function for key in inside.in_functions}
         for node in sorted(map(by_key.__getitem__, inside.in_functions), key=lambda node: node.position):
             function = self._nest.scope(node.graph)[-1]
             if function not in called:
                 raise CutImpossible(
                     f"{_named(selection.calls)} lies in the function {function} of the file, which other modules share",
-                    "Put functions back in their places first (onnx.inliner), then extract from that.",
+                    "Put functions back in their places first: `modelexport flatten FILE -o FLAT`. Extract from that.",
                 )
 
     def _handed_on(self, selection: Selection) -> Cut:

@@ -15,7 +15,7 @@ import onnx
 from modelexport.folding.patterns import Function, Region, Regions
 from modelexport.folding.plan import Plan
 from modelexport.graph.folded import FOLDED_DOMAIN
-from modelexport.graph.index import MAIN, bodies, node_key, walk_nodes
+from modelexport.graph.index import MAIN, bodies, function_id, node_key, walk_nodes
 from modelexport.graph.order import in_order
 from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import Hierarchy
@@ -53,7 +53,7 @@ class _Attributions:
         self._regions = regions
 
     def of_function(self, function: Function, proto: onnx.FunctionProto) -> Iterator[tuple[str, Attribution]]:
-        graph_id = f"{proto.domain}::{proto.name}"
+        graph_id = function_id(proto)
         for number, node in enumerate(proto.node):
             items = [region.items[number] for region in function.calls]
             if items[0] in self._regions.called:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
@@ -73,6 +73,34 @@ def plain_bodies(node: onnx.NodeProto) -> None:
         _make_plain(body)
 
 
+def unite_types(node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
+    """Leave in the bodies of a node the shapes that those of others have as well: it is going to stand for all."""
+    for body, *theirs in zip(bodies_of(node), *map(bodies_of, others), strict=True):
+        if any(_types(body.value_info) != _types(one.value_info) for one in theirs):
+            body.ClearField("value_info")
+        for value, *same in zip(_ends(body), *map(_ends, theirs), strict=True):
+            if any(value.type != one.type for one in same):
+                _forget_shape(value.type)
+        for inner, *alike in zip(body.node, *(one.node for one in theirs), strict=True):
+            unite_types(inner, alike)
+
+
+def _ends(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    return [*graph.input, *graph.output]
+
+
+def _types(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.TypeProto]:
+    return [value.type for value in values]
+
+
+def _forget_shape(given: onnx.TypeProto) -> None:
+    kind = given.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        getattr(given, kind).ClearField("shape")
+    elif kind in ("sequence_type", "optional_type"):
+        _forget_shape(getattr(given, kind).elem_type)
+
+
 def _rename(graph: onnx.GraphProto, known: Mapping[str, str], outer: Rename, inner: Rename) -> None:
     names = {**known, **{name: inner(name) for name in declared(graph)}}
 
@@ -97,9 +125,10 @@ def _rename(graph: onnx.GraphProto, known: Mapping[str, str], outer: Rename, inn
 def _make_plain(graph: onnx.GraphProto) -> None:
     for field in ("name", "doc_string", "metadata_props", "value_info"):
         graph.ClearField(field)
-    for value in (*graph.input, *graph.output):
+    for value in _ends(graph):
         value.ClearField("doc_string")
         value.ClearField("metadata_props")
+        _forget_shape(value.type)  # as outside of bodies, shapes may differ from call to call
     for node in graph.node:
         for field in ("name", "doc_string", "metadata_props"):
             node.ClearField(field)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from modelexport.folding.atoms import tensor_of
-from modelexport.folding.bodies import names_inside, rename_captured
+from modelexport.folding.bodies import names_inside, rename_captured, unite_types
 from modelexport.folding.naming import Names, identifier, relative
 from modelexport.folding.patterns import Function, Region
 from modelexport.folding.plan import Plan, hidden_values
@@ -142,7 +142,7 @@ class _Builder:
         return [onnx.helper.make_opsetid(name, versions[name]) for name in domains if name in versions]
 
     def _types_inside(self, function: Function, inside: Mapping[str, str]) -> Iterator[onnx.ValueInfoProto]:
-        """Types of values, where they are the same in all calls."""
+        """Types of values, as far as they are the same in all calls."""
         first = function.calls[0]
         for place, name in enumerate(first.formals):
             yield from self._type([call.formals[place] for call in function.calls], inside[name])
@@ -153,9 +153,30 @@ class _Builder:
                     yield from self._type(spoken, inside[name])
 
     def _type(self, names: Sequence[str], inside: str) -> Iterator[onnx.ValueInfoProto]:
-        found = [self._types.get(name) for name in names]
-        if found[0] is not None and all(one is not None and one.type == found[0].type for one in found):
-            yield onnx.ValueInfoProto(name=inside, type=found[0].type)
+        found = [value.type for value in map(self._types.get, names) if value is not None]
+        common = _common_type(found) if len(found) == len(names) else None
+        if common is not None:
+            yield onnx.ValueInfoProto(name=inside, type=common)
+
+
+def _common_type(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
+    """What several types have in common: exporters and optimizers name unknown axes, each by a name of its own."""
+    common = onnx.TypeProto()
+    common.CopyFrom(types[0])
+    others = [one for one in types[1:] if one != common]
+    if not others:
+        return common
+    tensors = [one.tensor_type for one in (common, *others) if one.HasField("tensor_type")]
+    if len(tensors) <= len(others) or len({one.elem_type for one in tensors}) > 1:
+        return None
+    ranks = {len(one.shape.dim) if one.HasField("shape") else None for one in tensors}
+    if len(ranks) > 1 or None in ranks:
+        common.tensor_type.ClearField("shape")
+        return common
+    for dim, *same in zip(*(one.shape.dim for one in tensors), strict=True):
+        if any(dim != one for one in same):
+            dim.Clear()
+    return common
 
 
 def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
@@ -172,6 +193,7 @@ def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
         shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
         shared.ClearField("doc_string")
+    unite_types(shared, nodes[1:])
     return shared
 
 

@@ -9,11 +9,12 @@ from google.protobuf.message import DecodeError
 
 from modelexport.errors import RecordUnreadable
 from modelexport.folding.recipe import Recipe, read_recipe
-from modelexport.folding.restoring import digest, restored
+from modelexport.folding.restoring import digest, has_same_opsets, restored
 from modelexport.graph.folded import is_folded
 from modelexport.graph.index import index_model
 
 _CHANGED = "the graph was changed after it was folded"
+_GONE = "what folding wrote down is no longer in the file"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +32,14 @@ class Restored:
 
 def restore_model(model: onnx.ModelProto) -> Restored:
     """The model that was folded, if this one is still what folding made of it."""
+    if not is_folded(model):
+        return Restored(None)
     try:
         recipe = read_recipe(model)
     except RecordUnreadable as error:
         return Restored(None, note=error.message)
     if recipe is None:
-        return Restored(None, note="what folding wrote down is no longer in the file" if is_folded(model) else "")
+        return Restored(None, note=_GONE)
     if recipe.graph != index_model(model).fingerprint:
         return Restored(None, note=_CHANGED)
     return _tried(model, recipe)
@@ -47,6 +50,6 @@ def _tried(model: onnx.ModelProto, recipe: Recipe) -> Restored:
         flat = restored(model, recipe)
     except (ValueError, LookupError, TypeError, StopIteration, RuntimeError, DecodeError) as error:
         return Restored(None, note=f"what folding wrote down does not fit the file: {error}")
-    if digest(flat.graph) != recipe.flat:
+    if digest(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
         return Restored(None, note=_CHANGED)
     return Restored(flat, recipe.record)

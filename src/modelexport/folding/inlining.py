@@ -13,7 +13,7 @@ import onnx
 from modelexport.errors import UserError
 from modelexport.folding.bodies import bodies_of, names_inside, rename_captured
 from modelexport.folding.naming import Names
-from modelexport.graph.index import MAIN, bodies, node_key
+from modelexport.graph.index import MAIN, bodies, called_id, function_id, node_key
 from modelexport.record.evidence import Attribution, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Provenance
@@ -43,16 +43,16 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
     flat = onnx.ModelProto()
     flat.CopyFrom(model)
     kept = dict(_not_inlined(model))
-    functions = {_name(one): one for one in model.functions if _name(one) not in kept}
+    functions = {function_id(one): one for one in model.functions if function_id(one) not in kept}
     inliner = _Inliner(functions, record, Names(_all_values(model)), Names(_all_nodes(model)))
     nodes = list(inliner.expanded(model.graph.node, _Scope(), _Place(MAIN, MAIN)))
-    left = [one for one in model.functions if _name(one) in kept]
+    left = [one for one in model.functions if function_id(one) in kept]
     del flat.graph.node[:], flat.functions[:]
     flat.graph.node.extend(nodes)
     for function in left:
         copied = flat.functions.add()
         copied.CopyFrom(function)
-        graph_id = _name(function)
+        graph_id = function_id(function)
         inner = list(inliner.expanded(function.node, _Scope(functions=(graph_id,)), _Place(graph_id, graph_id)))
         del copied.node[:]
         copied.node.extend(inner)
@@ -67,17 +67,14 @@ def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
             known = versions.get(_domain(entry.domain), entry.version)
             if known != entry.version:
                 domain = entry.domain or "ai.onnx"
-                yield _name(function), f"it is written for {domain} {entry.version}, the model for {known}"
+                yield function_id(function), f"it is written for {domain} {entry.version}, the model for {known}"
     yield from ((name, "it calls itself, or a function that does") for name in _endless(model))
 
 
 def _endless(model: onnx.ModelProto) -> set[str]:
     """Functions that could never be put in the place of all their calls."""
-    known = {_name(function) for function in model.functions}
-    waiting = {
-        _name(one): {f"{node.domain}::{node.op_type}" for node in _nodes_in(one.node)} & known
-        for one in model.functions
-    }
+    known = {function_id(function) for function in model.functions}
+    waiting = {function_id(one): {called_id(node) for node in _nodes_in(one.node)} & known for one in model.functions}
     callers: dict[str, list[str]] = {}
     for name, called in waiting.items():
         for other in called:
@@ -155,7 +152,7 @@ class _Inliner:
     def expanded(self, nodes: Sequence[onnx.NodeProto], scope: _Scope, place: _Place) -> Iterator[onnx.NodeProto]:
         """Nodes with functions in the place of calls."""
         for node, before in zip(nodes, place.nodes or nodes, strict=True):
-            name = f"{node.domain}::{node.op_type}"
+            name = called_id(node)
             old = node_key(before, place.old)
             if name in self._functions and name not in scope.functions:
                 yield from self._called(node, scope, old, place.new)
@@ -165,7 +162,7 @@ class _Inliner:
                 yield made
 
     def _called(self, node: onnx.NodeProto, scope: _Scope, key: str, new: str) -> Iterator[onnx.NodeProto]:
-        name = f"{node.domain}::{node.op_type}"
+        name = called_id(node)
         if len(scope.functions) > _DEEPEST:
             raise UserError(f"functions call each other more than {_DEEPEST} deep, down to {name!r}")
         function = self._functions[name]
@@ -181,7 +178,8 @@ class _Inliner:
         for output in (output for inner in function.node for output in inner.output if output):
             if output not in values:
                 values[output] = self._values.free(prefix + output)
-        attributes = {one.name: one for one in (*function.attribute_proto, *node.attribute)}
+        given = _resolved(node.attribute, scope.attributes)
+        attributes = {one.name: one for one in (*function.attribute_proto, *given)}
         calls = (*scope.calls, self._known(key))
         inside = _Scope(values, prefix, attributes, calls, (*scope.functions, name))
         yield from self.expanded(function.node, inside, _Place(name, new))
@@ -261,20 +259,26 @@ def narrowed(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierar
 def _set_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> None:
     """Attributes that refer to those of the call, in a node and its bodies."""
     if any(one.ref_attr_name for one in node.attribute):
-        found = []
-        for one in node.attribute:
-            if not one.ref_attr_name:
-                found.append(one)
-            elif one.ref_attr_name in given:
-                value = onnx.AttributeProto()
-                value.CopyFrom(given[one.ref_attr_name])
-                value.name = one.name
-                found.append(value)
+        found = list(_resolved(node.attribute, given))
         del node.attribute[:]
         node.attribute.extend(found)
     for body in bodies_of(node):
         for inner in body.node:
             _set_attributes(inner, given)
+
+
+def _resolved(
+    attributes: Iterable[onnx.AttributeProto], given: Mapping[str, onnx.AttributeProto]
+) -> Iterator[onnx.AttributeProto]:
+    """Attributes as the call has them. One that refers to something the call does not give is not there."""
+    for one in attributes:
+        if not one.ref_attr_name:
+            yield one
+        elif one.ref_attr_name in given:
+            value = onnx.AttributeProto()
+            value.CopyFrom(given[one.ref_attr_name])
+            value.name = one.name
+            yield value
 
 
 def _all_values(model: onnx.ModelProto) -> Iterator[str]:
@@ -300,10 +304,6 @@ def _nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         node = waiting.pop()
         yield node
         waiting += [inner for body in bodies_of(node) for inner in body.node]
-
-
-def _name(function: onnx.FunctionProto) -> str:
-    return f"{function.domain}::{function.name}"
 
 
 def _domain(name: str) -> str:

@@ -13,14 +13,10 @@ from modelexport.folding.live import Live
 from modelexport.folding.patterns import Function, Region, Regions, Row
 from modelexport.folding.regions import convex_part, is_convex
 from modelexport.folding.tree import Branch, levels
+from modelexport.record.folding import ALONE, INTERLEAVED, SMALL, UNREAD
 from modelexport.record.provenance import Provenance
 
 _Body: TypeAlias = tuple[str, str, tuple[Row, ...], tuple[int, ...]]
-
-INTERLEAVED = "its nodes and those of other modules need each other's results"
-UNREAD = "nothing reads its results"
-ALONE = "it is called once"
-SMALL = "it is a single node"
 
 # Bodies of a class that another one is held against; a class with more of them has nothing that all have in common.
 _MOST_TRIED = 8

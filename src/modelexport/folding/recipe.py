@@ -51,6 +51,7 @@ class Recipe:
     """
     graph     the fingerprint of the folded graph that this is for
     flat      the digest of the graph that it gives
+    ends      the digest of what goes in and comes out: types of values inside are true only as long as it is the same
     header    the flat model without its graph and functions, serialized
     record    the packed record, if it is not in the header
     texts     what is referred to by number
@@ -64,6 +65,7 @@ class Recipe:
 
     graph: str
     flat: str
+    ends: str
     header: bytes
     record: str = ""
     texts: tuple[str, ...] = ()
@@ -83,6 +85,9 @@ def write_recipe(model: onnx.ModelProto, recipe: Recipe) -> None:
             f"what is written on the nodes of this file comes to more than {_LARGEST >> 20} MB",
             "Strip it first, or export with --strip-exporter-metadata.",
         )
+    kept = [entry for entry in model.metadata_props if entry.key != FOLDED_KEY]  # of an earlier folding
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
     model.metadata_props.add(key=FOLDED_KEY, value=f"{_NAME}:{squeeze(document)}")
 
 
@@ -111,6 +116,7 @@ def _document(recipe: Recipe) -> dict[str, Any]:
     return {
         "graph": recipe.graph,
         "flat": recipe.flat,
+        "ends": recipe.ends,
         "header": _text(recipe.header),
         "record": recipe.record,
         "texts": recipe.texts,
@@ -137,6 +143,7 @@ def _recipe(document: dict[str, Any]) -> Recipe:
     return Recipe(
         graph=document["graph"],
         flat=document["flat"],
+        ends=document["ends"],
         header=_bytes(document["header"]),
         record=document["record"],
         texts=tuple(document["texts"]),

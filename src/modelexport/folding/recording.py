@@ -9,7 +9,7 @@ from modelexport.folding.atoms import Atom, tensor_of
 from modelexport.folding.patterns import Region
 from modelexport.folding.plan import Plan, hidden_values
 from modelexport.folding.recipe import ABSENT, Loose, Recipe, Type
-from modelexport.folding.restoring import assembled, digest, flat_nodes
+from modelexport.folding.restoring import assembled, digest, ends_digest, flat_nodes
 
 
 def recorded(flat: onnx.ModelProto, folded: onnx.ModelProto, plan: Plan, fingerprint: str, record: str) -> Recipe:
@@ -24,7 +24,8 @@ def recorded(flat: onnx.ModelProto, folded: onnx.ModelProto, plan: Plan, fingerp
         if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True):
             recipe.explicit[place] = before.SerializeToString(deterministic=True)
             nodes[place] = before
-    if digest(assembled(folded, recipe, nodes).graph) != recipe.flat:
+    restored = assembled(folded, recipe, nodes).graph
+    if digest(restored) != recipe.flat or list(restored.value_info) != list(flat.graph.value_info):
         raise ModelExportError("the folded graph does not unfold to the one that it was made of; nothing was written")
     return recipe
 
@@ -50,6 +51,7 @@ class _Writer:
         return Recipe(
             graph=fingerprint,
             flat=digest(self._flat.graph),
+            ends=ends_digest(self._flat.graph),
             header=_header(self._flat),
             record=record,
             texts=tuple(self._texts),

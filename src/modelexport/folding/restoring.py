@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 import onnx
 
 from modelexport.folding.atoms import tensor_of
 from modelexport.folding.bodies import rename_captured
 from modelexport.folding.recipe import ABSENT, Loose, Recipe
+from modelexport.graph.embed import PREFIX
 from modelexport.graph.folded import FOLDED_DOMAIN
 
 
@@ -20,16 +22,20 @@ def restored(model: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
 
 
 def assembled(model: onnx.ModelProto, recipe: Recipe, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
-    """The flat model with these nodes."""
+    """The flat model with these nodes. What others wrote on the model since it was folded stays on it."""
     flat = onnx.ModelProto.FromString(recipe.header)
+    metadata = list(_metadata(flat.metadata_props, model.metadata_props))
+    del flat.metadata_props[:]
+    flat.metadata_props.extend(metadata)
     flat.functions.extend(function for function in model.functions if function.domain != FOLDED_DOMAIN)
     graph = flat.graph
     graph.CopyFrom(model.graph)
     del graph.node[:]
     graph.node.extend(nodes)
-    types = list(_merged(model.graph.value_info, recipe))
-    del graph.value_info[:]
-    graph.value_info.extend(types)
+    if ends_digest(graph) == recipe.ends:
+        types = list(_merged(model.graph.value_info, recipe))
+        del graph.value_info[:]
+        graph.value_info.extend(types)
     return flat
 
 
@@ -109,13 +115,37 @@ class _Unfolding:
         return made
 
 
+def has_same_opsets(model: onnx.ModelProto, recipe: Recipe) -> bool:
+    """Whether operators still mean what they meant when the model was folded."""
+    before, now = (
+        {entry.domain: entry.version for entry in one.opset_import if entry.domain != FOLDED_DOMAIN}
+        for one in (onnx.ModelProto.FromString(recipe.header), model)
+    )
+    return before == now
+
+
+def _metadata(
+    flat: Iterable[onnx.StringStringEntryProto], folded: Iterable[onnx.StringStringEntryProto]
+) -> Iterator[onnx.StringStringEntryProto]:
+    """Our own entries of the flat model, and those of others as they are in the folded one, in their old order."""
+    theirs = {entry.key: entry for entry in folded if not entry.key.startswith(PREFIX)}
+    for entry in flat:
+        if entry.key.startswith(PREFIX):
+            yield entry
+        elif entry.key in theirs:
+            yield theirs.pop(entry.key)
+    yield from theirs.values()
+
+
 def _merged(shown: Iterable[onnx.ValueInfoProto], recipe: Recipe) -> Iterator[onnx.ValueInfoProto]:
-    """The types that the folded graph has, and those of the recipe where they belong."""
+    """The types that the folded graph has, and those of the recipe where they belong.
+
+    Many tools take types away, or add some: then those of the recipe are still true, and only their places are not.
+    """
     waiting = iter(shown)
     place = 0
     for one in recipe.types:
-        for _ in range(one.place - place):
-            yield next(waiting)
+        yield from islice(waiting, one.place - place)
         value = onnx.ValueInfoProto.FromString(recipe.rests[one.rest])
         value.name = recipe.texts[one.name]
         yield value
@@ -124,13 +154,26 @@ def _merged(shown: Iterable[onnx.ValueInfoProto], recipe: Recipe) -> Iterator[on
 
 
 def digest(graph: onnx.GraphProto) -> str:
-    """All that a graph consists of but the data of its initializers, and where that is."""
+    """What a graph computes and what its nodes and values are called, but no shapes and no data of initializers."""
     found = hashlib.sha256()
-    for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.quantization_annotation):
+    for part in (*graph.node, *graph.quantization_annotation):
         found.update(part.SerializeToString(deterministic=True))
-    for tensor in graph.initializer:
-        found.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
-    found.update(repr((graph.name, graph.doc_string)).encode())
-    for entry in graph.metadata_props:
-        found.update(entry.SerializeToString(deterministic=True))
+    ends = [[(value.name, _kind(value.type)) for value in values] for values in (graph.input, graph.output)]
+    headers = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer]
+    found.update(repr((ends, headers)).encode())
+    return found.hexdigest()
+
+
+def _kind(given: onnx.TypeProto) -> bytes:
+    """A type without the shape, which a tool may have fixed or opened."""
+    if not given.HasField("tensor_type"):
+        return given.SerializeToString(deterministic=True)
+    return str(given.tensor_type.elem_type).encode()
+
+
+def ends_digest(graph: onnx.GraphProto) -> str:
+    """What goes in and comes out, with all shapes: as long as it is the same, so are those inside."""
+    found = hashlib.sha256()
+    for value in (*graph.input, *graph.output):
+        found.update(value.SerializeToString(deterministic=True))
     return found.hexdigest()

@@ -50,6 +50,12 @@ class Node:
     attributes: bytes
     constant: bytes | None
     metadata: Mapping[str, str]
+    overload: str = ""
+
+    @property
+    def function(self) -> str:
+        """The id of the function that it calls, if the model has one of its name."""
+        return _function_id(self.domain, self.op_type, self.overload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +117,8 @@ class Graph:
         for graph_id, owner in self.owners.items():
             found[graph_id].append(owner)
         for node in self.nodes:
-            function = f"{node.domain}::{node.op_type}"
-            if function in found:
-                found[function].append(node.key)
+            if node.function in found:
+                found[node.function].append(node.key)
         return {graph_id: tuple(keys) for graph_id, keys in found.items()}
 
     @cached_property
@@ -140,7 +145,7 @@ class Graph:
         digest = hashlib.sha256()
         for node in self.nodes:
             digest.update(repr((node.key, node.op_type, node.domain, node.inputs, node.outputs)).encode())
-            digest.update(node.attributes)
+            digest.update(node.attributes + node.overload.encode())
         headers = sorted((tensor.name, tensor.dtype, tensor.shape) for tensor in self.initializers.values())
         digest.update(repr((headers, self.inputs, self.outputs)).encode())
         return digest.hexdigest()
@@ -197,7 +202,7 @@ class _Builder:
             self.add_node(node, graph_id, names)
 
     def add_function(self, function: onnx.FunctionProto) -> None:
-        graph_id = f"{function.domain}::{function.name}"
+        graph_id = function_id(function)
         own = [*function.input, *(output for node in function.node for output in node.output)]
         names = {name: _value_id(graph_id, name) for name in own if name}
         self.yields[graph_id] = tuple(names.get(name, name) for name in function.output)
@@ -220,6 +225,7 @@ class _Builder:
                 attributes=_attributes(proto),
                 constant=_constant(proto),
                 metadata={prop.key: prop.value for prop in proto.metadata_props},
+                overload=proto.overload,
             )
         )
         for body_id, body in bodies(proto, key):
@@ -232,11 +238,25 @@ def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
     return _value_id(graph_id, first)
 
 
+def function_id(function: onnx.FunctionProto) -> str:
+    """What a function is known by, as a graph."""
+    return _function_id(function.domain, function.name, function.overload)
+
+
+def called_id(node: onnx.NodeProto) -> str:
+    """The id of the function that a node calls, if the model has one of its name."""
+    return _function_id(node.domain, node.op_type, node.overload)
+
+
+def _function_id(domain: str, name: str, overload: str) -> str:
+    return f"{domain}::{name}:{overload}" if overload else f"{domain}::{name}"
+
+
 def walk_nodes(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
     """Every node of every graph with its key, in the order of the index."""
     yield from _walk(model.graph.node, MAIN)
     for function in model.functions:
-        yield from _walk(function.node, f"{function.domain}::{function.name}")
+        yield from _walk(function.node, function_id(function))
 
 
 def _walk(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
-from modelexport.graph.index import KEY_SEPARATOR, Graph, Node, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, Graph, Node, function_id, walk_nodes
 
 # Their outputs hold elements of these inputs, and no others that matter.
 _ARRANGING = {
@@ -47,9 +47,7 @@ class _Search:
         self._protos = dict(walk_nodes(proto))
         self._shapes = {value.name: value.type.tensor_type.shape.dim for value in proto.graph.value_info}
         self._formals = {
-            f"{function.domain}::{function.name}": [
-                f"{function.domain}::{function.name}{KEY_SEPARATOR}{name}" for name in function.input
-            ]
+            function_id(function): [f"{function_id(function)}{KEY_SEPARATOR}{name}" for name in function.input]
             for function in proto.functions
         }
         self._returned: dict[str, list[tuple[str, int]]] = {}
@@ -84,7 +82,7 @@ class _Search:
             places = [place for place, read in enumerate(node.inputs) if read == value]
             if node.op_type == "Concat" or any(place in _ARRANGING.get(node.op_type, ()) for place in places):
                 yield from filter(None, node.outputs)
-            formals = self._formals.get(f"{node.domain}::{node.op_type}", ())
+            formals = self._formals.get(node.function, ())
             yield from (formals[place] for place in places if place < len(formals))
         for graph_id, place in self._returned.get(value, ()):
             for key in self._graph.runners.get(graph_id, ()):

@@ -31,18 +31,32 @@ def inlined(graph: Graph, kept: Collection[str] = ()) -> Inlined:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where nodes are put: the calls around them, of which functions, and what its values are called there."""
+    """Where nodes are put: the calls around them, of which functions, and what its values are called there.
+
+    place  the key of the innermost call in the graph without functions: in the file, a call inside of a function is
+           one node for all calls of that function
+    graph  the graph that this call is in there: the main one, or a body
+    bodies ids of bodies in the function, and what they are there; filled while nodes are put
+    """
 
     calls: tuple[str, ...] = ()
+    place: str = ""
+    graph: str = MAIN
     functions: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
+    bodies: dict[str, str] = field(default_factory=dict)
 
     def value(self, name: str) -> str:
-        return self.values.get(name, self.inner(name)) if name and self.calls else name
+        if not name or not self.calls:
+            return name
+        body, _, local = name.rpartition(KEY_SEPARATOR)
+        if body in self.bodies:
+            return f"{self.bodies[body]}{KEY_SEPARATOR}{local}"
+        return self.values.get(name, self.inner(name))
 
     def inner(self, name: str) -> str:
         """What lies inside of a function has the name of the call before its own; a graph around it stays the same."""
-        return f"{self.calls[-1]}{KEY_SEPARATOR}{name}" if self.calls and name else name
+        return f"{self.place}{KEY_SEPARATOR}{name}" if self.calls and name else name
 
 
 class _Inliner:
@@ -75,11 +89,11 @@ class _Inliner:
 
     def _put(self, root: str, frame: _Frame) -> Iterator[Node]:
         """The nodes of a graph or a function, with all that is inside of them, where `frame` says."""
+        around = frame.graph if frame.calls else root
         for node in self._members.get(root, ()):
-            copied = self._copied(node, root, frame)
-            function = f"{node.domain}::{node.op_type}"
-            if function in self._functions and not self._is_endless(function, frame):
-                yield from self._put(function, self._called(function, node, copied, frame))
+            copied = self._copied(node, frame.bodies.get(node.graph, around), frame)
+            if node.function in self._functions and not self._is_endless(node.function, frame):
+                yield from self._put(node.function, self._called(node.function, node, copied, frame))
             else:
                 if frame.calls:
                     self._origins[copied.key] = (*frame.calls, node.key)
@@ -94,22 +108,25 @@ class _Inliner:
         takes, yields = self._graph.takes[function], self._graph.yields[function]
         given = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
         made = dict(zip(yields, copied.outputs, strict=False))
-        return _Frame((*frame.calls, node.key), (*frame.functions, function), {**given, **made})
+        return _Frame(
+            (*frame.calls, node.key), copied.key, copied.graph, (*frame.functions, function), {**given, **made}
+        )
 
-    def _copied(self, node: Node, root: str, frame: _Frame) -> Node:
+    def _copied(self, node: Node, graph_id: str, frame: _Frame) -> Node:
         outputs = tuple(map(frame.value, node.outputs))
         first = next(filter(None, outputs), "")
         return replace(
             node,
             key=first or frame.inner(node.key),
-            graph=frame.inner(node.graph) if node.graph != root else MAIN if frame.calls else node.graph,
+            graph=graph_id,
             inputs=tuple(map(frame.value, node.inputs)),
             outputs=outputs,
         )
 
     def _put_bodies(self, node: Node, copied: Node, frame: _Frame) -> None:
+        """A body is called after its node, and the values inside after the body, as in a file without functions."""
         for body in self._graph.bodies.get(node.key, ()):
-            name = frame.inner(body)
+            name = frame.bodies[body] = copied.key + body.removeprefix(node.key)
             self._owners[name] = copied.key
             self._yields[name] = tuple(map(frame.value, self._graph.yields[body]))
             self._takes[name] = tuple(map(frame.value, self._graph.takes[body]))

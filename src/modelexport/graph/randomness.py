@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx.numpy_helper
 
-from modelexport.graph.index import MAIN, bodies, node_key
+from modelexport.graph.index import MAIN, bodies, function_id, node_key
 from modelexport.graph.weights import has_data
 
 _ONNX_DOMAINS = ("", "ai.onnx")
@@ -38,7 +38,7 @@ def random_nodes(proto: onnx.ModelProto) -> tuple[RandomNode, ...]:
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     found = list(_drawing(proto.graph.node, MAIN, stored, _opset(proto.opset_import)))
     for function in proto.functions:
-        inside = _drawing(function.node, f"{function.domain}::{function.name}", {}, _opset(function.opset_import))
+        inside = _drawing(function.node, function_id(function), {}, _opset(function.opset_import))
         found.extend(inside)
     return tuple(found)
 

@@ -9,7 +9,7 @@ import onnx
 import onnx.shape_inference
 
 from modelexport.graph.check import checkable
-from modelexport.graph.index import FLOATS, KEY_SEPARATOR, MAIN, bodies, node_key
+from modelexport.graph.index import FLOATS, KEY_SEPARATOR, MAIN, bodies, function_id, node_key
 from modelexport.graph.opened import ModelFile
 
 Types = dict[str, onnx.TypeProto]
@@ -94,7 +94,7 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
 def _typed(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
     yield from _graph_types(proto.graph, MAIN)
     for function in proto.functions:
-        yield from _values(function.value_info, f"{function.domain}::{function.name}")
+        yield from _values(function.value_info, function_id(function))
 
 
 def _graph_types(graph: onnx.GraphProto, graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:

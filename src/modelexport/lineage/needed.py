@@ -53,5 +53,5 @@ def _upstream(graph: Graph, roots: Iterable[str], given: set[str]) -> Iterator[s
         yield node.key
         if node.op_type not in SHAPE_READERS:
             waiting += filter(None, node.inputs)
-        inside = (*graph.bodies.get(node.key, ()), f"{node.domain}::{node.op_type}")
+        inside = (*graph.bodies.get(node.key, ()), node.function)
         waiting += (one for graph_id in inside for one in graph.yields.get(graph_id, ()))

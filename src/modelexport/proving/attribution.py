@@ -135,7 +135,7 @@ class Court:
 
     def _is_inside(self, node: Node, owners: Frontier, truth: Frontier) -> bool:
         """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
-        if f"{node.domain}::{node.op_type}" not in self._graph.yields:
+        if node.function not in self._graph.yields:
             return False
         return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in truth)
 

@@ -22,6 +22,13 @@ class FoldedFunction:
     modules: tuple[str, ...]
 
 
+# Why a module does not become a call of a function.
+INTERLEAVED = "its nodes and those of other modules need each other's results"
+UNREAD = "nothing reads its results"
+ALONE = "it is called once"
+SMALL = "it is a single node"
+
+
 @dataclass(frozen=True, slots=True)
 class Unfolded:
     """Calls of modules of one class that did not become calls of a function, and why."""
@@ -30,6 +37,11 @@ class Unfolded:
     calls: int
     reason: str
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether there was nothing to gain; else it repeats, and could not be folded."""
+        return self.reason in (ALONE, SMALL)
+
 
 @dataclass(frozen=True)
 class Folding:
@@ -37,6 +49,7 @@ class Folding:
     before    nodes of the file before, those in bodies and functions included
     after     the same afterwards: every function counts once
     outside   by class: nodes of folded modules that could not become part of the call
+    note      what is wrong with the file that was folded
     """
 
     before: int
@@ -44,6 +57,7 @@ class Folding:
     functions: tuple[FoldedFunction, ...] = ()
     unfolded: tuple[Unfolded, ...] = ()
     outside: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def share(self) -> float:

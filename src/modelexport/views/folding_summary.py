@@ -14,6 +14,8 @@ from modelexport.record.folding import Flattening, Folding
 from modelexport.record.wording import some_of
 from modelexport.views.amounts import bytes_text, counted
 
+_OUTSIDE = "constants that are shared or differ, or what others need before it is done"
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -36,10 +38,23 @@ def folding_lines(files: Sequence[Path], folding: Folding, *, verbose: bool = Fa
             )
         yield shown
     for name, count in folding.outside.items():
-        told = f"{counted(count, 'node')} of {name} stayed outside of its function: others read them before it is done"
-        yield plain(f"note: {told}", "yellow")
-    for left in folding.unfolded if verbose else ():
-        yield plain(f"{left.class_name}: {counted(left.calls, 'call')} not folded: {left.reason}", "dim")
+        yield plain(f"note: {counted(count, 'node')} of {name} stayed outside of its function: {_OUTSIDE}", "yellow")
+    yield from _unfolded(folding, verbose=verbose)
+    if folding.note:
+        yield plain(f"note: {folding.note}", "yellow")
+
+
+def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
+    from modelexport.views.console import plain
+
+    for left in folding.unfolded:
+        if verbose or not left.is_usual:
+            told = f"{counted(left.calls, 'call')} of {left.class_name} not folded: {left.reason}"
+            yield plain(told, "dim") if left.is_usual else plain(f"note: {told}", "yellow")
+    usual = {left.class_name for left in folding.unfolded if left.is_usual}
+    if usual and not verbose:
+        several = f"{len(usual)} class{'es' * (len(usual) > 1)}"
+        yield plain(f"{several} with a single call or a single node not folded; -v lists them", "dim")
 
 
 def flattening_lines(files: Sequence[Path], flattening: Flattening) -> Iterator[RenderableType]:
@@ -84,6 +99,7 @@ def folding_json(files: Sequence[Path], folding: Folding) -> str:
         ],
         "unfolded": [{"class": one.class_name, "calls": one.calls, "reason": one.reason} for one in folding.unfolded],
         "outside": dict(folding.outside),
+        "note": folding.note,
     }
     return json.dumps(document, indent=1) + "\n"
 
