@@ -79,6 +79,15 @@ def test_many_nodes_between_modules_become_one_box_for_each_gap() -> None:
     assert [len(group) for group in drawing.groups] == [1, 40, 1, 40, 1, 40, 1, 40, 1, 1]
 
 
+def test_many_nodes_of_a_module_alone_are_drawn_in_steps() -> None:
+    own = [Own(str(number)) for number in range(600)]
+    skips = [(own[number], own[number + 7]) for number in range(0, 590, 5)]
+    drawing = draw_flow(flow_of(*own, edges=[*itertools.pairwise(own), *skips]), set())
+    assert 20 <= len(drawing.groups) <= MOST_BOXES
+    assert max(map(len, drawing.groups)) <= 40
+    assert all(edge.source < edge.target for edge in drawing.edges)  # one after the other, and no way back
+
+
 def test_without_nodes_those_of_the_module_itself_share_boxes() -> None:
     drawing = draw_flow(chain(Own("a"), Own("b"), *layers(2), Own("c")), set(), own_nodes=False)
     assert (Own("a"), Own("b")) in drawing.groups

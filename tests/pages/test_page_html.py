@@ -100,3 +100,8 @@ def test_missing_plotly_is_said(small: SmallFile, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ExtraMissing, match=r"modelexport\[view\]"):
         page_html("t", data_of(small))
+
+
+def test_the_name_of_a_file_need_not_be_text(small: SmallFile) -> None:
+    page = page_html("caf\udce9.onnx", data_of(small))
+    assert "<title>caf\\udce9.onnx</title>" in page.encode().decode()

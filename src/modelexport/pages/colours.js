@@ -8,6 +8,8 @@ const DARK_STEPS = ["#26303b", "#463a2f", "#6e4a24", "#99591b", "#c56d14", "#ea8
 const STATES = { same: OTHER, inside: "#eedd88", changed: "#ee8866", added: "#44bb99" };
 const STATE_WORDS = { inside: "change inside" };
 
+/** Modes by key. Some have a colour for what is in none of the modules inside of a module (`own`), and for single nodes
+ * (`node`, null where it is not known); and some depend on the module that is opened (`focus`). */
 function colourModes(model) {
   const modes = [classMode(model), confidenceMode(model)];
   if (model.data.profile) modes.push(timeMode(model));
@@ -35,29 +37,46 @@ function classMode(model) {
 }
 
 function confidenceMode(model) {
-  const weak = (place) => {
-    const levels = model.confidences(place);
+  const share = (levels) => {
     const all = levels.reduce((sum, level) => sum + level, 0);
     return all ? (levels[0] + levels[1] + levels[2]) / all : null;
   };
+  const words = (weak) => (weak === null ? "no nodes" : `${shareText(1 - weak)} exact or strong`);
+  const weak = (place) => share(model.confidences(place));
+  const ownWeak = (place) => share(model.modules.confidence.map((level) => level[place]));
   return {
     key: "confidence",
     label: "Confidence",
     colour: (place) => amountColour(weak(place)),
-    words: (place) => (weak(place) === null ? "no nodes" : `${shareText(1 - weak(place))} exact or strong`),
+    words: (place) => words(weak(place)),
+    own: (place) => amountColour(ownWeak(place)),
+    ownWords: (place) => words(ownWeak(place)),
+    node: (node) => amountColour(model.answer(node).confidence < CONFIDENCES.indexOf("strong") ? 1 : 0),
     legend: () => scale("nodes that are less than strong", ["0 %", "50 %", "100 %"]),
   };
 }
 
+/** The slowest part of the opened module has the strongest colour: of the whole, what is deep inside is always little. */
 function timeMode(model) {
-  const { total } = model.measures.time;
+  const { total, own } = model.measures.time;
+  const { nodes } = model.data.profile;
+  let opened = ROOT;
   let most = 0;
-  for (let place = 1; place < model.count; place += 1) most = Math.max(most, total[place]);
+  const colour = (time) => amountColour(most ? Math.min(1, time / most) : 0);
   return {
     key: "time",
     label: "Time",
-    colour: (place) => (place === ROOT ? OTHER : amountColour(most ? Math.min(1, total[place] / most) : 0)),
+    focus: (place) => {
+      const [first, end] = model.within(place);
+      opened = place;
+      most = own[place];
+      for (let at = first + 1; at < end; at += 1) most = Math.max(most, total[at]);
+    },
+    colour: (place) => (place === opened ? OTHER : colour(total[place])),
     words: (place) => timeText(total[place]),
+    own: (place) => colour(own[place]),
+    ownWords: (place) => timeText(own[place]),
+    node: (node) => (node in nodes ? colour(nodes[node]) : null),
     legend: () => scale("time of one run", ["0", timeText(most / 2), timeText(most)]),
   };
 }

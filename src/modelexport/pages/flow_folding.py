@@ -1,8 +1,8 @@
 """A flow with so few boxes that it can be read.
 
 Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
-module itself that merely follow each other become one box; then all of its nodes between the same modules; then modules
-in the middle of a long row.
+module itself that merely follow each other become one box; then those that are connected and about as deep, in as many
+steps as there is room for; then all of its nodes between the same modules; then modules in the middle of a long row.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ MOST_BOXES = 60
 # Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
 _ENDS = 16
 _MOST_ENTERING = 12
+# Into how many steps the depth of a flow is divided, the most that can be drawn being taken.
+_BANDS = (40, 30, 24, 20, 16, 12, 8, 6, 4, 3, 2)
 
 Group = tuple[Box, ...]
 
@@ -47,9 +49,9 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
     """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
     shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
-    steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_stage, _by_row]
+    steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_band, _by_stage, _by_row]
     found = _quotient(shown, plain)
-    for step in steps if own_nodes else steps[1:]:
+    for step in steps if own_nodes else steps[2:]:
         if own_nodes and len(found.groups) <= MOST_BOXES:
             break
         own_nodes = True
@@ -106,6 +108,36 @@ def _by_stage(shown: _Shown) -> Mapping[Box, int]:
         if isinstance(source, Own) and isinstance(target, Own) and stages[source] == stages[target]:
             sets.join(source, target)
     return sets.numbers()
+
+
+def _by_band(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself that are connected, with as many modules before them and in the same band of depth.
+
+    Both grow along every edge, so that boxes made of them never lie on a cycle.
+    """
+    stages, depths = _stages(shown), _depths(shown)
+    own = [pair for pair in shown.edges if isinstance(pair[0], Own) and isinstance(pair[1], Own)]
+    beside = [(source, target) for source, target in own if stages[source] == stages[target]]
+    deepest = max(depths.values(), default=0) + 1
+    numbers: Mapping[Box, int] = {}
+    for bands in _BANDS:
+        sets = _Sets(shown.boxes)
+        for source, target in beside:
+            if depths[source] * bands // deepest == depths[target] * bands // deepest:
+                sets.join(source, target)
+        numbers = sets.numbers()
+        if len(set(numbers.values())) <= MOST_BOXES:
+            break
+    return numbers
+
+
+def _depths(shown: _Shown) -> Mapping[Box, int]:
+    """How many boxes a value has passed before it comes to one. Boxes stand in an order in which edges lead on."""
+    before, _ = shown.neighbours()
+    depths: dict[Box, int] = {}
+    for box in shown.boxes:
+        depths[box] = max((depths[other] + 1 for other in before[box] if other in depths), default=0)
+    return depths
 
 
 def _stages(shown: _Shown) -> Mapping[Box, int]:
