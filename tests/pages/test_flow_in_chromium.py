@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 from playwright.sync_api import expect
+from tests.pages.called_twice import twice
 from tests.pages.reading import Reader, drawn_texts
-from tests.small_file import SmallFile, credited, small_hierarchy
 
 import modelexport as mx
 from modelexport.api.view import make_page
 from modelexport.pages.serving import PageServer
-from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
-
-
-def twice() -> SmallFile:
-    """The small file in which the first block runs twice, instead of the second."""
-    known = small_hierarchy()
-    again = [ModuleCall("layers.0", 1), ModuleCall("layers.0.fc", 1)]
-    sites = [CallSite(again[0], ModuleCall("")), CallSite(again[1], again[0])]
-    hierarchy = Hierarchy.of(known.modules.values(), [*known.calls, *sites])
-    owners = {"r1": replace(credited("layers.0"), owners=(again[0],), ancestor=again[0])}
-    owners["h1"] = replace(credited("layers.0.fc"), owners=(again[1],), ancestor=again[1])
-    return SmallFile(owners=owners, hierarchy=hierarchy)
 
 
 def test_arrows_go_from_box_to_box_and_enter_opens(reader: Reader, shown: Path) -> None:

@@ -202,7 +202,7 @@ class Details {
   _nodes(place, call) {
     const { model } = this;
     if (!model.hasNodes) return [element("p", { class: "muted" }, "Nodes are left out: this model is too large for one page.")];
-    const own = [...this._shownFirst(model.nodesOf[place], call), ...model.sharedOf[place]];
+    const own = [...this._shownFirst(place, call), ...model.sharedOf[place]];
     const inside = model.measures.nodes.total[place] - model.nodesOf[place].length;
     return [
       own.length ? section("Nodes of its own", plainText(own.length), this._nodeTable(own, place)) : null,
@@ -211,9 +211,11 @@ class Details {
   }
 
   /** Nodes of the call that is shown come first. */
-  _shownFirst(nodes, call) {
-    const { nodes: columns, answers } = this.model.data;
-    const shown = (node) => answers.call[columns.answer[node]] === call;
+  _shownFirst(place, call) {
+    const nodes = this.model.nodesOf[place];
+    if (this.model.modules.calls[place] < 2) return nodes;
+    const { nodes: columns, answers, owners } = this.model.data;
+    const shown = (node) => owners[answers.owners[columns.answer[node]]].some(([owner, index]) => owner === place && index === call);
     return [...nodes.filter(shown), ...nodes.filter((node) => !shown(node))];
   }
 
@@ -233,10 +235,12 @@ class Details {
     const line = (row) => {
       const node = nodes[row];
       const answer = model.answer(node);
-      const elsewhere = answer.module !== place || model.modules.calls[place] > 1 ? model.callLabel(answer.module, answer.call) : "";
+      const shared = answer.owners.length > 1;
+      const elsewhere = shared ? model.pathLabel(answer.module) : model.callLabel(answer.around, answer.call);
+      const where = answer.module !== place || (!shared && model.modules.calls[place] > 1) ? elsewhere : "";
       return cells(
-        [link(address(model, answer.module, { node }), model.nodeName(node)), below(elsewhere), below(answer.evidence.join(", ") || answer.reason)],
-        [model.operator(node), below(answer.role), below(answer.owners.length > 1 ? "shared" : "")],
+        [link(address(model, answer.module, { node }), model.nodeName(node)), below(where), below(answer.evidence.join(", ") || answer.reason)],
+        [model.operator(node), below(answer.role), below(shared ? "shared" : "")],
         badge(answer.confidence),
         ...(time ? [node in time ? timeText(time[node]) : "–"] : []),
         ...(verdicts ? [verdicts[node] || "–"] : []),

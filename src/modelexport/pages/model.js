@@ -141,6 +141,7 @@ class Model {
     const row = this.data.nodes.answer[node];
     return {
       module: answers.module[row],
+      around: answers.around[row],
       call: answers.call[row],
       owners: owners[answers.owners[row]],
       confidence: answers.confidence[row],

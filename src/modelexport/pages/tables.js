@@ -1,7 +1,7 @@
 // Tables that start short, and facts in pairs.
 
 const FIRST_ROWS = 60;
-const MORE_ROWS = 500;
+const MORE_ROWS = 200;
 
 /** A table that shows its first rows, and more of them when asked. `rows` are functions that make cells. */
 function table(columns, count, row) {
