@@ -56,7 +56,8 @@ class Flow {
   _remarks(place, flow) {
     const said = [];
     if (flow.module !== place) said.push(`of ${this.model.label(flow.module)}, which calls what is in ${this.model.label(place)}`);
-    if (flow.folded) said.push("too many parts to draw: some share a box");
+    if (flow.folded) said.push("too many parts: some share a box");
+    if (flow.cut.length) said.push(`${counted(flow.cut.length, "long line")} not drawn, but said by boxes`);
     if (flow.hidden) said.push(`${counted(flow.hidden, "node")} of constants and shapes not drawn`);
     return said.join(" · ");
   }

@@ -19,6 +19,7 @@ class FlowDrawing {
     Object.assign(this, { model, flow, node, mode });
     this.places = model.data.layouts[flow.layout];
     this.boxes = flow.boxes.map((box) => this._box(box));
+    this._sayCut();
     const letters = Math.max(...this.boxes.map((box) => Math.max(box.name.length, box.beside.length * 0.86)));
     this.boxWidth = Math.round(Math.min(Math.max(letters, 8), MOST_LETTERS) * LETTER + 20);
     this.width = this._across(Math.max(...this._points().map((point) => point[0]))) + this.boxWidth / 2 + MARGIN;
@@ -29,6 +30,18 @@ class FlowDrawing {
     this.first = this.places.boxes.findIndex((point) => point[1] === Math.min(...this.places.boxes.map(([, row]) => row)));
     const at = marked < 0 ? this.first : marked;
     this.start = { x: this._x(at) * this.scale, y: marked < 0 ? 0 : this._y(at) * this.scale - 120 };
+  }
+
+  /** Lines that are not drawn are said by the boxes at their ends. */
+  _sayCut() {
+    const { boxes, flow } = this;
+    const names = boxes.map((box) => box.name);
+    const far = new Map();
+    for (const [source, target] of flow.cut) {
+      far.set(source, (far.get(source) || 0) + 1);
+      boxes[target].hover.push(`also reads from ${names[source]}`);
+    }
+    for (const [source, count] of far) boxes[source].hover.push(`also leads to ${counted(count, "part")} farther on`);
   }
 
   _points() {
@@ -81,7 +94,7 @@ class FlowDrawing {
 
   /** What a box is, and what it is connected with. */
   words(number) {
-    const names = (end, other) => this.flow.edges.filter((edge) => edge[end] === number).map((edge) => this.boxes[edge[other]].name);
+    const names = (end, other) => [...this.flow.edges, ...this.flow.cut].filter((edge) => edge[end] === number).map((edge) => this.boxes[edge[other]].name);
     const [from, to] = [names(1, 0), names(0, 1)];
     const { name, beside } = this.boxes[number];
     return [`${name} ${beside}`, from.length ? `reads from ${from.join(", ")}` : "", to.length ? `leads to ${to.join(", ")}` : ""].filter(Boolean).join("; ");

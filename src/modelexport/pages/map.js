@@ -3,7 +3,7 @@
 const MAP_LEVELS = 4;
 const MOST_SECTORS = 140;
 // Of a module, so many are drawn; and a share of the whole below this cannot be seen. Strips get thin before tiles do.
-const MAP_LIMITS = { icicle: { siblings: 32, share: 0.01 }, treemap: { siblings: MOST_SECTORS, share: 0.002 } };
+const MAP_LIMITS = { icicle: { siblings: 64, share: 0.01 }, treemap: { siblings: MOST_SECTORS, share: 0.002 } };
 // Pixels that a letter and a line take.
 const MAP_LETTER = 7;
 const MAP_LINE = 16;
