@@ -35,7 +35,10 @@ class Profiled:
 
 @dataclass(frozen=True)
 class CallVerdict:
-    """`sqnr` is in decibels: infinite for equal tensors, 0 for those that hold no numbers, None where nothing was compared."""
+    """One call.
+
+    sqnr  in decibels: infinite for equal tensors, 0 for those that hold no numbers, None where nothing was compared
+    """
 
     status: Status
     sqnr: float | None
