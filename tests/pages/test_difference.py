@@ -61,7 +61,16 @@ def test_what_replaced_nodes_of_several_modules_changed_all_of_them() -> None:
     states, lines, _ = found(ModuleChange(Change.CHANGED, "layers.0", "layers.0", changes=(fused,)))
     assert (states["layers.0"], states["layers.0.fc"], states["layers.1.fc"]) == ("changed", "changed", "same")
     assert lines["layers.0.fc"] == lines["layers.0"]
-    assert len(lines["layers.0"]) == 1
+    assert lines["layers.0"] == ["FusedMatMul → MatMul + Relu: MatMul node_h0, Relu node_r0"]
+
+
+def test_many_operators_are_counted() -> None:
+    before = tuple(NodeRef(str(number), "", f"Op{number % 10}") for number in range(20))
+    _, lines, _ = found(
+        ModuleChange(Change.CHANGED, "emb", "emb", changes=(NodeChange(Change.REPLACED, before, (NODE,)),))
+    )
+    names = " + ".join(f"Op{number} ×2" for number in range(8))
+    assert lines["emb"] == [f"{names} + 2 others → MatMul: MatMul node_h0"]
 
 
 def test_a_module_of_the_other_file_alone_is_told_by_the_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
@@ -14,6 +15,7 @@ from modelexport.record.hierarchy import ModuleCall
 _SAME, _INSIDE = "same", "inside"
 _MOST_LINES = 60
 _MOST_NAMES = 4
+_MOST_OPERATORS = 8
 
 
 def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
@@ -94,7 +96,10 @@ def _nodes(nodes: tuple[NodeRef, ...]) -> str:
 
 
 def _operators(nodes: tuple[NodeRef, ...]) -> str:
-    return " + ".join(node.op_type for node in nodes) or "nothing"
+    counts = Counter(node.op_type for node in nodes)
+    shown = [name if count == 1 else f"{name} ×{count}" for name, count in counts.items()]
+    more = [f"{len(shown) - _MOST_OPERATORS} others"] if len(shown) > _MOST_OPERATORS else []
+    return " + ".join([*shown[:_MOST_OPERATORS], *more]) or "nothing"
 
 
 def _field_line(field: FieldChange) -> str:
