@@ -1,62 +1,72 @@
-"""How long a page takes to open in Chromium, and to answer: transformer layers written down by hand, with their record.
+"""How long a page takes to open in Chromium, and to answer a mouse and a keyboard.
 
-`open` is from the navigation until everything is drawn, the fastest of three. An interaction is from the event until
-the next frame is painted: a search, opening and closing a branch of the tree, opening a module, another size, another
-colour, the other chart. Each is done several times; the median of the slowest kind, and the slowest of all, are shown.
+Files are written down by hand, with their record: transformer layers; a model that holds all of its modules itself;
+one module that does everything itself. `open` is from the navigation until everything is drawn, the fastest of three.
+An interaction is from the event until the frame after it is painted, redrawing included: letters of a search, what it
+finds, the tree with arrows, branches, modules opened in the tree, the map and the dataflow, back, sizes, colours,
+charts, light and dark, more rows of a table. Each is done several times; the median of the slowest kind, and the
+slowest of all, are shown.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 import modelexport as mx
-from bench.relink_time import layers_model
+from bench.page_models import write_flat, write_layers, write_single
 from bench.report import Table
-from modelexport.graph.embed import EmbedOptions, Level, embed
-from modelexport.graph.index import Node, index_model
-from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind
-from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
-from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.record.provenance import Provenance
 
-SIZES = (20_000, 50_000)
 OPEN_LIMIT, ANSWER_LIMIT, SIZE_LIMIT = 5.0, 200.0, 15_000_000
-_NODES_OF_LAYER = 19
-_PARTS = ("query", "key", "value", "output", "up", "down")
-_LINEAR = (TensorInfo("weight", (16, 16), "float32", 1024), TensorInfo("bias", (16,), "float32", 64))
-_COLUMNS = ("nodes", "modules", "written in", "page", "open", "slowest kind (median)", "slowest of all")
+LIMITED = 20_000
+_COLUMNS = ("graph", "nodes", "modules", "written in", "page", "open", "slowest kind (median)", "slowest of all")
 _ROUNDS, _OPENED = 5, 3
 
-# What a reader does, as what happens in the page; each is done with several values.
-_SELECT = (
-    "x => { const field = document.querySelector(x[0]); field.value = x[1]; field.dispatchEvent(new Event(x[2])) }"
-)
-_OPEN = "x => { location.hash = x[0]; return new Promise(done => addEventListener('hashchange', done, {once: true})) }"
-_CLICK = "x => document.querySelector(x[0]).click()"
-_TIMED = """async x => {
-    const began = performance.now();
-    await (%s)(x);
-    await new Promise(done => requestAnimationFrame(() => {
+# Waits for an event that a reader causes, for what the page makes of it, and for the next frame to be painted. What
+# opens something changes the address, and the page follows when it hears of that.
+_ARMED = """([kind, leads]) => { window.took = new Promise(done => addEventListener(kind, async event => {
+    if (leads) await new Promise(heard => addEventListener('hashchange', heard, { once: true }));
+    requestAnimationFrame(() => {
         const channel = new MessageChannel();
-        channel.port1.onmessage = done;
+        channel.port1.onmessage = () => done(performance.now() - event.timeStamp);
         channel.port2.postMessage(0);
-    }));
-    return performance.now() - began;
-}"""
+    });
+}, { capture: true, once: true })) }"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A graph that is measured."""
+
+    name: str
+    nodes: int
+    write: Callable[[int, Path], Provenance]
+
+
+SHAPES = (
+    Shape("layers", LIMITED, write_layers),
+    Shape("modules side by side", LIMITED, write_flat),
+    Shape("one module", LIMITED, write_single),
+    Shape("layers", 50_000, write_layers),
+)
 
 
 @dataclass(frozen=True)
 class Speed:
     """Seconds to write and to open, bytes, and milliseconds by kind of interaction."""
 
+    name: str
     nodes: int
     modules: int
     write: float
@@ -77,13 +87,13 @@ class Speed:
 
 def measure() -> Table:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        found = [_speed(size, Path(folder), browser) for size in SIZES]
+        found = [_speed(shape, Path(folder), browser) for shape in SHAPES]
     text = (
-        f"{(__doc__ or '').strip()}\n\nThe limits are for {SIZES[0]:,} nodes: {OPEN_LIMIT:.0f} s to open, "
+        f"{(__doc__ or '').strip()}\n\nThe limits are for {LIMITED:,} nodes: {OPEN_LIMIT:.0f} s to open, "
         f"{ANSWER_LIMIT:.0f} ms for an interaction, {SIZE_LIMIT // 1_000_000} MB."
     )
-    notes = tuple(_kinds(one) for one in found)
-    return Table("Speed of the page", text, _COLUMNS, tuple(map(_row, found)), found[0].holds, notes)
+    holds = all(one.holds for one, shape in zip(found, SHAPES, strict=True) if shape.nodes == LIMITED)
+    return Table("Speed of the page", text, _COLUMNS, tuple(map(_row, found)), holds, tuple(map(_kinds, found)))
 
 
 @contextmanager
@@ -98,6 +108,7 @@ def _row(found: Speed) -> tuple[str, ...]:
     kind, median = found.slowest
     worst = max(max(times) for times in found.answers.values())
     return (
+        found.name,
         f"{found.nodes:,}",
         f"{found.modules:,}",
         f"{found.write:.1f} s",
@@ -110,21 +121,21 @@ def _row(found: Speed) -> tuple[str, ...]:
 
 def _kinds(found: Speed) -> str:
     medians = (f"{kind} {statistics.median(times):.0f}" for kind, times in found.answers.items())
-    return f"{found.nodes:,} nodes, medians in milliseconds: {', '.join(medians)}"
+    return f"{found.name}, {found.nodes:,} nodes, medians in milliseconds: {', '.join(medians)}"
 
 
-def _speed(size: int, folder: Path, browser: Browser) -> Speed:
-    path = folder / f"{size}.onnx"
-    record = deep_model(size, path)
+def _speed(shape: Shape, folder: Path, browser: Browser) -> Speed:
+    path = folder / f"{shape.write.__name__}{shape.nodes}.onnx"
+    record = shape.write(shape.nodes, path)
     began = time.perf_counter()
     result = mx.view(path)
     wrote = time.perf_counter() - began
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
     opened = min(_opened_afresh(browser, result.path) for _ in range(_OPENED))
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
     page_opened(page, result.path)
-    answers = {kind: [_timed(page, script, values) for values in given] for kind, script, given in _interactions(size)}
+    answers = Reader(page).answers()
     page.close()
-    return Speed(len(record.nodes), len(record.hierarchy.modules), wrote, result.size, opened, answers)
+    return Speed(shape.name, len(record.nodes), len(record.hierarchy.modules), wrote, result.size, opened, answers)
 
 
 def _opened_afresh(browser: Browser, path: Path) -> float:
@@ -142,67 +153,94 @@ def page_opened(page: Page, path: Path, address: str = "") -> float:
     return time.perf_counter() - began
 
 
-def _timed(page: Page, script: str, values: list[str]) -> float:
-    return float(page.evaluate(_TIMED % script, values))
+class Reader:
+    """Uses a page as people do, with a clock."""
 
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._times: dict[str, list[float]] = {}
 
-def _interactions(size: int) -> Iterator[tuple[str, str, list[list[str]]]]:
-    """Modules of the whole depth and width: all layers, one of them, and the smallest part."""
-    last = size // _NODES_OF_LAYER
-    yield (
-        "search",
-        _SELECT,
-        [["#search", word, "input"] for word in ("query", "layers.77", "softmax", "matmul key", "q")],
-    )
-    yield "search cleared", _SELECT, [["#search", "", "input"]] * _ROUNDS
-    yield "expand", _CLICK, [["#row-1 .twist"]] * _ROUNDS
-    paths = ("layers", f"layers.{last // 2}", f"layers.{last}.query", "", "layers")
-    yield "open a module", _OPEN, [[f"#/{path}"] for path in paths]
-    yield "size", _SELECT, [["#size", name, "change"] for name in ("parameters", "flops", "bytes", "nodes", "flops")]
-    yield "colour", _SELECT, [["#colour", name, "change"] for name in ("confidence", "class", "confidence", "class")]
-    yield "chart", _CLICK, [[f"[data-chart={name}]"] for name in ("treemap", "icicle", "treemap", "icicle")]
+    def answers(self) -> Mapping[str, list[float]]:
+        """Milliseconds by kind of interaction; a kind that a page has nothing for is missing."""
+        self._tree()
+        self._search()
+        self._charts()
+        self._choices()
+        self._rows()
+        return self._times
 
+    def _timed(self, name: str, action: Callable[[], object], kind: str, *, leads: bool = False) -> None:
+        self._page.evaluate(_ARMED, [kind, leads])
+        action()
+        self._times.setdefault(name, []).append(float(self._page.evaluate("window.took")))
 
-def deep_model(size: int, path: Path) -> Provenance:
-    """Write a tagged file of so many nodes, or a few more."""
-    layers = -(-size // _NODES_OF_LAYER)
-    model = layers_model(layers)
-    graph = index_model(model)
-    owners = {number: _calls(number) for number in range(layers)}
-    record = Provenance(
-        hierarchy=_hierarchy(layers),
-        nodes={node.key: NodeEntry(node.key, node.name, node.op_type, _owned(node, owners)) for node in graph.nodes},
-        initializers={name: _exact(ModuleCall(name.rpartition(".")[0])) for name in graph.initializers},
-        origin=Origin("by hand", "by hand", graph.fingerprint),
-    )
-    embed(model, record, EmbedOptions(level=Level.LEAN), None)
-    path.write_bytes(model.SerializeToString())
-    return record
+    def _pressed(self, name: str, key: str, *, leads: bool = False, kind: str = "keydown") -> None:
+        self._timed(name, lambda: self._page.keyboard.press(key), kind, leads=leads)
 
+    def _home(self) -> None:
+        self._page.evaluate("location.hash = '#/'")
+        self._page.wait_for_timeout(100)
 
-def _calls(number: int) -> dict[str, ModuleCall]:
-    return {part: ModuleCall(f"layers.{number}.{part}") for part in _PARTS}
+    def _tree(self) -> None:
+        rows = self._page.locator("#tree .row")
+        if rows.count() < 2:
+            return
+        for _ in range(_ROUNDS):
+            self._page.locator("#tree").focus()
+            self._pressed("arrow in the tree", "ArrowDown")
+            self._timed("module of the tree", rows.nth(1).locator(".name").click, "click", leads=True)
+            self._pressed("module around", "u", leads=True)
+            self._timed("back", lambda: self._page.evaluate("history.back()"), "popstate", leads=True)
+            if rows.nth(1).locator(".twist:not(.leaf)").count():
+                self._timed("branch", rows.nth(1).locator(".twist").click, "click")
+            self._home()
 
+    def _search(self) -> None:
+        for words in ("query", "part77 relu", "softmax", "v1999", "add"):
+            self._page.keyboard.press("/")
+            for letter in words:
+                self._pressed("letter of a search", letter, kind="input")
+            if self._page.locator("#results [role=option]").count():
+                self._pressed("what was found", "Enter", leads=True)
+            else:
+                self._page.keyboard.press("Escape")
+        self._home()
 
-def _owned(node: Node, owners: Mapping[int, Mapping[str, ModuleCall]]) -> Attribution:
-    """By the name that the node was given: `12/query/MatMul`, `12/Softmax`."""
-    number, part, *_ = node.key.split("/")
-    return _exact(owners[int(number)].get(part, ModuleCall(f"layers.{number}")))
+    def _charts(self) -> None:
+        """What leads somewhere: other boxes stand for what is too much to draw, and stay where they are."""
+        for name, boxes in (
+            ("module of the map", self._page.locator("#map .slice", has_text=re.compile("^layers$"))),
+            (
+                "part of the dataflow",
+                self._page.locator("#flow .textpoint text", has_text=re.compile("^(layers.0|part0|Tanh)")),
+            ),
+        ):
+            for _ in range(_ROUNDS):
+                self._home()
+                if boxes.count():
+                    self._clicked(name, boxes.first)
 
+    def _clicked(self, name: str, box: Locator) -> None:
+        box.scroll_into_view_if_needed()
+        frame = box.bounding_box()
+        assert frame is not None
+        x, y = frame["x"] + frame["width"] / 2, frame["y"] + frame["height"] / 2
+        self._page.mouse.move(x, y)
+        self._page.wait_for_timeout(100)  # plotly looks what is below the mouse when it rests
+        self._timed(name, lambda: self._page.mouse.click(x, y), "mouseup", leads=True)
 
-def _exact(call: ModuleCall) -> Attribution:
-    return Attribution((call,), call, Confidence.EXACT, (Evidence(EvidenceKind.SCOPE, "by hand"),))
+    def _choices(self) -> None:
+        for name, values in (("size", ("parameters", "flops", "bytes", "nodes")), ("colour", ("confidence", "class"))):
+            for value in values * 2:
+                self._timed(name, partial(self._page.locator(f"#{name}").select_option, value), "change")
+        for chart in ("treemap", "icicle") * 2:
+            self._timed("chart", self._page.locator(f"[data-chart={chart}]").click, "click")
+        self._page.locator("#tree").focus()
+        for _ in range(_ROUNDS):
+            self._pressed("light or dark", "t")
 
-
-def _hierarchy(layers: int) -> Hierarchy:
-    root = ModuleCall("")
-    modules = [Module("", "Layers", "bench"), Module("layers", "ModuleList", "torch.nn", container=True)]
-    calls = [CallSite(root, None)]
-    for number in range(layers):
-        layer = ModuleCall(f"layers.{number}")
-        modules.append(Module(layer.path, "Layer", "bench"))
-        calls.append(CallSite(layer, root))
-        for call in _calls(number).values():
-            modules.append(Module(call.path, "Linear", "torch.nn", _LINEAR))
-            calls.append(CallSite(call, layer))
-    return Hierarchy.of(modules, calls)
+    def _rows(self) -> None:
+        more = self._page.locator("#details .more:visible")
+        for _ in range(_ROUNDS):
+            if more.count():
+                self._timed("more rows", more.first.click, "click")

@@ -90,6 +90,14 @@ def test_a_page_of_a_file_itself_as_python(small_path: Path, tmp_path: Path) -> 
         mx.view(small_path, at={"batch": 2})
 
 
+def test_of_several_overlays_of_a_kind_the_last_is_shown(small_path: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("first.json", "last.json")]
+    for path in paths:
+        path.write_text(profile_text(path.stem + ".onnx"))
+    notes = mx.view(small_path, overlays=paths).page.notes
+    assert notes == ("Several overlays of one kind were given: the last one is shown.", "Time is that of last.onnx.")
+
+
 def test_a_difference_is_shown(small: SmallFile, small_path: Path, tmp_path: Path) -> None:
     other = SmallFile().write(tmp_path / "other.onnx")
     model = onnx.load(other)

@@ -28,7 +28,8 @@ NODE = NodeRef("h0", "node_h0", "MatMul")
 
 def found(*modules: ModuleChange) -> tuple[dict[str, str], dict[str, list[str]], str]:
     tree, texts = ModuleTree.of(small_hierarchy()), Texts([""])
-    columns = difference_columns(Diff(*SIDES, modules=modules), tree, texts)
+    charged = {"h0": tree.by_path["layers.0.fc"], "r0": tree.by_path["layers.0"]}
+    columns = difference_columns(Diff(*SIDES, modules=modules), tree, texts, charged)
     paths = [place.module.path for place in tree.places]
     states = {path: columns["state"][place] for place, path in enumerate(paths)}
     lines = {paths[place]: [texts.values[text] for text in row] for place, row in columns["lines"].items()}
@@ -52,6 +53,24 @@ def test_a_module_that_changed_marks_those_around_it() -> None:
         ]
     }
     assert against == "v1.onnx"
+
+
+def test_what_replaced_nodes_of_several_modules_changed_all_of_them() -> None:
+    after = NodeRef("r0", "node_r0", "Relu")
+    fused = NodeChange(Change.REPLACED, (NodeRef("f", "fused", "FusedMatMul"),), (NODE, after))
+    states, lines, _ = found(ModuleChange(Change.CHANGED, "layers.0", "layers.0", changes=(fused,)))
+    assert (states["layers.0"], states["layers.0.fc"], states["layers.1.fc"]) == ("changed", "changed", "same")
+    assert lines["layers.0.fc"] == lines["layers.0"]
+    assert lines["layers.0"] == ["FusedMatMul → MatMul + Relu: MatMul node_h0, Relu node_r0"]
+
+
+def test_many_operators_are_counted() -> None:
+    before = tuple(NodeRef(str(number), "", f"Op{number % 10}") for number in range(20))
+    _, lines, _ = found(
+        ModuleChange(Change.CHANGED, "emb", "emb", changes=(NodeChange(Change.REPLACED, before, (NODE,)),))
+    )
+    names = " + ".join(f"Op{number} ×2" for number in range(8))
+    assert lines["emb"] == [f"{names} + 2 others → MatMul: MatMul node_h0"]
 
 
 def test_a_module_of_the_other_file_alone_is_told_by_the_model() -> None:

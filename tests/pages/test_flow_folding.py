@@ -79,10 +79,52 @@ def test_many_nodes_between_modules_become_one_box_for_each_gap() -> None:
     assert [len(group) for group in drawing.groups] == [1, 40, 1, 40, 1, 40, 1, 40, 1, 1]
 
 
+def test_many_nodes_of_a_module_alone_are_drawn_in_steps() -> None:
+    own = [Own(str(number)) for number in range(600)]
+    skips = [(own[number], own[number + 7]) for number in range(0, 590, 5)]
+    drawing = draw_flow(flow_of(*own, edges=[*itertools.pairwise(own), *skips]), set())
+    assert 20 <= len(drawing.groups) <= MOST_BOXES
+    assert max(map(len, drawing.groups)) <= 40
+    assert all(edge.source < edge.target for edge in drawing.edges)  # one after the other, and no way back
+
+
 def test_without_nodes_those_of_the_module_itself_share_boxes() -> None:
     drawing = draw_flow(chain(Own("a"), Own("b"), *layers(2), Own("c")), set(), own_nodes=False)
     assert (Own("a"), Own("b")) in drawing.groups
     assert len(drawing.groups) == 6
+
+
+def test_lines_of_what_everything_reads_are_drawn_to_what_is_near() -> None:
+    mask, row = Own("mask"), layers(20)
+    ends: list[tuple[Box, Box]] = [(Entering("x"), row[0]), (Entering("m"), mask), (row[-1], Leaving("y"))]
+    edges = [*ends, *itertools.pairwise(row), *((mask, layer) for layer in row)]
+    drawing = draw_flow(flow_of(mask, *row, edges=edges), set())
+    known = {box: number for number, (box,) in enumerate(drawing.groups)}
+    drawn_to = [edge.target for edge in drawing.edges if edge.source == known[mask]]
+    assert drawn_to == [known[layer] for layer in row[:3]]
+    assert [(edge.source, edge.target) for edge in drawing.cut] == [(known[mask], known[layer]) for layer in row[3:]]
+    assert {(known[one], known[other]) for one, other in itertools.pairwise(row)} <= {
+        (edge.source, edge.target) for edge in drawing.edges
+    }
+
+
+def test_what_is_near_follows_from_what_is_read_and_not_from_the_file() -> None:
+    """Constants of a layer may stand before all others."""
+    mask, row = Own("mask"), layers(20)
+    edges = [(Entering("m"), mask), *itertools.pairwise(row), *((mask, layer) for layer in row)]
+    drawing = draw_flow(flow_of(*reversed(row), mask, edges=edges), set())
+    known = {box: number for number, (box,) in enumerate(drawing.groups)}
+    assert {edge.target for edge in drawing.edges if edge.source == known[mask]} == {known[box] for box in row[:3]}
+    long = draw_flow(chain(*layers(200)), set())
+    turned = CallFlow(dict.fromkeys(reversed(layers(200))), chain(*layers(200)).edges)
+    assert {frozenset(group) for group in draw_flow(turned, set()).groups} == {frozenset(one) for one in long.groups}
+
+
+def test_the_only_line_to_a_box_is_always_drawn() -> None:
+    row = layers(20)
+    drawing = draw_flow(flow_of(*row, edges=[(Entering("x"), layer) for layer in row]), set())
+    assert len(drawing.edges) == 20
+    assert not drawing.cut
 
 
 BOXES = st.integers(0, 1).flatmap(
@@ -98,6 +140,8 @@ def test_no_flow_is_too_large_and_none_loses_a_box(pairs: list[tuple[Box, Box]])
     assert len(drawing.groups) <= MOST_BOXES
     assert drawn(drawing) == set(flow.boxes)
     assert all(edge.source != edge.target for edge in drawing.edges)
+    reached = {edge.target for edge in (*drawing.edges, *drawing.cut)}
+    assert reached == {edge.target for edge in drawing.edges}
 
 
 EDGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda pair: pair[0] != pair[1]), max_size=30)

@@ -3,86 +3,20 @@ nothing that a model calls itself."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Page, expect
 from tests.pages.hostile import NAMES, write_hostile
-from tests.pages.overlaid import profile_text, verification_text
+from tests.pages.reading import NARROW, Reader, drawn_texts
 from tests.small_file import SmallFile
 
 import modelexport as mx
 
-CHROMIUM = shutil.which("chromium")
-WIDE, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=390, height=844)
-
-# Where everything is checked there has to be a browser; elsewhere one can do without.
-if CHROMIUM is None and os.environ.get("CI") != "true":
-    pytest.skip("chromium is not installed", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None, "chromium is not installed"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Reader:
-    """A page that is opened, with all that it complains of and asks for."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", self._asked)
-
-    def _asked(self, request: Request) -> None:
-        self.requests.append(request.url)
-
-    def open(self, path: Path, address: str = "") -> Page:
-        self.page.goto(path.as_uri() + address)
-        self.page.wait_for_selector("body[data-ready]")
-        return self.page
-
-
-@pytest.fixture
-def reader(browser: Browser) -> Iterator[Reader]:
-    page = browser.new_page(viewport=WIDE)
-    page.set_default_timeout(60_000)
-    found = Reader(page)
-    yield found
-    page.close()
-    assert found.complaints == []
-    assert [url for url in found.requests if not url.startswith(("file:", "data:", "http://127.0.0.1"))] == []
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small file, with times and errors laid over it."""
-    folder = tmp_path_factory.mktemp("shown")
-    path = SmallFile().write(folder / "small.onnx")
-    overlays = []
-    for name, text in (("profile", profile_text()), ("verify", verification_text())):
-        overlays.append(folder / f"{name}.json")
-        overlays[-1].write_text(text)
-    return mx.view(path, overlays=overlays).path
-
 
 def row(page: Page, name: str) -> str:
     return page.locator(f"#tree .row[title^='{name} ·']").get_attribute("id") or ""
-
-
-def drawn_texts(page: Page, where: str) -> list[str]:
-    return [text.strip() for text in page.locator(f"{where} svg text").all_text_contents() if text.strip()]
 
 
 def test_it_opens_with_modules_a_map_a_flow_and_details(reader: Reader, shown: Path) -> None:
@@ -180,24 +114,6 @@ def test_boxes_of_the_map_and_the_flow_lead_to_modules(reader: Reader, shown: Pa
     expect(page.locator("#details header h2")).to_have_text("layers.1")
 
 
-def test_overlays_colour_and_are_listed(reader: Reader, shown: Path) -> None:
-    page = reader.open(shown, "#/layers.0.fc")
-    assert page.locator("#colour").input_value() == "error"  # what was found wrong comes first
-    expect(page.locator("#details")).to_contain_text("diverges")
-    expect(page.locator("#details")).to_contain_text("12 dB")
-    expect(page.locator("#details .tile", has_text="Time")).to_contain_text("8 µs")
-    expect(page.locator("#details td", has_text="proved")).to_have_count(1)
-    page.goto(shown.as_uri() + "#/")
-    colours = {}
-    for name in ("error", "time", "confidence", "class"):
-        page.locator("#colour").select_option(name)
-        slices = page.locator("#map .slice path.surface")
-        colours[name] = tuple(slices.nth(place).evaluate("one => one.style.fill") for place in range(slices.count()))
-    assert len(set(colours.values())) == 4
-    page.locator("#size").select_option("time")
-    expect(page.locator("#map .slice").first).to_be_visible()
-
-
 def test_light_and_dark_follow_the_system_until_somebody_chooses(reader: Reader, shown: Path) -> None:
     page = reader.open(shown)
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -241,7 +157,7 @@ def test_names_are_never_markup(reader: Reader, tmp_path: Path) -> None:
         node = page.locator("#details table a[href*='node=']").first
         node.click()
         expect(page.locator("#details .node")).to_be_visible()
-        page.locator("#map .slice").first.hover()
+        page.locator("#map .slice").first.hover(position={"x": 8, "y": 8})  # the rest of it may lie below others
         page.locator("#flow").hover()
     assert page.evaluate("window.hacked") is None
     assert page.locator("main img, main script, main iframe, svg a, svg image").count() == 0

@@ -37,6 +37,17 @@ def test_a_verification_is_read_back(tmp_path: Path) -> None:
     assert found.nodes == {"h0": Verdict.PROVED}
 
 
+def test_outputs_that_are_no_numbers_are_noise_and_not_left_out(tmp_path: Path) -> None:
+    """`verify` writes null for what JSON has no number for."""
+    document = json.loads(verification_text())
+    wrong = next(item for item in document["calls"] if item["status"] == "diverges")
+    wrong["outputs"] |= {"sqnr": None, "max_abs": None}
+    found = read_overlay(written(tmp_path, json.dumps(document)), small_hierarchy())
+    assert isinstance(found, Verified)
+    fc = found.calls[ModuleCall("layers.0.fc")]
+    assert (fc.sqnr, fc.max_abs) == (0.0, None)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -48,6 +59,10 @@ def test_a_verification_is_read_back(tmp_path: Path) -> None:
         (json.dumps(json.loads(profile_text()) | {"modules": [{"path": 3}]}), "cannot be read"),
         (profile_text().replace('"self_us": 8.0', '"self_us": -8.0'), "cannot be read"),
         (verification_text().replace('"diverges"', '"splendid"'), "cannot be read"),
+        (verification_text().replace('"max_abs": 0.5', '"max_abs": NaN'), "nan stands where a number should"),
+        (verification_text().replace('"max_abs": 0.5', '"max_abs": Infinity'), "inf stands where a number should"),
+        (profile_text().replace('"self_us": 8.0', f'"self_us": 1{"0" * 400}'), "cannot be read: OverflowError"),
+        (json.dumps(json.loads(profile_text()) | {"runs": float("inf")}), "cannot be read: OverflowError"),
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, said: str, tmp_path: Path) -> None:

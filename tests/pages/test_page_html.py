@@ -8,9 +8,11 @@ import hashlib
 import json
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.pages.called_twice import twice
 from tests.pages.overlaid import OWN_TIMES
 from tests.small_file import SmallFile, credited
 
@@ -22,6 +24,7 @@ from modelexport.pages.data import Subject, page_data
 from modelexport.pages.html import page_html
 from modelexport.pages.node_columns import Content
 from modelexport.record.evidence import unattributed
+from modelexport.record.hierarchy import ModuleCall
 
 
 def data_of(small: SmallFile, *, nodes: bool = True) -> dict[str, Any]:
@@ -82,6 +85,18 @@ def test_what_several_modules_share_is_charged_to_the_one_around_them(small: Sma
     assert len(data["owners"][data["answers"]["owners"][answer]]) == 2
 
 
+def test_what_calls_of_one_module_share_is_charged_to_that_module() -> None:
+    """As in a profile: no call is around them but the model's, and yet it is inside of the module."""
+    once = twice()
+    calls = tuple(ModuleCall("layers.0.fc", number) for number in range(2))
+    shared = replace(credited("layers.0.fc"), owners=calls, ancestor=ModuleCall(""))
+    data = data_of(once.but(h0=shared))
+    names = [data["texts"][name] for name in data["modules"]["name"]]
+    answer = data["nodes"]["answer"][list(once.provenance().nodes).index("h0")]
+    assert names[data["answers"]["module"][answer]] == "fc"
+    assert data["answers"]["around"][answer] == 0  # the model draws it
+
+
 def test_what_is_in_no_module_has_a_place_of_its_own(small: SmallFile) -> None:
     data = data_of(small.but(r0=unattributed("nobody knows")))
     count = len(data["modules"]["parent"])
@@ -100,3 +115,8 @@ def test_missing_plotly_is_said(small: SmallFile, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ExtraMissing, match=r"modelexport\[view\]"):
         page_html("t", data_of(small))
+
+
+def test_the_name_of_a_file_need_not_be_text(small: SmallFile) -> None:
+    page = page_html("caf\udce9.onnx", data_of(small))
+    assert "<title>caf\\udce9.onnx</title>" in page.encode().decode()

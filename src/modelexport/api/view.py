@@ -187,7 +187,10 @@ def _notes(opened: Opened) -> Iterator[str]:
 
 
 def _overlay_notes(path: Path, overlays: Sequence[Overlay]) -> Iterator[str]:
-    for overlay in overlays:
+    last = {type(overlay): overlay for overlay in overlays}
+    if len(last) < len(overlays):
+        yield "Several overlays of one kind were given: the last one is shown."
+    for overlay in last.values():
         what = "Time" if isinstance(overlay, Profiled) else "Error"
         if Path(overlay.file).name != path.name:
             yield f"{what} is that of {Path(overlay.file).name}."

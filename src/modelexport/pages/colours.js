@@ -2,12 +2,17 @@
 // Paul Tol's light scheme, amounts go from the colour of the sheet to a dark or bright orange.
 
 const KINDS = ["#77aadd", "#ee8866", "#eedd88", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00"];
-const OTHER = "#c9ced6";
+const OTHERS = { light: "#c9ced6", dark: "#4b5665" };
 const LIGHT_STEPS = ["#fffbe8", "#feebb0", "#fed675", "#fdb13f", "#f28a1c", "#d9620a", "#ad4304", "#7d2c05"];
 const DARK_STEPS = ["#26303b", "#463a2f", "#6e4a24", "#99591b", "#c56d14", "#ea8a22", "#ffb052", "#ffdd9e"];
-const STATES = { same: OTHER, inside: "#eedd88", changed: "#ee8866", added: "#44bb99" };
+const STATES = { inside: "#eedd88", changed: "#ee8866", added: "#44bb99" };
 const STATE_WORDS = { inside: "change inside" };
 
+/** Of everything that has no colour of its own. */
+const otherColour = () => (isDark() ? OTHERS.dark : OTHERS.light);
+
+/** Modes by key. Some have a colour for what is in none of the modules inside of a module (`own`), and for single nodes
+ * (`node`, null where it is not known); and some depend on the module that is opened (`focus`). */
 function colourModes(model) {
   const modes = [classMode(model), confidenceMode(model)];
   if (model.data.profile) modes.push(timeMode(model));
@@ -28,36 +33,53 @@ function classMode(model) {
   return {
     key: "class",
     label: "Class",
-    colour: (place) => colours.get(model.className(place)) || OTHER,
+    colour: (place) => colours.get(model.className(place)) || otherColour(),
     words: (place) => model.className(place),
-    legend: () => swatches([...colours, ...(rest > 0 ? [[counted(rest, "other class").replace("classs", "classes"), OTHER]] : [])]),
+    legend: () => swatches([...colours, ...(rest > 0 ? [[counted(rest, "other class").replace("classs", "classes"), otherColour()]] : [])]),
   };
 }
 
 function confidenceMode(model) {
-  const weak = (place) => {
-    const levels = model.confidences(place);
+  const share = (levels) => {
     const all = levels.reduce((sum, level) => sum + level, 0);
     return all ? (levels[0] + levels[1] + levels[2]) / all : null;
   };
+  const words = (weak) => (weak === null ? "no nodes" : `${shareText(1 - weak)} exact or strong`);
+  const weak = (place) => share(model.confidences(place));
+  const ownWeak = (place) => share(model.modules.confidence.map((level) => level[place]));
   return {
     key: "confidence",
     label: "Confidence",
     colour: (place) => amountColour(weak(place)),
-    words: (place) => (weak(place) === null ? "no nodes" : `${shareText(1 - weak(place))} exact or strong`),
+    words: (place) => words(weak(place)),
+    own: (place) => amountColour(ownWeak(place)),
+    ownWords: (place) => words(ownWeak(place)),
+    node: (node) => amountColour(model.answer(node).confidence < CONFIDENCES.indexOf("strong") ? 1 : 0),
     legend: () => scale("nodes that are less than strong", ["0 %", "50 %", "100 %"]),
   };
 }
 
+/** The slowest part of the opened module has the strongest colour: of the whole, what is deep inside is always little. */
 function timeMode(model) {
-  const { total } = model.measures.time;
+  const { total, own } = model.measures.time;
+  const { nodes } = model.data.profile;
+  let opened = ROOT;
   let most = 0;
-  for (let place = 1; place < model.count; place += 1) most = Math.max(most, total[place]);
+  const colour = (time) => amountColour(most ? Math.min(1, time / most) : 0);
   return {
     key: "time",
     label: "Time",
-    colour: (place) => (place === ROOT ? OTHER : amountColour(most ? Math.min(1, total[place] / most) : 0)),
+    focus: (place) => {
+      const [first, end] = model.within(place);
+      opened = place;
+      most = own[place];
+      for (let at = first + 1; at < end; at += 1) most = Math.max(most, total[at]);
+    },
+    colour: (place) => (place === opened ? otherColour() : colour(total[place])),
     words: (place) => timeText(total[place]),
+    own: (place) => colour(own[place]),
+    ownWords: (place) => timeText(own[place]),
+    node: (node) => (node in nodes ? colour(nodes[node]) : null),
     legend: () => scale("time of one run", ["0", timeText(most / 2), timeText(most)]),
   };
 }
@@ -72,10 +94,10 @@ function errorMode(model) {
   return {
     key: "error",
     label: "Error",
-    colour: (place) => (worst.has(place) ? amountColour(share(worst.get(place))) : OTHER),
+    colour: (place) => (worst.has(place) ? amountColour(share(worst.get(place))) : otherColour()),
     words: (place) => (worst.has(place) ? `${worst.get(place).status}, ${sqnrText(worst.get(place))}` : "not compared"),
     legend: () =>
-      scale("signal to noise of what it returns", [`≥ ${GOOD_SQNR} dB`, "55 dB", `≤ ${BAD_SQNR} dB`], [["not compared", OTHER]]),
+      scale("signal to noise of what it returns", [`≥ ${GOOD_SQNR} dB`, "55 dB", `≤ ${BAD_SQNR} dB`], [["not compared", otherColour()]]),
   };
 }
 
@@ -98,14 +120,14 @@ function differenceMode(model) {
   return {
     key: "difference",
     label: "Difference",
-    colour: (place) => STATES[state[place]] || OTHER,
+    colour: (place) => STATES[state[place]] || otherColour(),
     words: (place) => STATE_WORDS[state[place]] || state[place],
-    legend: () => swatches(Object.entries(STATES).map(([name, colour]) => [STATE_WORDS[name] || name, colour])),
+    legend: () => swatches(Object.entries({ same: otherColour(), ...STATES }).map(([name, colour]) => [STATE_WORDS[name] || name, colour])),
   };
 }
 
 function amountColour(share) {
-  if (share === null) return OTHER;
+  if (share === null) return otherColour();
   const steps = isDark() ? DARK_STEPS : LIGHT_STEPS;
   const at = share * (steps.length - 1);
   const low = Math.floor(at);

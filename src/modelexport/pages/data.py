@@ -83,4 +83,6 @@ def _overlaid(subject: Subject, nodes: Mapping[str, int], texts: Texts) -> Itera
             case Verified():
                 yield "verification", verification_columns(overlay, tree, nodes, texts)
     if subject.diff is not None:
-        yield "difference", difference_columns(subject.diff, tree, texts)
+        entries = subject.content.provenance.nodes
+        charged = {key: tree.place_of(entry.attribution) for key, entry in entries.items()}
+        yield "difference", difference_columns(subject.diff, tree, texts, charged)

@@ -24,7 +24,7 @@ class Details {
       this._roles(place),
       this._children(place),
       this._tensors(place),
-      this._nodes(place),
+      ...this._nodes(place, call),
       place === ROOT ? this._file() : null,
     ];
   }
@@ -39,10 +39,11 @@ class Details {
       "header",
       {},
       element("p", { class: "kicker" }, model.className(place), modules.container[place] ? " · container" : ""),
-      element("h2", {}, model.pathLabel(place)),
+      named(model.pathLabel(place), place === ROOT ? "" : "path"),
       facts([
-        ["tag", model.text(modules.tag[place]) ? code(printable(model.text(modules.tag[place]))) : ""],
+        ["tag", model.text(modules.tag[place]) ? [code(printable(model.text(modules.tag[place]))), copier(printable(model.text(modules.tag[place])), "tag")] : ""],
         ["package", code(printable(model.text(modules.package[place])))],
+        ["calls", modules.container[place] && !modules.calls[place] ? "" : plainText(modules.calls[place])],
         ["also as", aliases],
         ["owns nothing", absent],
       ]),
@@ -198,29 +199,54 @@ class Details {
     return section("Parameters and tensors", plainText(count), table(["name", "shape", "type"], count, line), count <= 12);
   }
 
-  _nodes(place) {
+  _nodes(place, call) {
     const { model } = this;
-    if (!model.hasNodes) return element("p", { class: "muted" }, "Nodes are left out: this model is too large for one page.");
-    const nodes = [...model.nodesOf[place], ...model.sharedOf[place]];
-    if (!nodes.length) return null;
-    const own = model.nodesOf[place].length;
+    if (!model.hasNodes) return [element("p", { class: "muted" }, "Nodes are left out: this model is too large for one page.")];
+    const own = [...this._shownFirst(place, call), ...model.sharedOf[place]];
+    const inside = model.measures.nodes.total[place] - model.nodesOf[place].length;
+    return [
+      own.length ? section("Nodes of its own", plainText(own.length), this._nodeTable(own, place)) : null,
+      inside > 0 ? section("Nodes of modules inside", plainText(inside), () => this._nodeTable(this._nodesInside(place), place), false) : null,
+    ];
+  }
+
+  /** Nodes of the call that is shown come first. */
+  _shownFirst(place, call) {
+    const nodes = this.model.nodesOf[place];
+    if (this.model.modules.calls[place] < 2) return nodes;
+    const { nodes: columns, answers, owners } = this.model.data;
+    const shown = (node) => owners[answers.owners[columns.answer[node]]].some(([owner, index]) => owner === place && index === call);
+    return [...nodes.filter(shown), ...nodes.filter((node) => !shown(node))];
+  }
+
+  _nodesInside(place) {
+    const [first, end] = this.model.within(place);
+    const inside = this.model.nodesOf.slice(first + 1, end);
+    if (place === ROOT && this.model.hasNobody) inside.push(this.model.nodesOf[this.model.nobody]);
+    return inside.flat().sort((one, other) => one - other); // as they stand in the file
+  }
+
+  /** Below the name of a node, how it is known; and where it belongs, unless that is `place` and there is one call of it. */
+  _nodeTable(nodes, place) {
+    const { model } = this;
     const time = model.data.profile?.nodes;
     const verdicts = model.data.verification?.nodes;
-    const columns = ["node", "operator", "role", "confidence", "evidence", ...(time ? ["time"] : []), ...(verdicts ? ["proof"] : [])];
+    const columns = ["node", "operator", "confidence", ...(time ? ["time"] : []), ...(verdicts ? ["proof"] : [])];
     const line = (row) => {
       const node = nodes[row];
       const answer = model.answer(node);
+      const shared = answer.owners.length > 1;
+      const elsewhere = shared ? model.pathLabel(answer.module) : model.callLabel(answer.around, answer.call);
+      const where = answer.module !== place || (!shared && model.modules.calls[place] > 1) ? elsewhere : "";
       return cells(
-        link(address(model, answer.module, { node }), model.nodeName(node)),
-        model.operator(node) + (row >= own ? " · shared" : ""),
-        answer.role,
+        [link(address(model, answer.module, { node }), model.nodeName(node)), below(where), below(answer.evidence.join(", ") || answer.reason)],
+        [model.operator(node), below(answer.role), below(shared ? "shared" : "")],
         badge(answer.confidence),
-        answer.evidence.join(", ") || answer.reason,
         ...(time ? [node in time ? timeText(time[node]) : "–"] : []),
         ...(verdicts ? [verdicts[node] || "–"] : []),
       );
     };
-    return section("Nodes of its own", plainText(nodes.length), table(columns, nodes.length, line));
+    return table(columns, nodes.length, line);
   }
 
   _node(node) {
@@ -236,7 +262,7 @@ class Details {
       "article",
       { class: "node" },
       element("p", { class: "kicker" }, `node · ${model.operator(node)}`),
-      element("h2", {}, model.nodeName(node)),
+      named(model.nodeName(node), "name"),
       facts([
         ["belongs to", element("span", { class: "owners" }, owners.length ? owners : answer.reason)],
         ["confidence", badge(answer.confidence)],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from modelexport.pages.columns import Json, Texts
@@ -14,10 +15,14 @@ from modelexport.record.hierarchy import ModuleCall
 _SAME, _INSIDE = "same", "inside"
 _MOST_LINES = 60
 _MOST_NAMES = 4
+_MOST_OPERATORS = 8
 
 
-def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts) -> Json:
-    """`diff` is from the other file to the one that is shown."""
+def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
+    """`diff` is from the other file to the one that is shown; `charged` has the place of each node by key.
+
+    What replaced nodes of several modules at once is told of the module around them. It changed those modules too.
+    """
     states = [_SAME] * (tree.nobody + 1)
     lines: dict[int, list[str]] = {}
     for module in diff.modules:
@@ -29,6 +34,9 @@ def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts) -> Json:
             continue
         states[place] = "added" if module.change is Change.ADDED else "changed"
         lines.setdefault(place, []).extend(_module_lines(module))
+        for inside, line in _told_around(module, place, charged):
+            states[inside] = "changed" if states[inside] == _SAME else states[inside]
+            lines.setdefault(inside, []).append(line)
     lines.setdefault(0, []).extend(map(_field_line, diff.model))
     _mark_around(states, tree, changed_root=bool(lines[0]))
     return {
@@ -37,6 +45,12 @@ def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts) -> Json:
         "state": states,
         "lines": {place: texts.places(_cut(found)) for place, found in lines.items() if found},
     }
+
+
+def _told_around(module: ModuleChange, place: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    for change in module.changes:
+        places = dict.fromkeys(charged.get(node.key, place) for node in change.right)
+        yield from ((inside, _node_line(change)) for inside in places if inside != place)
 
 
 def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
@@ -82,7 +96,10 @@ def _nodes(nodes: tuple[NodeRef, ...]) -> str:
 
 
 def _operators(nodes: tuple[NodeRef, ...]) -> str:
-    return " + ".join(node.op_type for node in nodes) or "nothing"
+    counts = Counter(node.op_type for node in nodes)
+    shown = [name if count == 1 else f"{name} ×{count}" for name, count in counts.items()]
+    more = [f"{len(shown) - _MOST_OPERATORS} others"] if len(shown) > _MOST_OPERATORS else []
+    return " + ".join([*shown[:_MOST_OPERATORS], *more]) or "nothing"
 
 
 def _field_line(field: FieldChange) -> str:

@@ -65,6 +65,7 @@ class FlowColumns:
         if len(drawing.groups) > 1:
             found["layout"] = self._layouts.place((len(drawing.groups), pairs))
             found["boxes"] = [self._box(group) for group in drawing.groups]
+            found["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
             found["edges"] = [
                 [edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges
             ]

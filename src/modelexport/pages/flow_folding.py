@@ -1,21 +1,32 @@
 """A flow with so few boxes that it can be read.
 
 Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
-module itself that merely follow each other become one box; then all of its nodes between the same modules; then modules
-in the middle of a long row.
+module itself that merely follow each other become one box; then those that are connected and about as deep, in as many
+steps as there is room for; then all of its nodes between the same modules; then modules in the middle of a long row.
+
+A part that very many others read, such as a mask, would hide everything else behind its lines. Those that lead far on
+are left out, if what they lead to still has another one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from modelexport.pages.flow_edges import Box, CallFlow, Entering, Inner, Leaving, Own
+from modelexport.pages.layered_layout import flow_order
 
 MOST_BOXES = 60
 # Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
 _ENDS = 16
 _MOST_ENTERING = 12
+# Of a box that more lines leave, so many are drawn.
+_MOST_LEAVING = 6
+_NEAR = 3
+# Into how many steps the depth of a flow is divided, the most that can be drawn being taken.
+_BANDS = (40, 30, 24, 20, 16, 12, 8, 6, 4, 3, 2)
 
 Group = tuple[Box, ...]
 
@@ -33,12 +44,14 @@ class DrawnEdge:
 class Drawing:
     """What is drawn of a flow: groups of boxes, most of them one box.
 
+    cut     edges that are not drawn, because very many leave the same box
     hidden  how many nodes are left out, because what the model is fed does not flow through them
     folded  whether boxes were put together because there are too many of them
     """
 
     groups: tuple[Group, ...]
     edges: tuple[DrawnEdge, ...]
+    cut: tuple[DrawnEdge, ...] = ()
     hidden: int = 0
     folded: bool = False
 
@@ -47,21 +60,46 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
     """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
     shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
-    steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_stage, _by_row]
+    steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_band, _by_stage, _by_row]
     found = _quotient(shown, plain)
-    for step in steps if own_nodes else steps[1:]:
+    for step in steps if own_nodes else steps[2:]:
         if own_nodes and len(found.groups) <= MOST_BOXES:
             break
         own_nodes = True
         found = _quotient(shown, step(shown))
     folded = len(found.groups) < len(shown.boxes)
-    return Drawing(found.groups, found.edges, hidden, folded)
+    cut = _cut(len(found.groups), found.edges)
+    return Drawing(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
+
+
+def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
+    """Of the lines that leave a box which very many leave, those to what comes last."""
+    order = flow_order(count, [(edge.source, edge.target) for edge in edges])
+    leaving: dict[int, list[DrawnEdge]] = {}
+    for edge in edges:
+        leaving.setdefault(edge.source, []).append(edge)
+    arriving = Counter(edge.target for edge in edges)
+    found: dict[DrawnEdge, None] = {}
+    for fan in leaving.values():
+        far = sorted(fan, key=lambda edge: order[edge.target])[_NEAR:] if len(fan) > _MOST_LEAVING else []
+        for edge in far:
+            if arriving[edge.target] > 1:
+                arriving[edge.target] -= 1
+                found[edge] = None
+    return found.keys()
 
 
 @dataclass(frozen=True)
 class _Shown:
     boxes: tuple[Box, ...]
     edges: Mapping[tuple[Box, Box], Sequence[str]]
+
+    @cached_property
+    def ordered(self) -> tuple[Box, ...]:
+        """So that edges lead on. In a file, what belongs to a box may stand long before what it reads: constants do."""
+        numbers = {box: number for number, box in enumerate(self.boxes)}
+        order = flow_order(len(self.boxes), [(numbers[source], numbers[target]) for source, target in self.edges])
+        return tuple(sorted(self.boxes, key=lambda box: order[numbers[box]]))
 
     def neighbours(self) -> tuple[Mapping[Box, list[Box]], Mapping[Box, list[Box]]]:
         before: dict[Box, list[Box]] = {box: [] for box in self.boxes}
@@ -108,10 +146,40 @@ def _by_stage(shown: _Shown) -> Mapping[Box, int]:
     return sets.numbers()
 
 
+def _by_band(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself that are connected, with as many modules before them and in the same band of depth.
+
+    Both grow along every edge, so that boxes made of them never lie on a cycle.
+    """
+    stages, depths = _stages(shown), _depths(shown)
+    own = [pair for pair in shown.edges if isinstance(pair[0], Own) and isinstance(pair[1], Own)]
+    beside = [(source, target) for source, target in own if stages[source] == stages[target]]
+    deepest = max(depths.values(), default=0) + 1
+    numbers: Mapping[Box, int] = {}
+    for bands in _BANDS:
+        sets = _Sets(shown.boxes)
+        for source, target in beside:
+            if depths[source] * bands // deepest == depths[target] * bands // deepest:
+                sets.join(source, target)
+        numbers = sets.numbers()
+        if len(set(numbers.values())) <= MOST_BOXES:
+            break
+    return numbers
+
+
+def _depths(shown: _Shown) -> Mapping[Box, int]:
+    """How many boxes a value has passed before it comes to one."""
+    before, _ = shown.neighbours()
+    depths: dict[Box, int] = {}
+    for box in shown.ordered:
+        depths[box] = max((depths[other] + 1 for other in before[box] if other in depths), default=0)
+    return depths
+
+
 def _stages(shown: _Shown) -> Mapping[Box, int]:
     before, _ = shown.neighbours()
     stages: dict[Box, int] = {}
-    for box in shown.boxes:
+    for box in shown.ordered:
         known = (stages[other] + isinstance(other, Inner) for other in before[box] if other in stages)
         stages[box] = max(known, default=0)
     return stages
@@ -121,7 +189,7 @@ def _by_row(shown: _Shown) -> Mapping[Box, int]:
     """As by stage, with one box for the middle of everything that there is too much of."""
     stages, numbers = _stages(shown), _by_stage(shown)
     sets = _Sets(shown.boxes)
-    inner = [box for box in shown.boxes if isinstance(box, Inner)]
+    inner = [box for box in shown.ordered if isinstance(box, Inner)]
     middle = inner[_ENDS:-_ENDS]
     sets.join_all(middle)
     depths = {stages[box] for box in middle}

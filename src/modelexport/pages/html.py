@@ -28,6 +28,8 @@ SCRIPTS = (
     "tree.js",
     "search.js",
     "map.js",
+    "flow_drawing.js",
+    "flow_keys.js",
     "flow.js",
     "tables.js",
     "details.js",
@@ -42,7 +44,8 @@ def page_html(title: str, data: Json) -> str:
     script = "\n".join(['"use strict";', "(() => {", *map(_part, SCRIPTS), "})();"])
     parts = {
         "policy": _policy(script, plotly),
-        "title": html.escape(title),
+        # The name of a file need not be text: what is not is written as an escape.
+        "title": html.escape(title.encode(errors="backslashreplace").decode()),
         "style": _part("page.css"),
         "data": _packed(data),
         "script": script,

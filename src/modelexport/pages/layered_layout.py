@@ -40,7 +40,7 @@ class Layout:
 
 @lru_cache(maxsize=4096)
 def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
-    order = _order(count, edges)
+    order = flow_order(count, edges)
     downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
     layers = _layers(order, downward)
     links: list[Pair] = []
@@ -95,7 +95,7 @@ def _igraph() -> ModuleType:
         ) from error
 
 
-def _order(count: int, edges: Sequence[Pair]) -> list[int]:
+def flow_order(count: int, edges: Sequence[Pair]) -> list[int]:
     """The place of each box in an order in which edges lead forward, but those that close a cycle."""
     after: list[list[int]] = [[] for _ in range(count)]
     waits = [0] * count

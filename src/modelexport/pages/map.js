@@ -2,29 +2,28 @@
 
 const MAP_LEVELS = 4;
 const MOST_SECTORS = 140;
-const MOST_SIBLINGS = 32;
+// Of a module, so many are drawn; and a share of the whole below this cannot be seen. Strips get thin before tiles do.
+const MAP_LIMITS = { icicle: { siblings: 64, share: 0.01 }, treemap: { siblings: MOST_SECTORS, share: 0.002 } };
 // Pixels that a letter and a line take.
 const MAP_LETTER = 7;
 const MAP_LINE = 16;
-// A sector below this share of the whole cannot be seen.
-const LEAST_SHARE = 0.01;
 
 /** What is drawn: modules; what is left of their siblings, where there are too many or they are too small; and what
  * a module has itself beside the modules inside of it. */
-function sectors(model, root, { own, total }) {
-  const least = total[root] * LEAST_SHARE;
+function sectors(model, root, { own, total }, { siblings, share }) {
+  const least = total[root] * share;
   const found = [{ id: String(root), parent: "", place: root, value: total[root], kind: "module" }];
   for (let at = 0; at < found.length && found.length < MOST_SECTORS; at += 1) {
     const above = found[at];
     const { id, place } = above;
     const inside = model.children[place].filter((child) => total[child] > 0);
     if (above.kind !== "module" || !inside.length || model.depth[place] - model.depth[root] >= MAP_LEVELS) continue;
-    const shown = worthDrawing(inside, total, least, Math.min(MOST_SIBLINGS, MOST_SECTORS - found.length));
+    const shown = worthDrawing(inside, total, least, Math.min(siblings, MOST_SECTORS - found.length));
     const seen = new Set(shown);
     const rest = inside.filter((child) => !seen.has(child));
     const left = rest.reduce((sum, child) => sum + total[child], 0);
     for (const child of shown) found.push({ id: String(child), parent: id, place: child, value: total[child], kind: "module" });
-    if (left >= least) found.push({ id: `${id} rest`, parent: id, place, value: left, kind: "rest", count: rest.length });
+    if (left >= least) found.push({ id: `${id} rest`, parent: id, place, value: left, kind: "rest", count: rest.length, all: !shown.length });
     if (own[place] >= least) found.push({ id: `${id} own`, parent: id, place, value: own[place], kind: "own" });
   }
   return found;
@@ -55,9 +54,9 @@ class ModuleMap {
     const whole = measure.total[place];
     this.plot.hidden = !whole;
     this.words.hidden = Boolean(whole);
-    this.words.textContent = `${this.model.label(place)} has nothing to show by ${measure.label.toLowerCase()}.`;
+    this.words.textContent = `${this.model.label(place)} has no ${measure.noun} to show.`;
     if (!whole) return;
-    const shown = sectors(this.model, place, measure);
+    const shown = sectors(this.model, place, measure, MAP_LIMITS[this.kind]);
     Plotly.react(this.plot, [this._trace(shown, measure, mode, whole)], this._layout(), MAP_OPTIONS);
     if (!this.listens) this._listen();
   }
@@ -83,14 +82,15 @@ class ModuleMap {
     this.shown = shown;
     const { model } = this;
     const plain = styleColour("--box");
-    const colours = shown.map((sector) => (sector.kind === "module" ? mode.colour(sector.place) : plain));
+    const colours = shown.map(({ kind, place }) => (kind === "module" ? mode.colour(place) : (kind === "own" && mode.own?.(place)) || plain));
     const name = (sector) => plotlyText(shortened(this._name(sector), 40));
     const hover = ({ kind, place, value, count }) =>
       [
-        { module: "", own: "what is in none of the modules inside of<br>", rest: `${count} smaller modules of<br>` }[kind],
+        { module: "", own: "what is in none of the modules inside of<br>", rest: `${counted(count, "module")} too small to draw, of<br>` }[kind],
         `<b>${plotlyText(shortened(model.pathLabel(place), 80))}</b>`,
         `<br>${measure.words(value)} · ${shareText(value / whole)}`,
         kind === "module" ? `<br>${plotlyText(shortened(mode.words(place), 80))}` : "",
+        kind === "own" && mode.own ? `<br>${plotlyText(mode.ownWords(place))}` : "",
       ].join("");
     const trace = {
       type: this.kind,
@@ -104,7 +104,7 @@ class ModuleMap {
       branchvalues: "total",
       sort: this.kind === "treemap",
       textinfo: this.kind === "icicle" ? "text" : "label",
-      textfont: { size: 11.5, color: shown.map((sector, at) => (sector.kind === "module" ? inkOn(colours[at]) : styleColour("--muted"))) },
+      textfont: { size: 11.5, color: shown.map((sector, at) => (colours[at] === plain ? styleColour("--muted") : inkOn(colours[at]))) },
       leaf: { opacity: 1 },
       marker: { colors: colours, line: { width: 1.5, color: styleColour("--sheet") } },
       pathbar: { visible: false },
@@ -124,8 +124,9 @@ class ModuleMap {
     return shown.map((sector) => (fits(sector) ? plotlyText(shortened(this._name(sector), letters)) : ""));
   }
 
-  _name({ kind, place, count }) {
-    return kind === "module" ? this.model.label(place) : kind === "own" ? "its own" : `${count} more`;
+  _name({ kind, place, count, all }) {
+    if (kind === "module") return this.model.label(place);
+    return kind === "own" ? "its own" : all ? counted(count, "module") : `${plainText(count)} more`;
   }
 
   _layout() {

@@ -83,10 +83,10 @@ class Model {
     const found = [
       new Measure("nodes", "Nodes", this.modules.nodes, countText, this),
       new Measure("parameters", "Parameters", this.modules.parameters, countText, this),
-      new Measure("bytes", "Bytes", this.modules.bytes, bytesText, this),
+      new Measure("bytes", "Bytes", this.modules.bytes, bytesText, this, "bytes of weights"),
     ];
     const { cost, profile } = this.data;
-    if (cost) found.push(new Measure("flops", "FLOPs", cost.flops, flopsText, this));
+    if (cost) found.push(new Measure("flops", "FLOPs", cost.flops, flopsText, this, "FLOPs"));
     if (profile) found.push(new Measure("time", "Time", profile.own, timeText, this));
     return Object.fromEntries(found.map((measure) => [measure.key, measure]));
   }
@@ -141,6 +141,7 @@ class Model {
     const row = this.data.nodes.answer[node];
     return {
       module: answers.module[row],
+      around: answers.around[row],
       call: answers.call[row],
       owners: owners[answers.owners[row]],
       confidence: answers.confidence[row],
@@ -197,7 +198,7 @@ function totals(own, model) {
 }
 
 class Measure {
-  constructor(key, label, own, words, model) {
-    Object.assign(this, { key, label, own, words, total: totals(own, model) });
+  constructor(key, label, own, words, model, noun = key) {
+    Object.assign(this, { key, label, noun, own, words, total: totals(own, model) });
   }
 }

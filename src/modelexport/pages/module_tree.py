@@ -31,6 +31,7 @@ class ModuleTree:
     """Modules in the order in which they are shown. What is in no module has the place after the last one."""
 
     places: tuple[Place, ...]
+    hierarchy: Hierarchy
 
     @classmethod
     def of(cls, hierarchy: Hierarchy) -> ModuleTree:
@@ -40,7 +41,7 @@ class ModuleTree:
         for path in modules:
             if path != ROOT:
                 inside.setdefault(_around(path, modules), []).append(path)
-        return cls(tuple(_placed(modules, inside)))
+        return cls(tuple(_placed(modules, inside)), hierarchy)
 
     @cached_property
     def by_path(self) -> Mapping[str, int]:
@@ -51,10 +52,17 @@ class ModuleTree:
         return len(self.places)
 
     def place_of(self, attribution: Attribution) -> int:
-        """Of the module that something is charged to: its owner, or the innermost module around all owners."""
+        """Of the module that something is charged to: its owner, or the innermost module around all owners.
+
+        What several calls of a module share is inside of that module, though no call is around them all.
+        """
         if attribution.ancestor is None:
             return self.nobody
-        return self.place_at(attribution.ancestor.path)
+        if len(attribution.owners) < 2:
+            return self.place_at(attribution.ancestor.path)
+        stacks = [[call.path for call in self.hierarchy.stack(owner)] for owner in attribution.owners]
+        common = [path for path in stacks[0] if all(path in stack for stack in stacks)]
+        return self.place_at(common[-1] if common else attribution.ancestor.path)
 
     def place_at(self, path: str) -> int:
         """Of a module; of the nearest one around it that is in the tree where it is not."""

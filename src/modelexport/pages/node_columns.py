@@ -60,8 +60,11 @@ class NodeColumns:
         }
 
     def answers(self) -> Json:
-        """What nodes have in common with others: where they belong, and how that is known."""
-        names = ("module", "call", "owners", "confidence", "evidence", "reason", "role", "layer")
+        """What nodes have in common with others: where they belong, and how that is known.
+
+        `module` is what they are charged to; `around` and `call` are the call that has them in its flow.
+        """
+        names = ("module", "around", "call", "owners", "confidence", "evidence", "reason", "role", "layer")
         return {name: [row[place] for row in self._rows] for place, name in enumerate(names)}
 
     def owners(self) -> list[list[list[int]]]:
@@ -92,6 +95,7 @@ class NodeColumns:
         layer = attribution.layer_id
         return [
             tree.place_of(attribution),
+            tree.place_at(attribution.ancestor.path) if attribution.ancestor else tree.nobody,
             attribution.ancestor.index if attribution.ancestor else 0,
             self._owners.place(owners),
             attribution.confidence.value,

@@ -61,9 +61,8 @@ def _without_folder(reference: str) -> str:
 
 
 def _decibels(item: CallVerdict) -> float | None:
-    """What was compared and has no number is nothing but noise."""
     if item.sqnr is None:
-        return None if item.max_abs is None else 0.0
+        return None
     return _EQUAL if math.isinf(item.sqnr) else round(item.sqnr, _DIGITS)
 
 

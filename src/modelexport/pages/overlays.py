@@ -14,7 +14,7 @@ from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.verification import Status, Verdict
 
 _SCHEMA = 1
-_DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
+_DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,10 @@ class Profiled:
 
 @dataclass(frozen=True)
 class CallVerdict:
-    """`sqnr` is in decibels, and infinite for equal tensors; None where nothing was compared."""
+    """One call.
+
+    sqnr  in decibels: infinite for equal tensors, 0 for those that hold no numbers, None where nothing was compared
+    """
 
     status: Status
     sqnr: float | None
@@ -125,14 +128,18 @@ def _verified(document: dict[str, Any]) -> Verified:
 
 def _call(item: dict[str, Any]) -> CallVerdict:
     outputs = item["outputs"]
-    compared = outputs is not None
     return CallVerdict(
         status=Status(item["status"]),
-        sqnr=(math.inf if outputs["equal"] else _number(outputs["sqnr"])) if compared else None,
-        max_abs=_number(outputs["max_abs"]) if compared else None,
+        sqnr=None if outputs is None else _decibels(outputs),
+        max_abs=None if outputs is None else _number(outputs["max_abs"]),
         lost=_number(item["lost"]) or 0.0,
         reason=_text(item["reason"]),
     )
+
+
+def _decibels(outputs: dict[str, Any]) -> float:
+    """Of tensors that were compared. Where there is no number, there is nothing but noise."""
+    return math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
 
 
 def _check_kin(path: Path, classes: Mapping[str, str], hierarchy: Hierarchy) -> None:
@@ -167,13 +174,13 @@ def _texts(values: Iterable[object]) -> tuple[str, ...]:
 def _number(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise TypeError(f"{value!r} stands where a number should")
     return float(value)
 
 
 def _amount(value: object) -> float:
     found = _number(value)
-    if found is None or not 0 <= found < math.inf:
+    if found is None or found < 0:
         raise ValueError(f"{value!r} stands where a time should")
     return found

@@ -44,6 +44,7 @@ class Page {
 
   drawCharts() {
     const { place, call, node } = this.shown;
+    this.mode.focus?.(place);
     this._drawMap();
     this.flow.draw(place, call, node, this.mode);
     document.getElementById("legend").replaceChildren(this.mode.legend());

@@ -32,7 +32,7 @@ const NOBODY = "..";
 function resolveRoute(model, hash) {
   const route = readRoute(hash);
   const node = route.node === null || !model.nodeByKey.has(route.node) ? null : model.nodeByKey.get(route.node);
-  if (node !== null) return { place: model.answer(node).module, call: model.answer(node).call, node, missing: "" };
+  if (node !== null) return { place: model.answer(node).around, call: model.answer(node).call, node, missing: "" };
   const missing = route.node !== null ? `node ${route.node}` : "";
   if (route.path === NOBODY && model.hasNobody && !model.byPath.has(NOBODY)) return { place: model.nobody, call: 0, node, missing };
   let path = route.path;

@@ -1,4 +1,5 @@
-// Search over modules (path, class, tag) and nodes (name, operator, role). Every word has to occur.
+// Search over modules (path, class, tag) and nodes (name, operator, role). Every word has to occur; of a node, all but
+// one may occur in what its module is called: `layer.3 softmax`.
 
 const MOST_FOUND = 40;
 
@@ -46,7 +47,8 @@ class Search {
     const words = this.field.value.toLowerCase().split(/\s+/).filter(Boolean);
     if (!words.length) return this._close();
     const { modules, nodes } = this._texts();
-    const fits = (text) => words.every((word) => text.includes(word));
+    const fits = (text, around = "") => words.every((word) => text.includes(word) || around.includes(word));
+    const touches = (text) => words.some((word) => text.includes(word));
     const found = [];
     const counts = { modules: 0, nodes: 0 };
     modules.forEach((text, place) => {
@@ -54,8 +56,10 @@ class Search {
     });
     // The shortest path that has the words is most likely the one that is meant.
     found.sort((one, other) => this.model.paths[one.place].length - this.model.paths[other.place].length);
+    const { nodes: columns, answers } = this.model.data;
     nodes.forEach((text, node) => {
-      if (fits(text) && (counts.nodes += 1) <= MOST_FOUND) found.push({ place: this.model.answer(node).module, node });
+      const place = answers.module[columns.answer[node]];
+      if (touches(text) && fits(text, modules[place]) && (counts.nodes += 1) <= MOST_FOUND) found.push({ place, node });
     });
     this.found = found;
     this.chosen = 0;
@@ -126,6 +130,7 @@ class Search {
   }
 
   _close() {
+    this.found = [];
     this.list.hidden = true;
     this.field.setAttribute("aria-expanded", "false");
     this.field.removeAttribute("aria-activedescendant");

@@ -1,10 +1,14 @@
 // Text for people. Names come from the model, and are never markup: not for the browser, and not for plotly.
 
-const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
+// Controls, marks that cannot be seen or turn text around, line ends, halves of characters; and letters without a shape.
+const CONTROLS = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\u115f\u1160\u3164\uffa0]/gu;
 
 /** The text with everything that cannot be seen, or turns text around, written as an escape. */
 function printable(text) {
-  return text.replace(CONTROLS, (mark) => "\\u" + mark.charCodeAt(0).toString(16).padStart(4, "0"));
+  return text.replace(CONTROLS, (mark) => {
+    const number = mark.codePointAt(0).toString(16);
+    return number.length > 4 ? `\\u{${number}}` : `\\u${number.padStart(4, "0")}`;
+  });
 }
 
 /** Text for plotly, which understands a few tags, entities and formulas between dollars, and none that is escaped so. */
