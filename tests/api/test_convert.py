@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import modelexport as mx
 from modelexport.errors import (
     FileUnreadable,
     FileUnwritable,
+    RecordMismatch,
     RecordMissing,
     RecordUnreadable,
     UnknownName,
     UserError,
 )
 from modelexport.graph.embed import RECORD_KEY
+from modelexport.record.evidence import unattributed
 from modelexport.views.profile_data import profile_json
 
 
@@ -70,21 +73,76 @@ def test_errors_colour_the_nodes_of_a_module(small_path: Path, tmp_path: Path) -
 
 
 def _verification() -> dict[str, Any]:
-    def call(path: str, error: float | None, *, agrees: bool) -> dict[str, Any]:
-        return {"path": path, "call": 0, "outputs": {"max_abs": error, "agrees": agrees}}
+    def call(path: str, class_name: str, error: float | None, *, agrees: bool) -> dict[str, Any]:
+        return {"path": path, "call": 0, "class": class_name, "outputs": {"max_abs": error, "agrees": agrees}}
 
     calls = [
-        call("", 0.5, agrees=False),
-        call("layers.0", 0.001, agrees=True),
-        call("layers.1.fc", None, agrees=False),
-        {"path": "emb", "call": 0, "outputs": None},
+        call("", "Net", 0.5, agrees=False),
+        call("layers.0", "Block", 0.001, agrees=True),
+        call("layers.1.fc", "Linear", None, agrees=False),
+        {"path": "emb", "call": 0, "class": "Embedding", "outputs": None},
     ]
     proof = {"nodes": [{"key": "h0", "verdict": "proved"}, {"key": "gone", "verdict": "proved"}]}
-    return {"schema": 1, "calls": calls, "tolerance": {}, "proof": proof}
+    return {"schema": 1, "calls": calls, "tolerance": {}, "proof": proof, "as_deployed": False}
+
+
+def _profile(path: str | None, class_name: str, **node: Any) -> dict[str, Any]:
+    told = {"key": "h0", "charged_to": path, "modules": [], "time_us": 1.0} | node
+    return {"schema": 1, "time_us": 1.0, "modules": [{"path": path, "class": class_name}], "nodes": [told]}
+
+
+def test_verdicts_about_what_onnx_runtime_made_are_not_those_of_the_file(small_path: Path, tmp_path: Path) -> None:
+    """A node of the optimized graph may have the key of another one that it took the place of."""
+    overlay = tmp_path / "verify.json"
+    overlay.write_text(json.dumps(_verification() | {"as_deployed": True}))
+    written = explored(small_path, tmp_path / "s.json", overlays=[overlay])
+    assert [path.name for path in written.files] == ["s.json", "s.verify.node-data.json"]
+
+
+def test_a_node_that_nothing_is_known_of_has_its_time(tmp_path: Path) -> None:
+    path = SmallFile().but(h0=unattributed("nothing said so")).write(tmp_path / "small.onnx")
+    document = _profile(None, "", time_us=3.0)
+    document["modules"].append({"path": "", "class": "Net"})
+    overlay = tmp_path / "profile.json"
+    overlay.write_text(json.dumps(document))
+    written = explored(path, tmp_path / "s.json", overlays=[overlay])
+    assert written.notes == ()
+    assert json.loads(written.files[1].read_text())["small"]["results"]["h0"] == {"value": 3.0}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema": 2, "calls": [], "tolerance": {}}', '{"schema": 1, "calls": 3, "tolerance": 1}']
+    "document",
+    [
+        _verification() | {"calls": [{"path": "", "call": 0, "class": "Other", "outputs": None}]},
+        _verification() | {"calls": []},
+        _profile("layers.7", "Block"),
+        _profile("", "Other"),
+    ],
+)
+def test_an_overlay_of_another_model_is_refused(document: dict[str, Any], small_path: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay.json"
+    overlay.write_text(json.dumps(document))
+    with pytest.raises(RecordMismatch, match=r"overlay\.json"):
+        explored(small_path, tmp_path / "s.json", overlays=[overlay])
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_an_overlay_needs_the_modules_of_the_file(small_path: Path, tmp_path: Path) -> None:
+    mx.strip(small_path, tmp_path / "bare.onnx")
+    overlay = tmp_path / "verify.json"
+    overlay.write_text(json.dumps(_verification()))
+    with pytest.raises(RecordMissing):
+        explored(tmp_path / "bare.onnx", tmp_path / "s.json", overlays=[overlay])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "[" * 100_000),
+        '{"schema": 2, "calls": [], "tolerance": {}}',
+        '{"schema": 1, "calls": 3, "tolerance": 1}',
+        json.dumps(_profile("", "Net", time_us=math.nan)),
+    ],
 )
 def test_what_is_no_overlay_is_refused(text: str, small_path: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "overlay.json"

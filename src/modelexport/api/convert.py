@@ -77,7 +77,10 @@ def convert(
     ensure_writable(target)
     opened, (drawing, notes) = _drawn(path)
     shown = picture(drawing, to, depth)
-    extras = [*_node_data(drawing, given, target), *([] if other is None else [_sync(opened, drawing, other, target)])]
+    extras = [
+        *_node_data(opened, drawing, given, target),
+        *([] if other is None else [_sync(opened, drawing, other, target)]),
+    ]
     _spare([extra.path for extra in extras], inputs)
     with staging() as stage:
         _write(stage, target, shown.parts)
@@ -125,11 +128,11 @@ def _netron(path: Path, target: Path, depth: int | None) -> Converted:
     return Converted(target, written.files)
 
 
-def _node_data(drawing: Drawing, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
+def _node_data(opened: OpenedFile, drawing: Drawing, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
     from modelexport.converting.node_data import node_data, read_overlay
 
     for path in overlays:
-        for found in node_data(read_overlay(path), drawing, path):
+        for found in node_data(read_overlay(path), drawing, opened.subject.provenance.hierarchy, path):
             name = path.stem.removeprefix(f"{target.stem}.")
             extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
             yield _Extra(extra, found.text(drawing), found.notes)
