@@ -79,7 +79,7 @@ def node_data(document: Json, drawing: Drawing, hierarchy: Hierarchy, path: Path
 
 
 def _check_kin(document: Json, hierarchy: Hierarchy, path: Path) -> None:
-    """Names of nodes are alike in models that have nothing to do with each other; modules with their classes are not."""
+    """Names of nodes are alike in models that have nothing in common; modules with their classes are not."""
     told = document["modules"] if "modules" in document else document["calls"]
     classes = {one["path"]: one["class"] for one in told if one["path"] is not None}
     for name, class_name in classes.items():
