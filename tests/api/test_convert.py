@@ -187,6 +187,35 @@ def test_two_exports_are_followed_by_module(exports: Exports, tmp_path: Path) ->
     assert {"leftNodeIds": [layer], "rightNodeIds": [layer]} in entries
 
 
+def test_whatever_two_files_both_have_is_followed(small_path: Path, tmp_path: Path) -> None:
+    """Model Explorer shows as a difference what is in no entry: weights, inputs, outputs and their layers as well."""
+    other = tmp_path / "other.onnx"
+    other.write_bytes(small_path.read_bytes())
+    written = explored(small_path, tmp_path / "s.json", against=other)
+    (graph,) = json.loads(written.path.read_text())["graphs"]
+    spaces = [node["namespace"].split("/") for node in graph["nodes"] if node["namespace"]]
+    layers = {f"{'/'.join(names[: depth + 1])}___group___" for names in spaces for depth in range(len(names))}
+    entries = json.loads(written.files[1].read_text())["mappingEntries"]
+    assert all(entry["leftNodeIds"] == entry["rightNodeIds"] for entry in entries)
+    assert sorted(one for entry in entries for one in entry["leftNodeIds"]) == sorted(_ids(written.path) | layers)
+
+
+def test_a_quantized_weight_is_found_from_the_one_before(exports: Exports, tmp_path: Path) -> None:
+    before, after = exports("bert", "dynamo").path, tmp_path / "int8.onnx"
+    mx.run_tool(before, "int8", after)
+    written = explored(before, tmp_path / "b.json", against=after)
+    entries = json.loads(written.files[1].read_text())["mappingEntries"]
+    (entry,) = (one for one in entries if "embeddings.word_embeddings.weight" in one["leftNodeIds"])
+    assert "embeddings.word_embeddings.weight_quantized" in entry["rightNodeIds"]
+
+
+def test_two_models_that_have_nothing_in_common_are_refused(small_path: Path, tmp_path: Path) -> None:
+    onnx.save(_chain(3), tmp_path / "chain.onnx")
+    with pytest.raises(RecordMismatch, match="in common"):
+        explored(small_path, tmp_path / "s.json", against=tmp_path / "chain.onnx")
+    assert not (tmp_path / "s.json").exists()
+
+
 def _attributes(node: dict[str, Any]) -> dict[str, str]:
     return {one["key"]: one["value"] for one in node["attrs"]}
 

@@ -148,7 +148,7 @@ def _sync(opened: OpenedFile, drawing: Drawing, other: Path, target: Path) -> _E
 
 
 def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
-    """By the key of a node on the right: those on the left that it was made from. None if it comes from elsewhere."""
+    """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
     from modelexport.api.relink import relinked, tagged_ancestor
 
     try:
@@ -157,7 +157,9 @@ def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, 
         return None, ()
     if not found.related:
         return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
-    return {key: link.sources for key, link in found.lineage.nodes.items()}, ()
+    lineage = found.lineage
+    links = (*lineage.nodes.items(), *lineage.initializers.items())
+    return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
 
 
 def _spare(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
