@@ -284,6 +284,18 @@ def test_mermaid_cannot_draw_a_large_graph_without_modules(tmp_path: Path) -> No
     assert not (tmp_path / "a.mmd").exists()
 
 
+def test_mermaid_draws_more_modules_rather_than_a_single_box(
+    small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelexport.converting.catalogue._MOST_MERMAID_MODULES", 2)
+    written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
+    assert written.notes == ("modules are drawn, 1 level deep",)
+    assert "layers.1 (Block)" in written.path.read_text()
+    monkeypatch.setattr("modelexport.converting.mermaid.MOST_EDGES", 3)
+    written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
+    assert written.notes == ("modules are drawn, as one box",)
+
+
 def test_dot_draws_modules_if_there_are_too_many_nodes(
     exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +343,23 @@ def test_what_is_read_is_never_written_over(small_path: Path, tmp_path: Path) ->
         explored(small_path, overlay, overlays=[overlay])
     assert small_path.read_bytes() == content
     assert json.loads(overlay.read_text()) == _verification()
+
+
+def test_the_record_of_what_is_read_is_not_written_over_by_that_of_a_copy(small_path: Path) -> None:
+    record = small_path.with_suffix(".hierarchy.json")
+    content = record.read_text()
+    with pytest.raises(FileUnwritable, match="would be lost"):
+        mx.convert(small_path, small_path.with_suffix(".netron"), "netron")
+    assert record.read_text() == content
+
+
+@pytest.mark.parametrize("to", ["csv", "model-explorer"])
+def test_weights_are_never_written_over(to: str, small_path: Path, tmp_path: Path) -> None:
+    onnx.save(onnx.load(small_path), small_path, save_as_external_data=True, location="w.data", size_threshold=1)
+    content = (tmp_path / "w.data").read_bytes()
+    with pytest.raises(FileUnwritable, match="would be lost"):
+        mx.convert(small_path, tmp_path / "w.data", to)
+    assert (tmp_path / "w.data").read_bytes() == content
 
 
 def test_a_record_is_no_model(small_path: Path, tmp_path: Path) -> None:
