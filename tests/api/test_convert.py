@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import modelexport as mx
 from modelexport.errors import (
     FileUnreadable,
     FileUnwritable,
+    RecordMismatch,
     RecordMissing,
     RecordUnreadable,
     UnknownName,
     UserError,
 )
 from modelexport.graph.embed import RECORD_KEY
+from modelexport.record.evidence import unattributed
 from modelexport.views.profile_data import profile_json
 
 
@@ -70,21 +73,76 @@ def test_errors_colour_the_nodes_of_a_module(small_path: Path, tmp_path: Path) -
 
 
 def _verification() -> dict[str, Any]:
-    def call(path: str, error: float | None, *, agrees: bool) -> dict[str, Any]:
-        return {"path": path, "call": 0, "outputs": {"max_abs": error, "agrees": agrees}}
+    def call(path: str, class_name: str, error: float | None, *, agrees: bool) -> dict[str, Any]:
+        return {"path": path, "call": 0, "class": class_name, "outputs": {"max_abs": error, "agrees": agrees}}
 
     calls = [
-        call("", 0.5, agrees=False),
-        call("layers.0", 0.001, agrees=True),
-        call("layers.1.fc", None, agrees=False),
-        {"path": "emb", "call": 0, "outputs": None},
+        call("", "Net", 0.5, agrees=False),
+        call("layers.0", "Block", 0.001, agrees=True),
+        call("layers.1.fc", "Linear", None, agrees=False),
+        {"path": "emb", "call": 0, "class": "Embedding", "outputs": None},
     ]
     proof = {"nodes": [{"key": "h0", "verdict": "proved"}, {"key": "gone", "verdict": "proved"}]}
-    return {"schema": 1, "calls": calls, "tolerance": {}, "proof": proof}
+    return {"schema": 1, "calls": calls, "tolerance": {}, "proof": proof, "as_deployed": False}
+
+
+def _profile(path: str | None, class_name: str, **node: Any) -> dict[str, Any]:
+    told = {"key": "h0", "charged_to": path, "modules": [], "time_us": 1.0} | node
+    return {"schema": 1, "time_us": 1.0, "modules": [{"path": path, "class": class_name}], "nodes": [told]}
+
+
+def test_verdicts_about_what_onnx_runtime_made_are_not_those_of_the_file(small_path: Path, tmp_path: Path) -> None:
+    """A node of the optimized graph may have the key of another one that it took the place of."""
+    overlay = tmp_path / "verify.json"
+    overlay.write_text(json.dumps(_verification() | {"as_deployed": True}))
+    written = explored(small_path, tmp_path / "s.json", overlays=[overlay])
+    assert [path.name for path in written.files] == ["s.json", "s.verify.node-data.json"]
+
+
+def test_a_node_that_nothing_is_known_of_has_its_time(tmp_path: Path) -> None:
+    path = SmallFile().but(h0=unattributed("nothing said so")).write(tmp_path / "small.onnx")
+    document = _profile(None, "", time_us=3.0)
+    document["modules"].append({"path": "", "class": "Net"})
+    overlay = tmp_path / "profile.json"
+    overlay.write_text(json.dumps(document))
+    written = explored(path, tmp_path / "s.json", overlays=[overlay])
+    assert written.notes == ()
+    assert json.loads(written.files[1].read_text())["small"]["results"]["h0"] == {"value": 3.0}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema": 2, "calls": [], "tolerance": {}}', '{"schema": 1, "calls": 3, "tolerance": 1}']
+    "document",
+    [
+        _verification() | {"calls": [{"path": "", "call": 0, "class": "Other", "outputs": None}]},
+        _verification() | {"calls": []},
+        _profile("layers.7", "Block"),
+        _profile("", "Other"),
+    ],
+)
+def test_an_overlay_of_another_model_is_refused(document: dict[str, Any], small_path: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay.json"
+    overlay.write_text(json.dumps(document))
+    with pytest.raises(RecordMismatch, match=r"overlay\.json"):
+        explored(small_path, tmp_path / "s.json", overlays=[overlay])
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_an_overlay_needs_the_modules_of_the_file(small_path: Path, tmp_path: Path) -> None:
+    mx.strip(small_path, tmp_path / "bare.onnx")
+    overlay = tmp_path / "verify.json"
+    overlay.write_text(json.dumps(_verification()))
+    with pytest.raises(RecordMissing):
+        explored(tmp_path / "bare.onnx", tmp_path / "s.json", overlays=[overlay])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "[" * 100_000),
+        '{"schema": 2, "calls": [], "tolerance": {}}',
+        '{"schema": 1, "calls": 3, "tolerance": 1}',
+        json.dumps(_profile("", "Net", time_us=math.nan)),
+    ],
 )
 def test_what_is_no_overlay_is_refused(text: str, small_path: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "overlay.json"
@@ -127,6 +185,35 @@ def test_two_exports_are_followed_by_module(exports: Exports, tmp_path: Path) ->
     entries = json.loads(written.files[1].read_text())["mappingEntries"]
     layer = "encoder (BertEncoder)/layer.0 (BertLayer)/attention (BertAttention)___group___"
     assert {"leftNodeIds": [layer], "rightNodeIds": [layer]} in entries
+
+
+def test_whatever_two_files_both_have_is_followed(small_path: Path, tmp_path: Path) -> None:
+    """Model Explorer shows as a difference what is in no entry: weights, inputs, outputs and their layers as well."""
+    other = tmp_path / "other.onnx"
+    other.write_bytes(small_path.read_bytes())
+    written = explored(small_path, tmp_path / "s.json", against=other)
+    (graph,) = json.loads(written.path.read_text())["graphs"]
+    spaces = [node["namespace"].split("/") for node in graph["nodes"] if node["namespace"]]
+    layers = {f"{'/'.join(names[: depth + 1])}___group___" for names in spaces for depth in range(len(names))}
+    entries = json.loads(written.files[1].read_text())["mappingEntries"]
+    assert all(entry["leftNodeIds"] == entry["rightNodeIds"] for entry in entries)
+    assert sorted(one for entry in entries for one in entry["leftNodeIds"]) == sorted(_ids(written.path) | layers)
+
+
+def test_a_quantized_weight_is_found_from_the_one_before(exports: Exports, tmp_path: Path) -> None:
+    before, after = exports("bert", "dynamo").path, tmp_path / "int8.onnx"
+    mx.run_tool(before, "int8", after)
+    written = explored(before, tmp_path / "b.json", against=after)
+    entries = json.loads(written.files[1].read_text())["mappingEntries"]
+    (entry,) = (one for one in entries if "embeddings.word_embeddings.weight" in one["leftNodeIds"])
+    assert "embeddings.word_embeddings.weight_quantized" in entry["rightNodeIds"]
+
+
+def test_two_models_that_have_nothing_in_common_are_refused(small_path: Path, tmp_path: Path) -> None:
+    onnx.save(_chain(3), tmp_path / "chain.onnx")
+    with pytest.raises(RecordMismatch, match="in common"):
+        explored(small_path, tmp_path / "s.json", against=tmp_path / "chain.onnx")
+    assert not (tmp_path / "s.json").exists()
 
 
 def _attributes(node: dict[str, Any]) -> dict[str, str]:
@@ -197,6 +284,18 @@ def test_mermaid_cannot_draw_a_large_graph_without_modules(tmp_path: Path) -> No
     assert not (tmp_path / "a.mmd").exists()
 
 
+def test_mermaid_draws_more_modules_rather_than_a_single_box(
+    small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelexport.converting.catalogue._MOST_MERMAID_MODULES", 2)
+    written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
+    assert written.notes == ("modules are drawn, 1 level deep",)
+    assert "layers.1 (Block)" in written.path.read_text()
+    monkeypatch.setattr("modelexport.converting.mermaid.MOST_EDGES", 3)
+    written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
+    assert written.notes == ("modules are drawn, as one box",)
+
+
 def test_dot_draws_modules_if_there_are_too_many_nodes(
     exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +343,23 @@ def test_what_is_read_is_never_written_over(small_path: Path, tmp_path: Path) ->
         explored(small_path, overlay, overlays=[overlay])
     assert small_path.read_bytes() == content
     assert json.loads(overlay.read_text()) == _verification()
+
+
+def test_the_record_of_what_is_read_is_not_written_over_by_that_of_a_copy(small_path: Path) -> None:
+    record = small_path.with_suffix(".hierarchy.json")
+    content = record.read_text()
+    with pytest.raises(FileUnwritable, match="would be lost"):
+        mx.convert(small_path, small_path.with_suffix(".netron"), "netron")
+    assert record.read_text() == content
+
+
+@pytest.mark.parametrize("to", ["csv", "model-explorer"])
+def test_weights_are_never_written_over(to: str, small_path: Path, tmp_path: Path) -> None:
+    onnx.save(onnx.load(small_path), small_path, save_as_external_data=True, location="w.data", size_threshold=1)
+    content = (tmp_path / "w.data").read_bytes()
+    with pytest.raises(FileUnwritable, match="would be lost"):
+        mx.convert(small_path, tmp_path / "w.data", to)
+    assert (tmp_path / "w.data").read_bytes() == content
 
 
 def test_a_record_is_no_model(small_path: Path, tmp_path: Path) -> None:

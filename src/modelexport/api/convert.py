@@ -13,6 +13,7 @@ from modelexport.converting.drawing import Drawing
 from modelexport.errors import FileUnreadable, FileUnwritable, RecordMissing, UserError
 from modelexport.graph.atomic import Stage, ensure_writable, staging
 from modelexport.graph.embed import EmbedOptions, Names, sidecar_path
+from modelexport.graph.external import data_files
 from modelexport.graph.saving import ensure_model_target
 
 _EXPLORER = "model-explorer"
@@ -37,6 +38,15 @@ class ConvertedText:
     """A format as text, part by part."""
 
     parts: Iterator[str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A file and its drawing, with what there is to say about it."""
+
+    opened: OpenedFile
+    drawing: Drawing
     notes: tuple[str, ...] = ()
 
 
@@ -75,16 +85,18 @@ def convert(
     if to == NETRON:
         return _netron(path, target, depth)
     ensure_writable(target)
-    opened, (drawing, notes) = _drawn(path)
-    shown = picture(drawing, to, depth)
-    extras = [*_node_data(drawing, given, target), *([] if other is None else [_sync(opened, drawing, other, target)])]
-    _spare([extra.path for extra in extras], inputs)
+    drawn = _drawn(path)
+    beside = [] if other is None else [_drawn(other)]
+    shown = picture(drawn.drawing, to, depth)
+    extras = [*_node_data(drawn, given, target), *(_sync(drawn, one, target) for one in beside)]
+    weights = [file for one in (drawn, *beside) for file in data_files(one.opened.file.proto, one.opened.path.parent)]
+    _spare([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
         _write(stage, target, shown.parts)
         for extra in extras:
             stage.write(extra.path, extra.text)
     told = (note for extra in extras for note in extra.notes)
-    return Converted(target, (target, *(extra.path for extra in extras)), (*notes, *shown.notes, *told))
+    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *told))
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:
@@ -92,60 +104,58 @@ def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> Co
     ensure_format(to)
     if to == NETRON:
         raise UserError("netron opens a copy of the model, which is no text", "Name the file to write: -o FILE.onnx.")
-    _, (drawing, notes) = _drawn(Path(source))
-    shown = picture(drawing, to, depth)
-    return ConvertedText(shown.parts, notes + shown.notes)
+    drawn = _drawn(Path(source))
+    shown = picture(drawn.drawing, to, depth)
+    return ConvertedText(shown.parts, drawn.notes + shown.notes)
 
 
-def _drawn(path: Path) -> tuple[OpenedFile, tuple[Drawing, tuple[str, ...]]]:
+def _drawn(path: Path) -> _Drawn:
     if path.suffix == ".json":
         raise FileUnreadable(f"{path} is not a model", "Give the .onnx file.")
     opened = open_file(path)
-    return opened, _drawing(opened)
-
-
-def _drawing(opened: OpenedFile) -> tuple[Drawing, tuple[str, ...]]:
-    name = opened.path.stem or opened.path.name
+    name = path.stem or path.name
     try:
         provenance = opened.subject.provenance
     except RecordMissing as error:
-        return draw(opened.file, None, name), (f"{error.message}: nothing is grouped. {error.hint}",)
-    return draw(opened.file, provenance, name), ()
+        note = f"{error.message}: nothing is grouped. {error.hint}"
+        return _Drawn(opened, draw(opened.file, None, name), (note,))
+    return _Drawn(opened, draw(opened.file, provenance, name))
 
 
 def _netron(path: Path, target: Path, depth: int | None) -> Converted:
     """The model with the path of its module in the name of every node, and all that is known in its metadata."""
-    from modelexport.api.writing import write_tagged
+    from modelexport.api.writing import ensure_apart, write_tagged
 
     if depth is not None:
         raise UserError("netron shows every node, not modules to a depth", "Leave --depth out.")
+    ensure_apart(target, path)
     ensure_model_target(target)
     opened = open_file(path)
     written = write_tagged(opened.file, opened.subject.provenance, target, EmbedOptions(names=Names.HIERARCHICAL))
     return Converted(target, written.files)
 
 
-def _node_data(drawing: Drawing, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
+def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
     from modelexport.converting.node_data import node_data, read_overlay
 
     for path in overlays:
-        for found in node_data(read_overlay(path), drawing, path):
+        hierarchy = drawn.opened.subject.provenance.hierarchy
+        for found in node_data(read_overlay(path), drawn.drawing, hierarchy, path):
             name = path.stem.removeprefix(f"{target.stem}.")
             extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
-            yield _Extra(extra, found.text(drawing), found.notes)
+            yield _Extra(extra, found.text(drawn.drawing), found.notes)
 
 
-def _sync(opened: OpenedFile, drawing: Drawing, other: Path, target: Path) -> _Extra:
+def _sync(left: _Drawn, right: _Drawn, target: Path) -> _Extra:
     from modelexport.converting.sync import sync_navigation
 
-    made, (right, notes) = _drawn(other)
-    sources, found = _sources(opened, made)
-    text = sync_navigation(drawing, right, sources)
-    return _Extra(target.with_name(f"{target.stem}.{other.stem}.sync.json"), text, notes + found)
+    sources, notes = _sources(left.opened, right.opened)
+    text = sync_navigation(left.drawing, right.drawing, sources)
+    return _Extra(target.with_name(f"{target.stem}.{right.opened.path.stem}.sync.json"), text, right.notes + notes)
 
 
 def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
-    """By the key of a node on the right: those on the left that it was made from. None if it comes from elsewhere."""
+    """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
     from modelexport.api.relink import relinked, tagged_ancestor
 
     try:
@@ -154,7 +164,9 @@ def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, 
         return None, ()
     if not found.related:
         return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
-    return {key: link.sources for key, link in found.lineage.nodes.items()}, ()
+    lineage = found.lineage
+    links = (*lineage.nodes.items(), *lineage.initializers.items())
+    return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
 
 
 def _spare(targets: Iterable[Path], inputs: Iterable[Path]) -> None:

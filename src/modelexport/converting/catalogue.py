@@ -91,7 +91,9 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
             _ATTACH,
         )
     if depth is None:
-        chosen = _deepest(drawing, lambda one: _operators(one) <= _MOST_MERMAID_MODULES and fits_mermaid(one))
+        few = _deepest(drawing, lambda one: _operators(one) <= _MOST_MERMAID_MODULES and fits_mermaid(one))
+        # A single box is no picture: rather more modules than can be read at a glance.
+        chosen = few or _deepest(drawing, fits_mermaid, 1)
         return Picture(mermaid(overview(drawing, chosen)), (f"modules are drawn, {_levels(chosen)}",))
     chosen = _deepest(drawing, fits_mermaid, depth)
     too_much = f"{_LIMITS}: modules are drawn {_levels(chosen)} instead"
@@ -106,7 +108,7 @@ def _deepest(drawing: Drawing, fits: Callable[[Drawing], bool], start: int | Non
 
 
 def _levels(depth: int) -> str:
-    return f"{depth} level{'s' * (depth != 1)} deep"
+    return "as one box" if not depth else f"{depth} level{'s' * (depth != 1)} deep"
 
 
 def _operators(drawing: Drawing) -> int:

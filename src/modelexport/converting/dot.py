@@ -9,12 +9,14 @@ from modelexport.converting.nesting import Opened, nested
 from modelexport.record.wording import printable
 
 _SHAPES = {Kind.INPUT: "ellipse", Kind.OUTPUT: "ellipse", Kind.MISSING: "ellipse"}
+# Rounds of improving the layout, per node. Without a limit, dot takes minutes for some graphs with hundreds of nodes.
+_HASTE = 'nslimit="2", nslimit1="2"'
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
 
 
 def dot(drawing: Drawing) -> Iterator[str]:
     yield f"digraph {_quoted(drawing.name)} {{\n"
-    yield f'graph [compound="true", label={_quoted(_title(drawing))}];\n'
+    yield f"graph [{_HASTE}, label={_quoted(_title(drawing))}];\n"
     yield 'node [shape="box", style="rounded"];\n'
     numbers: dict[str, int] = {}
     for item in nested(drawing):

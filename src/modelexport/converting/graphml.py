@@ -1,8 +1,8 @@
 """GraphML, nested by module: a module call is a node with a graph inside, as yEd and networkx know it.
 
 Ids are numbers, because GraphML allows no other characters than those of names in them; names are data. Characters
-that XML has no way to write (`\\x01`, `\\ufffe`, half of a surrogate pair, and a carriage return, which readers turn
-into a line feed) are written `_x0001_`, and text that looks like this has its underscore written `_x005F_`.
+that XML has no way to write (`\\x01`, `\\ufffe`, half of a surrogate pair), that readers change (a carriage return) or
+that a terminal obeys (`\\x9b`) are written `_x0001_`; text that looks like this has its underscore written `_x005F_`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from modelexport.converting.nesting import Opened, nested
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns">
 """
-_UNWRITABLE = re.compile("[^\\t\\n\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|_(?=x[0-9A-Fa-f]{4}_)")
+_UNWRITABLE = re.compile(
+    "[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|_(?=x[0-9A-Fa-f]{4}_)"
+)
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 _LONGEST = 2**63
 

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 GROUP = "___group___"
 # What Model Explorer does not draw unless it is asked to.
 _HIDDEN = "Const"
-_ENDS = {Kind.INPUT: "GraphInputs", Kind.OUTPUT: "GraphOutputs"}
+ENDS = {Kind.INPUT: "GraphInputs", Kind.OUTPUT: "GraphOutputs"}
 _QUOTES = re.compile('(\\\\*)(["＂])')
 _SHOWN_QUOTES = re.compile("(\\\\*)＂")
 _IN_NAMESPACE = re.compile(r"[%/\\;]|_(?=__)")
@@ -86,7 +86,7 @@ def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json
     node: Json = {
         "id": node_id(box.id),
         "label": _HIDDEN if box.kind is Kind.CONSTANT else box.label,
-        "namespace": _ENDS.get(box.kind) or namespace(box.call, drawing),
+        "namespace": ENDS.get(box.kind) or namespace(box.call, drawing),
         "attrs": _attributes({"kind": str(box.kind), **box.facts}),
         "incomingEdges": wires + given,
         "inputsMetadata": [_input(place, port) for place, port in enumerate(box.inputs) if port.value],
@@ -149,7 +149,7 @@ def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing)
         yield {
             "id": node_id(_capture_id(wire.value, sheet.id)),
             "label": wire.value,
-            "namespace": _ENDS[Kind.INPUT],
+            "namespace": ENDS[Kind.INPUT],
             "attrs": _attributes(facts),
             "incomingEdges": [],
             "inputsMetadata": [],

@@ -9,6 +9,7 @@ what the profile says of the module, and that of the model is the same.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 
 from modelexport.converting.drawing import Box, Drawing, Kind
 from modelexport.converting.model_explorer import graph_id, node_id
-from modelexport.errors import FileUnreadable
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.errors import FileUnreadable, RecordMismatch
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import is_within
 
 Json = dict[str, Any]
@@ -60,26 +61,43 @@ def read_overlay(path: Path) -> Json:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileUnreadable(f"cannot read {path}: {(error.strerror or str(error)).lower()}", _HINT) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileUnreadable(f"{path} is not JSON", _HINT) from error
     if not isinstance(document, dict) or _reader(document) is None:
         raise FileUnreadable(f"{path} is not an overlay", _HINT)
     return document
 
 
-def node_data(document: Json, drawing: Drawing, path: Path) -> list[NodeData]:
-    """`path` is named if the document is not what it seems to be."""
+def node_data(document: Json, drawing: Drawing, hierarchy: Hierarchy, path: Path) -> list[NodeData]:
+    """`path` is named if the document is not what it seems to be, or about modules that the model does not have."""
     read = _reader(document)
     try:
+        _check_kin(document, hierarchy, path)
         return [] if read is None else list(read(document, drawing))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileUnreadable(f"{path} is damaged: {type(error).__name__} {error}", _HINT) from error
 
 
+def _check_kin(document: Json, hierarchy: Hierarchy, path: Path) -> None:
+    """Names of nodes are alike in models that have nothing in common; modules with their classes are not."""
+    told = document["modules"] if "modules" in document else document["calls"]
+    classes = {one["path"]: one["class"] for one in told if one["path"] is not None}
+    for name, class_name in classes.items():
+        module = hierarchy.modules.get(hierarchy.canonical.get(name, name))
+        if module is None or module.class_name != class_name:
+            raise RecordMismatch(
+                f"{path} is of another model: it has a module {name or '(model)'} of the class {class_name}, "
+                f"which {f'is of the class {module.class_name}' if module else 'is not there'} in this one",
+                "Give what `profile` or `verify` wrote about this file, or about one that was made from it.",
+            )
+    if not classes:
+        raise RecordMismatch(f"{path} names no module", "Give what `profile` or `verify` wrote about this file.")
+
+
 def _reader(document: Json) -> Callable[[Json, Drawing], Iterator[NodeData]] | None:
     if document.get("schema") != 1:
         return None
-    if "time_us" in document and "nodes" in document:
+    if "time_us" in document and "nodes" in document and "modules" in document:
         return _profile
     return _verification if "calls" in document and "tolerance" in document else None
 
@@ -94,8 +112,8 @@ def _profile(document: Json, drawing: Drawing) -> Iterator[NodeData]:
     spread: dict[tuple[str | None, frozenset[str]], float] = {}
     for node in document["nodes"]:
         box = drawing.by_id.get(node["key"])
-        path, time = node["charged_to"], float(node["time_us"])
-        if box is not None and box.id in times and box.call is not None and box.call.path == path:
+        path, time = node["charged_to"], _finite(node["time_us"])
+        if box is not None and box.id in times and path == (None if box.call is None else box.call.path):
             times[box.id] += time
             known.add(box.id)
         else:
@@ -145,7 +163,8 @@ def _verification(document: Json, drawing: Drawing) -> Iterator[NodeData]:
         if error is not None:
             found[box.id] = error
     yield NodeData("error of the module (max abs)", found)
-    if document["proof"]:
+    # Nodes of the graph that ONNX Runtime made of the file are other nodes than those of the file.
+    if document["proof"] and not document["as_deployed"]:
         nodes = {node["key"]: node["verdict"] for node in document["proof"]["nodes"]}
         verdicts = {
             key: {"value": verdict, "bgColor": _VERDICTS.get(verdict, _OPEN)}
@@ -156,5 +175,13 @@ def _verification(document: Json, drawing: Drawing) -> Iterator[NodeData]:
 
 
 def _error(outputs: Json) -> Json:
-    value = "not finite" if outputs["max_abs"] is None else float(outputs["max_abs"])
+    value = "not finite" if outputs["max_abs"] is None else _finite(outputs["max_abs"])
     return {"value": value, "bgColor": _GOOD if outputs["agrees"] else _BAD}
+
+
+def _finite(value: object) -> float:
+    """Python reads `NaN` in JSON, which no browser does."""
+    number = float(value) if isinstance(value, int | float) else math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} stands where a number should")
+    return number

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from modelexport.converting.drawing import Box, Drawing, Kind
-from modelexport.converting.model_explorer import GROUP, namespace, node_id
+from modelexport.converting.model_explorer import ENDS, GROUP, namespace, node_id
+from modelexport.errors import RecordMismatch
 from modelexport.record.hierarchy import ModuleCall
 
+Pair = tuple[str, str]
 Sides = tuple[set[str], set[str]]
 
 
 def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]] | None) -> str:
-    """`sources` has the keys of the nodes on the left that each node on the right was made from.
+    """`sources` has the ids of the boxes on the left that each box on the right was made from.
 
-    Without it, nodes are matched that the same module call has the same number of. Layers are those of the same call.
+    Without it, nodes are matched that the same module call has the same number of. Layers are those of the same call;
+    weights, inputs and outputs those of the same name. Model Explorer takes only the last entry that an id occurs in,
+    so that whatever has one side in common is one entry.
     """
+    entries = _Entries()
     nodes = _by_module(left, right) if sources is None else _by_lineage(left, right, sources)
-    entries = [*_layers(left, right), *nodes]
+    for one, other in chain(_by_name(left, right), nodes):
+        entries.join((0, node_id(one)), (1, node_id(other)))
+    mapped = [*_layers(left, right), *entries.found()]
+    if not mapped:
+        raise RecordMismatch(
+            f"{left.name} and {right.name} have no module, node or weight in common", "Give two files of one model."
+        )
     document = {
         "type": "sync_navigation",
-        "mappingEntries": [{"leftNodeIds": sorted(a), "rightNodeIds": sorted(b)} for a, b in entries],
+        "mappingEntries": [{"leftNodeIds": sorted(a), "rightNodeIds": sorted(b)} for a, b in mapped],
         "disableMappingFallback": True,
         "showDiffHighlights": sources is not None,
     }
@@ -29,19 +41,25 @@ def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterabl
 
 
 def _layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
-    for call in left.layers:
-        if call in right.layers:
-            yield {f"{namespace(call, left)}{GROUP}"}, {f"{namespace(call, right)}{GROUP}"}
+    common = [(namespace(call, left), namespace(call, right)) for call in left.layers if call in right.layers]
+    if common:  # in models that have nothing else in common, that both have inputs says nothing
+        common += [(name, name) for name in ENDS.values()]
+    return (({f"{one}{GROUP}"}, {f"{other}{GROUP}"}) for one, other in common)
 
 
-def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]]) -> Iterator[Sides]:
-    """Nodes that share a source are one entry: Model Explorer takes only the last one that an id occurs in."""
-    entries = _Entries()
-    for key, before in sources.items():
-        for name in before:
-            if key in right.by_id and name in left.by_id:
-                entries.join((0, node_id(name)), (1, node_id(key)))
-    return entries.found()
+def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]]) -> Iterator[Pair]:
+    for made, before in sources.items():
+        if made in right.by_id:
+            yield from ((one, made) for one in before if one in left.by_id)
+
+
+def _by_name(left: Drawing, right: Drawing) -> Iterator[Pair]:
+    """Weights, inputs and outputs. A weight whose name says nothing may belong to another module there."""
+    others = {(box.kind, box.sheet, box.label): box for box in right.boxes if box.kind is not Kind.OPERATOR}
+    for box in left.boxes:
+        other = others.get((box.kind, box.sheet, box.label))
+        if other is not None and (box.call == other.call or None in (box.call, other.call)):
+            yield box.id, other.id
 
 
 _Side = tuple[int, str]
@@ -71,12 +89,11 @@ class _Entries:
         return top
 
 
-def _by_module(left: Drawing, right: Drawing) -> Iterator[Sides]:
+def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
     others = _groups(right)
     for place, nodes in _groups(left).items():
         if len(others.get(place, ())) == len(nodes):
-            for one, other in zip(nodes, others[place], strict=True):
-                yield {node_id(one.id)}, {node_id(other.id)}
+            yield from ((one.id, other.id) for one, other in zip(nodes, others[place], strict=True))
 
 
 def _groups(drawing: Drawing) -> dict[tuple[ModuleCall, str], list[Box]]:

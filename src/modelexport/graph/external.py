@@ -112,6 +112,13 @@ def set_external(tensor: onnx.TensorProto, location: str, offset: int, nbytes: i
         tensor.external_data.add(key=key, value=str(value))
 
 
+def data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
+    """Every file that a tensor says its data is in, wherever that is and whether it is there or not."""
+    outside = filter(is_external, tensors(model))
+    entries = (entry for tensor in outside for entry in tensor.external_data)
+    return {directory / entry.value for entry in entries if entry.key == "location"}
+
+
 def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:
     """The file that holds an external tensor's data, which must be inside the model's folder."""
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
