@@ -38,7 +38,8 @@ def odd_model() -> onnx.ModelProto:
         helper.make_node("Split", ["clipped"], ["first", "", "third"], num_outputs=3),
         helper.make_node("If", ["condition"], ["chosen"], then_branch=_branch("x"), else_branch=_branch("third")),
         helper.make_node("Twice", ["chosen"], ["twice"], domain="own", factor=2.5),
-        helper.make_node("Add", ["twice", "sparse"], ["y"]),
+        helper.make_node("Twice", ["twice"], ["once"], domain="own", overload="not", factor=1.0),
+        helper.make_node("Add", ["once", "sparse"], ["y"]),
     ]
     for place, name in enumerate(NAMES):
         nodes[place].metadata_props.add(key=name, value=name[::-1])
@@ -55,7 +56,9 @@ def odd_model() -> onnx.ModelProto:
         sparse_initializer=[_sparse()],
     )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
-    return helper.make_model(graph, opset_imports=opsets, functions=[_function(opsets)], ir_version=10)
+    return helper.make_model(
+        graph, opset_imports=opsets, functions=[_function(opsets), _function(opsets, "not")], ir_version=10
+    )
 
 
 def _info(name: str, shape: list[int | str | None]) -> onnx.ValueInfoProto:
@@ -117,8 +120,10 @@ def _branch(read: str) -> onnx.GraphProto:
     )
 
 
-def _function(opsets: list[onnx.OperatorSetIdProto]) -> onnx.FunctionProto:
+def _function(opsets: list[onnx.OperatorSetIdProto], overload: str = "") -> onnx.FunctionProto:
     referring = helper.make_node("Constant", [], ["factor"])
     referring.attribute.append(AttributeProto(name="value_float", type=AttributeProto.FLOAT, ref_attr_name="factor"))
     nodes = [referring, helper.make_node("Mul", ["v", "factor"], ["w"])]
-    return helper.make_function("own", "Twice", ["v"], ["w"], nodes, opsets[:1], attributes=["factor"])
+    return helper.make_function(
+        "own", "Twice", ["v"], ["w"], nodes, opsets[:1], attributes=["factor"], overload=overload
+    )

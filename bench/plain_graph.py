@@ -72,7 +72,7 @@ def _add_graph(found: PlainGraph, graph: onnx.GraphProto, name: str, outer: Mapp
 
 
 def _add_function(found: PlainGraph, function: onnx.FunctionProto) -> None:
-    name = f"{function.domain}::{function.name}"
+    name = f"{function.domain}::{function.name}" + f":{function.overload}" * bool(function.overload)
     types = {info.name: _type(info.type) for info in function.value_info}
     scope: dict[str, tuple[str, int]] = {}
     for one in function.input:
@@ -127,6 +127,7 @@ def _add_outputs(found: PlainGraph, names: list[str], name: str, scope: Mapping[
 def _plain(node: onnx.NodeProto, key: str, name: str, types: Mapping[str, str]) -> PlainNode:
     props = {one.key: one.value for one in node.metadata_props}
     texts = {"name": node.name, "op_type": node.op_type, "domain": node.domain, "doc_string": node.doc_string}
+    texts["overload"] = node.overload
     return PlainNode(
         kind="operator",
         texts={what: text for what, text in texts.items() if text},

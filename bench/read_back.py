@@ -19,7 +19,7 @@ from typing import Any
 from bench.plain_graph import Edge, Held, PlainGraph, PlainNode
 
 _ATTRIBUTE, _METADATA = "onnx.", "metadata."
-_TEXTS = ("name", "op_type", "domain", "doc_string")
+_TEXTS = ("name", "op_type", "domain", "overload", "doc_string")
 _KNOWN = ("module", "tag", "confidence", "evidence", "role", "layer")
 _TENSOR = re.compile(r"(\w+\[[\d, ]*\]) (\[.*\]|sha256:\w+)", re.DOTALL)
 _NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}

@@ -101,7 +101,7 @@ def test_csv_has_a_row_for_each_node_of_every_graph(tmp_path: Path) -> None:
     with mx.convert(odd_file(tmp_path), tmp_path / "a.csv", "csv").path.open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
     assert tuple(header) == COLUMNS
-    assert len(rows) == len(NAMES) + 7 + 2 * (3 + 1) + 2
+    assert len(rows) == len(NAMES) + 8 + 2 * (3 + 1) + 2 * 2
     found = {row[header.index("key")]: row for row in rows}
     assert found["squared"][header.index("inputs")] == "x; x"
     assert found["own::Twice|w"][header.index("graph")] == "own::Twice"

@@ -19,8 +19,8 @@ def blocked(array: np.ndarray, block: int) -> np.ndarray:
     shape = (-(-outputs // block) * block, -(-inputs // block) * block if deep else inputs, *window)
     numbers: dict[tuple[int, ...], float] = {}
     for (o, i, h, w), number in np.ndenumerate(array):
-        place = (o // block, i // block, h, w, i % block, o % block) if deep else (o // block, i, h, w, o % block)
-        numbers[place] = number
+        deeply, flatly = (o // block, i // block, h, w, i % block, o % block), (o // block, i, h, w, o % block)
+        numbers[deeply if deep else flatly] = number
     blocks = (shape[0] // block, shape[1] // block, *window, block, block)
     found = np.zeros(blocks if deep else (shape[0] // block, inputs, *window, block), array.dtype)
     for place, number in numbers.items():

@@ -52,6 +52,17 @@ def test_bodies_come_right_after_the_node_that_holds_them() -> None:
     ]
 
 
+def test_functions_of_one_name_are_told_apart_by_their_overload() -> None:
+    proto = branching()
+    proto.functions.append(proto.functions[0])
+    proto.functions[1].overload = "other"
+    proto.graph.node.append(node("Twice", "d", "e", domain="local"))
+    proto.graph.node[-1].overload = "other"
+    made = index_model(proto)
+    assert [item.key for item in made.nodes][-2:] == ["local::Twice|b", "local::Twice:other|b"]
+    assert (made.runners["local::Twice"], made.runners["local::Twice:other"]) == (("d",), ("e",))
+
+
 def test_keys_are_unique_and_those_of_the_file() -> None:
     proto = branching()
     made = index_model(proto)

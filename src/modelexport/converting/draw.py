@@ -96,6 +96,8 @@ class _Artist:
         facts: dict[str, Fact] = {"name": node.name, "op_type": node.op_type}
         if node.domain:
             facts["domain"] = node.domain
+        if node.overload:
+            facts["overload"] = node.overload
         if found is not None:
             facts |= self._known_facts(found)
         for item in proto.attribute:

@@ -55,11 +55,15 @@ def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[st
 
 def _by_name(left: Drawing, right: Drawing) -> Iterator[Pair]:
     """Weights, inputs and outputs. A weight whose name says nothing may belong to another module there."""
-    others = {(box.kind, box.sheet, box.label): box for box in right.boxes if box.kind is not Kind.OPERATOR}
+    others = {_place(box): box for box in right.boxes if box.kind is not Kind.OPERATOR}
     for box in left.boxes:
-        other = others.get((box.kind, box.sheet, box.label))
+        other = others.get(_place(box))
         if other is not None and (box.call == other.call or None in (box.call, other.call)):
             yield box.id, other.id
+
+
+def _place(box: Box) -> tuple[Kind, str, str]:
+    return box.kind, box.sheet, box.label
 
 
 _Side = tuple[int, str]
