@@ -206,6 +206,23 @@ def test_a_node_that_is_shared_is_copied_and_returned_to_nobody_else() -> None:
     assert scene.cut("a.one").leaves == ("s",)
 
 
+def test_what_a_shared_node_reads_for_others_leaves_the_module_that_makes_it() -> None:
+    scene = Scene(
+        nodes=[
+            ("bias", "Abs", ["x"], "a"),
+            ("masked", "Relu", ["bias"], "a+b"),
+            ("a1", "Neg", ["masked"], "a"),
+            ("b1", "Sign", ["masked"], "b"),
+            ("y", "Add", ["a1", "b1"], ""),
+        ],
+        calls=[("", ""), ("a", ""), ("b", "")],
+        outputs=["y"],
+        evidence={"masked": _SHARED},
+    )
+    assert scene.cut("a").leaves == ("bias", "a1")
+    assert scene.cut("b").enters == ("bias",)
+
+
 def test_constants_and_shapes_come_along() -> None:
     scene = Scene(
         nodes=[

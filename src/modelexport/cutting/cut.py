@@ -72,7 +72,7 @@ class Cutter:
         chains = self._chains.find(taken)
         everything = taken | self._in_scope(chains.keys, scope)
         nodes = self._listed(everything)
-        border = Border(self._nest, self.provenance, selection, self.types, everything)
+        border = Border(self._nest, self.provenance, selection, self.types, taken=everything, copied=inside.copied())
         made_here = [node for node in nodes if node.key in taken]
         cut = Cut(
             selection,
@@ -138,7 +138,7 @@ class Cutter:
             if function not in called:
                 raise CutImpossible(
                     f"{_named(selection.calls)} lies in the function {function} of the file, which other modules share",
-                    "Put functions back in their places first (onnx.inliner), then extract from that.",
+                    "Put functions back in their places first: `modelexport flatten`. Then extract from that.",
                 )
 
     def _handed_on(self, selection: Selection) -> Cut:

@@ -72,6 +72,11 @@ class Inside:
             if used.issuperset(bodies) and not others:
                 self.keys |= self._nest.with_inner([holder])
 
+    def copied(self) -> frozenset[str]:
+        """Those of the shared nodes that stand for one of each module: they do nobody's work beside."""
+        by_key, entries = self._nest.graph.by_key, self._provenance.nodes
+        return frozenset(key for key in self.shared if not self._is_fusion(by_key[key], entries[key].attribution))
+
     def fused(self) -> Iterator[Fused]:
         """Nodes at the border that also do the work of somebody outside, so that there is no border to cut at."""
         if self._selection.nodes is not None:
