@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import onnx
 
 from modelexport.api.foreign import Source
 from modelexport.api.observing import with_crossings
@@ -142,31 +143,14 @@ def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float 
     results = _run(found, feed)
     outputs = _Outputs(cut, reference, tolerance)
     compared = outputs.compared(found.outputs, results)
-    lost = _lost(cut, reference, outputs.missing, results) if outputs.missing else 0
     return ExtractionCheck(
-        reference.name, outputs.coarsest, feeding.fed, compared, missing=len(outputs.missing), lost=lost
+        reference.name,
+        outputs.coarsest,
+        feeding.fed,
+        compared,
+        missing=len(outputs.missing),
+        lost=outputs.lost(results),
     )
-
-
-def _lost(cut: Cut, reference: Reference, missing: Sequence[int], results: Sequence[np.ndarray]) -> int:
-    """How many tensors that the module returned are made by what was not cut out: the cut ends too early.
-
-    What nobody uses is not in the file at all, or does not leave the part.
-    """
-    made = {value for node in cut.nodes for value in node.outputs} | set(cut.enters)
-    here = [sample(array) for array in results]
-    wanted = {number: reference.sample(number) for number in missing}
-    wanted = {number: one for number, one in wanted.items() if not any(alike(one, other) for other in here)}
-    found: set[int] = set()
-
-    def see(name: str, array: np.ndarray) -> None:
-        if name not in made:
-            seen = sample(array)
-            found.update(number for number, one in wanted.items() if one.telling and alike(one, seen))
-
-    if wanted:
-        reference.again(see)
-    return len(found)
 
 
 def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -200,7 +184,7 @@ class _Feeding:
             self._used.add(number)
             self.fed[end.name] = Feed.GIVEN if number in self._given else Feed.RUN
             array = self._reference.spool.get(number)
-            return array if seen is None else array.astype(seen.dtype).reshape(seen.shape)
+            return array.astype(_dtype(end)) if seen is None else array.astype(seen.dtype).reshape(seen.shape)
         if seen is None:
             return None
         self.fed[end.name] = Feed.FILE
@@ -230,11 +214,15 @@ class _Feeding:
 
 
 def _fits(end: End, array: np.ndarray) -> bool:
-    kinds = {"float": np.float32, "double": np.float64}
-    if np.dtype(kinds.get(end.dtype, end.dtype)) != array.dtype or len(end.shape) != array.ndim:
+    """Whether it has the shape, and numbers of the kind; a file may hold them in fewer bits than the model."""
+    if sample(array[:0]).kind != sample(np.empty(0, _dtype(end))).kind or len(end.shape) != array.ndim:
         return False
     sizes = zip(end.shape, array.shape, strict=True)
     return all(size == wanted for wanted, size in sizes if isinstance(wanted, int))
+
+
+def _dtype(end: End) -> np.dtype[Any]:
+    return onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(end.dtype.upper()))
 
 
 class _Outputs:
@@ -246,6 +234,7 @@ class _Outputs:
         self._usual = self.coarsest = TOLERANCE if tolerance is None else tolerance
         self._chosen = tolerance is not None
         self._reference = reference
+        self._made = {value for node in cut.nodes for value in node.outputs} | set(cut.enters)
         self._left = reference.returned(cut.selection.calls)
         self._given = set(reference.given(cut.selection.calls))
 
@@ -255,7 +244,10 @@ class _Outputs:
         return [number for number in self._left if number not in self._given]
 
     def compared(self, ends: Sequence[End], results: Sequence[np.ndarray]) -> tuple[OutputComparison, ...]:
-        """First what agrees with something that was returned; what remains may be wrong, or something else."""
+        """First what agrees with something that was returned; what remains may be wrong, or something else.
+
+        It is something else if the whole file has what was returned, only not here.
+        """
         pairs = list(zip(ends, results, strict=True))
         found = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
         for end, array in pairs:
@@ -269,12 +261,40 @@ class _Outputs:
         """The nearest of what was returned and has not been found yet; it may be far away, and wrong."""
         seen = sample(array)
         apart = [(self._measured(number, array), number) for number in self._left if self._may_be(number, seen)]
-        apart = [(one, number) for one, number in apart if one.agrees or not agreeing]
+        apart = [pair for pair in apart if pair[0].agrees or not (agreeing or self._is_elsewhere(pair[1], end))]
         if not apart:
             return None
         best, number = min(apart, key=lambda pair: (math.isnan(pair[0].max_abs), pair[0].max_abs))
         self._left.remove(number)
         return OutputComparison(end.name, RETURNED, best)
+
+    def lost(self, results: Sequence[np.ndarray]) -> int:
+        """How many tensors that the module returned are made by what was not cut out: the cut ends too early.
+
+        What nobody uses is not in the file at all, or does not leave the part.
+        """
+        here = [sample(array) for array in results]
+        left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
+        return len([one for one in map(self._reference.sample, left) if not any(alike(one, other) for other in here)])
+
+    def _is_elsewhere(self, number: int, end: End) -> bool:
+        return bool(self._places.get(number, set()) - {end.value})
+
+    @cached_property
+    def _places(self) -> Mapping[int, set[str]]:
+        """By what was returned and is not among the results: the values of the whole file that hold the same."""
+        wanted = [(number, one) for number in self.missing if (one := self._reference.sample(number)).telling]
+        found: dict[int, set[str]] = {}
+
+        def see(name: str, array: np.ndarray) -> None:
+            seen = sample(array)
+            for number, one in wanted:
+                if alike(one, seen):
+                    found.setdefault(number, set()).add(name)
+
+        if wanted:
+            self._reference.again(see)
+        return found
 
     def _may_be(self, number: int, seen: Sample) -> bool:
         returned = self._reference.sample(number)
