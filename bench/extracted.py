@@ -3,7 +3,8 @@
 Models have as many layers as published ones (BERT, GPT-2, ViT and ALBERT 12, T5 and Whisper 6 + 6, Llama 16, ResNet 18)
 and are narrow. A file counts as equal if ONNX's full check accepts it, ONNX Runtime runs it on the tensors that the
 PyTorch module was given, and what it returns is within 1e-4 of what the module returned. Fused modules cannot be cut
-out alone: ResNet's convolutions, and the norms that were folded into them.
+out alone: ResNet's convolutions, and the norms that were folded into them. They are a third of ResNet's calls, so that
+the share depends on how deep the other models are: with two layers each, 9 % of all calls are refused.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,18 @@ from tests.conftest import Exports
 from tests.nets import Branching, ConstantTable, FoldedNorm, Functional, Repeated, Twins, perturbed
 
 import modelexport as mx
+from modelexport.api.extract import extracted_file
+from modelexport.api.extract_check import CheckRequest, check_extracted
+from modelexport.api.foreign import Source
+from modelexport.api.opening import open_file
+from modelexport.api.surroundings import Clock
+from modelexport.cutting.cut import Cutter
+from modelexport.cutting.selection import select_modules
 from modelexport.errors import CutImpossible, FileUnwritable, QueryInvalid, RecordMissing, UnknownName, UserError
 from modelexport.graph.embed import CUT_KEY
+from modelexport.record.evidence import Attribution, Confidence
 from modelexport.record.extraction import Feed
+from modelexport.record.hierarchy import ModuleCall
 
 EXPORTERS = ("dynamo", "torchscript")
 
@@ -159,6 +169,91 @@ def test_a_wrong_weight_is_found(bert: Path, tmp_path: Path) -> None:
     assert found.check is not None
     assert not found.ok
     assert found.check.max_abs > 1e-3
+
+
+class Heads(torch.nn.Module):
+    """Returns the results of two modules."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.both = Both()
+        self.last = torch.nn.Linear(4, 4)
+        self.to(dtype)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = self.both(x)
+        return self.last(first), second
+
+
+class Both(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x).tanh(), self.second(x)
+
+
+@pytest.mark.parametrize("weight", ["both.first.weight", "both.second.weight"])
+@pytest.mark.parametrize("factor", [1.0005, 10, -1])
+def test_a_wrong_weight_behind_one_of_two_outputs_is_found(weight: str, factor: float, tmp_path: Path) -> None:
+    net, x = Heads(), torch.randn(5, 4)
+    source = exported(net, (x,), tmp_path / "whole.onnx")
+    ensure_sound(mx.extract(source, "both", tmp_path / "part.onnx", model=net, inputs=(x,)))
+    with torch.no_grad():
+        net.get_parameter(weight).mul_(factor)
+    assert not mx.extract(source, "both", tmp_path / "part.onnx", model=net, inputs=(x,)).ok
+
+
+def test_a_result_that_was_left_outside_is_found(tmp_path: Path) -> None:
+    net, x = Heads(), torch.randn(5, 4)
+    opened = open_file(exported(net, (x,), tmp_path / "whole.onnx"))
+    nodes = dict(opened.subject.provenance.nodes)
+    last = next(key for key, entry in nodes.items() if entry.op_type == "Tanh")
+    root = ModuleCall("")
+    nodes[last] = replace(nodes[last], attribution=Attribution((root,), root, Confidence.EXACT))
+    cutter = Cutter(opened.file, replace(opened.subject.provenance, nodes=nodes))
+    cut = cutter.cut(select_modules(cutter.provenance, ["both"]))
+    found = extracted_file(opened, cutter, cut, tmp_path / "part.onnx")
+    check = check_extracted(opened, cut, found, CheckRequest(Source(net), (x,), None), Clock(None))
+    assert {one.against for one in check.outputs} == {"returned", "run"}
+    assert all(one.difference.agrees for one in check.outputs)
+    assert check.lost == 1
+    assert not check.ok
+
+
+def test_a_coarse_type_is_compared_as_coarsely_unless_a_tolerance_was_given(tmp_path: Path) -> None:
+    net, x = perturbed(Heads(torch.float16)), (torch.randn(64, 4) * 9).half()
+    source = exported(net, (x,), tmp_path / "whole.onnx")
+    assert mx.extract(source, "both", tmp_path / "part.onnx", model=net, inputs=(x,)).ok
+    with torch.no_grad():
+        net.get_parameter("both.second.weight").mul_(1.5)
+    assert not mx.extract(source, "both", tmp_path / "part.onnx", model=net, inputs=(x,)).ok
+
+
+class Doubtful(torch.nn.Module):
+    """Hands on tensors of several shapes, none of which an operator in the file tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = torch.nn.Linear(4, 4)
+        self.flat, self.folded = torch.nn.Dropout(), torch.nn.Dropout()
+        self.after = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.before(x).reshape(2, 3, 2, 2).transpose(1, 2).neg()
+        flat: torch.Tensor = self.flat(h.transpose(1, 2).reshape(6, 4))
+        result: torch.Tensor = self.after(flat.reshape(2, 3, 4)) + self.folded(self.before.weight)[0]
+        return result
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("module", ["flat", "folded"])
+def test_what_went_through_a_module_without_nodes(module: str, exporter: str, tmp_path: Path) -> None:
+    net, x = perturbed(Doubtful()), torch.randn(2, 3, 4)
+    source = exported(net, (x,), tmp_path / "whole.onnx", exporter)
+    ensure_sound(mx.extract(source, module, tmp_path / "part.onnx", model=net, inputs=(x,)))
 
 
 def test_bad_requests_write_nothing(bert: Path, tmp_path: Path) -> None:

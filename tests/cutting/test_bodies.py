@@ -116,6 +116,37 @@ def test_branches_that_are_one_modules_work_come_with_their_node() -> None:
     assert [node.op_type for node in extract("choice.yes", owners=owners).file.proto.graph.node] == ["If"]
 
 
+def test_a_module_in_a_loop_is_there_once_for_all_of_its_calls() -> None:
+    row = helper.make_tensor_type_proto(TensorProto.FLOAT, [4])
+    step = helper.make_graph(
+        [helper.make_node("Relu", ["i"], ["r"]), helper.make_node("Neg", ["r"], ["o"])],
+        "step",
+        [helper.make_value_info("i", row)],
+        [helper.make_value_info("o", row)],
+    )
+    model = _model(helper.make_node("Scan", ["x"], ["y"], body=step, num_scan_inputs=1))
+    calls = tuple(ModuleCall("cell", index) for index in range(3))
+    file = ModelFile(model, {})
+    hierarchy = Hierarchy.of(
+        [Module("", "Net", "net"), Module("cell", "Cell", "net")],
+        [CallSite(ModuleCall(""), None), *(CallSite(call, ModuleCall("")) for call in calls)],
+    )
+    owners = {"y": (ModuleCall(""),), "y|body|r": calls, "y|body|o": (ModuleCall(""),)}
+    nodes = {
+        node.key: NodeEntry(
+            node.key, node.name, node.op_type, Attribution(owners[node.key], owners[node.key][0], Confidence.STRONG)
+        )
+        for node in file.graph.nodes
+    }
+    provenance = Provenance(hierarchy, nodes, {}, Origin("hand", "hand", file.graph.fingerprint))
+    cutter = Cutter(file, provenance)
+    for call in ("cell", "cell#2"):
+        cut = cutter.cut(select_modules(provenance, [call]))
+        assert [node.op_type for node in cut.nodes] == ["Relu"]
+        found = run(assemble(file, provenance, cut, cutter.types), i=ROW[0])[0]
+        assert np.array_equal(found, np.maximum(ROW[0], 0))
+
+
 FOLDED = _model(
     helper.make_node("Block", ["x"], ["h"], domain="own"),
     helper.make_node("Block", ["h"], ["y"], domain="own"),

@@ -34,6 +34,7 @@ class Scene:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)
+    through: Mapping[str, int] = field(default_factory=dict)
 
     def file(self) -> ModelFile:
         made = [helper.make_node(op, inputs, [output], name=f"n_{output}") for output, op, inputs, _ in self.nodes]
@@ -48,7 +49,8 @@ class Scene:
         paths = dict.fromkeys(["", *(parent_path(call.path) for call in called), *(call.path for call in called)])
         modules = [self._module(path) for path in sorted(paths)]
         sites = [
-            CallSite(ModuleCall.parse(call), None if call == "" else ModuleCall.parse(by)) for call, by in self.calls
+            CallSite(ModuleCall.parse(call), None if call == "" else ModuleCall.parse(by), self.through.get(call))
+            for call, by in self.calls
         ]
         return Hierarchy.of(modules, sites)
 
@@ -204,6 +206,23 @@ def test_a_node_that_is_shared_is_copied_and_returned_to_nobody_else() -> None:
     assert scene.cut("a.one").leaves == ("s",)
 
 
+def test_what_a_shared_node_reads_for_others_leaves_the_module_that_makes_it() -> None:
+    scene = Scene(
+        nodes=[
+            ("bias", "Abs", ["x"], "a"),
+            ("masked", "Relu", ["bias"], "a+b"),
+            ("a1", "Neg", ["masked"], "a"),
+            ("b1", "Sign", ["masked"], "b"),
+            ("y", "Add", ["a1", "b1"], ""),
+        ],
+        calls=[("", ""), ("a", ""), ("b", "")],
+        outputs=["y"],
+        evidence={"masked": _SHARED},
+    )
+    assert scene.cut("a").leaves == ("bias", "a1")
+    assert scene.cut("b").enters == ("bias",)
+
+
 def test_constants_and_shapes_come_along() -> None:
     scene = Scene(
         nodes=[
@@ -248,6 +267,47 @@ def test_a_module_without_nodes_hands_on_what_it_is_given() -> None:
     extracted = scene.extract("drop")
     assert [node.op_type for node in extracted.file.proto.graph.node] == ["Identity"]
     assert np.array_equal(run(extracted, a1=ROW)[0], ROW)
+
+
+def test_as_many_axes_as_went_through_a_module_whatever_lies_around_it() -> None:
+    scene = Scene(
+        nodes=[
+            ("a1", "Relu", ["x"], "a"),
+            ("h1", "Unsqueeze", ["a1", "axes"], ""),
+            ("h2", "Neg", ["h1"], ""),
+            ("h3", "Abs", ["h2"], ""),
+            ("y", "Abs", ["h3"], "b"),
+        ],
+        calls=[("", ""), ("a", ""), ("drop", ""), ("other", ""), ("b", "")],
+        outputs=["y"],
+        weights={"axes": np.array([0], np.int64)},
+        through={"drop": 2, "other": 5},
+    )
+    shapes = [[value.type for value in scene.extract(one).file.proto.graph.input] for one in ("drop", "other")]
+    assert [len(kind.tensor_type.shape.dim) for kinds in shapes for kind in kinds] == [2, 5]
+
+
+def test_a_module_that_was_folded_into_several_constants() -> None:
+    scene = Scene(
+        nodes=[("h", "Mul", ["x", "table.cos"], ""), ("y", "Add", ["h", "table.sin"], "")],
+        calls=[("", ""), ("table", ""), ("table.inner", "table")],
+        outputs=["y"],
+        weights={"table.cos": np.ones(4, np.float32), "table.sin": np.full(4, 2, np.float32)},
+    )
+    first, second = run(scene.extract("table"))
+    assert (first[0], second[0]) == (1, 2)
+
+
+def test_the_smallest_cut_around_may_be_a_constant() -> None:
+    scene = Scene(
+        nodes=[("y", "Mul", ["x", "table.folded"], "")],
+        calls=[("", ""), ("table", ""), ("table.inner", "table")],
+        outputs=["y"],
+        weights={"table.folded": np.ones(4, np.float32), "table.inner.weight": np.ones(4, np.float32)},
+    )
+    with pytest.raises(CutImpossible) as refused:
+        scene.cut("table.inner")
+    assert refused.value.instead == ("table",)
 
 
 def test_a_module_whose_weights_are_gone_is_not_in_the_file() -> None:

@@ -123,3 +123,15 @@ def test_a_node_that_is_as_it_was_does_nothing_of_what_was_dropped_before_it() -
     lineage = trace_lineage(before, after)
     assert lineage.nodes["y"].sources == ("y",)
     assert lineage.consistency.unexplained == ("n",)
+
+
+def test_a_product_with_one_is_not_the_product_before_it() -> None:
+    before = graph(
+        node("Relu", "x", "r"),
+        node("Mul", "r w1", "p"),
+        node("Mul", "p one", "q"),
+        node("Neg", "q", "y"),
+        weights=tensors(w1=W1, one=np.float32(1)),
+    )
+    after = graph(node("Relu", "x", "r"), node("Mul", "r w1", "p"), node("Neg", "p", "y"), weights=tensors(w1=W1))
+    assert sources(before, after, "p") == {"p"}

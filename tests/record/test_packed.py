@@ -5,6 +5,7 @@ import bz2
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.building import model, node, provenance, provenances, tree
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record import tables
+from modelexport.record.document import from_document, to_document
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import SCHEMA_VERSION, Provenance
 
@@ -40,6 +42,17 @@ def folded(value: Provenance) -> dict[str, Any]:
 @given(provenances())
 def test_a_packed_record_reads_back(value: Provenance) -> None:
     assert unpack(pack(value)) == value
+
+
+def test_what_went_through_a_call_reads_back_and_may_be_missing() -> None:
+    through = [None, 3, None, 0]
+    sites = [replace(site, through=axes) for site, axes in zip(NET.calls, through, strict=True)]
+    value = replace(SMALL, hierarchy=replace(NET, calls=tuple(sites)))
+    assert [site.through for site in unpack(pack(value)).hierarchy.calls] == through
+    assert [site.through for site in from_document(to_document(value)).hierarchy.calls] == through
+    older = folded(value)
+    del older["through"]
+    assert unpack(wrap(json.dumps(older).encode())) == value
 
 
 def test_packing_is_repeatable_text() -> None:

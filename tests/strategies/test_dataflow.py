@@ -79,10 +79,18 @@ def test_a_body_that_nothing_names_belongs_to_the_node_that_holds_it() -> None:
     assert str(found["y|then_branch|unused"].evidence[0]) == "dataflow:inside the body of"
 
 
-def test_a_body_lies_between_what_it_reads_from_outside_and_its_holder() -> None:
+def test_a_body_ran_while_the_call_of_its_holder_did_whatever_it_reads_from_outside() -> None:
     inside = body(node("Neg", "h", "t"), outputs="t")
     made = graph(node("Relu", "x", "h"), conditional(inside), inputs="x c")
-    assert inferred(made, {"h": claim("a.p"), "y": claim("a.q")}) == {"y|then_branch|t": ("a",)}
+    assert inferred(made, {"h": claim("b"), "y": claim("a")}) == {"y|then_branch|t": ("a",)}
+    assert inferred(made, {"h": claim("a.p"), "y": claim("a.q")}) == {"y|then_branch|t": ("a.q",)}
+
+
+def test_a_body_may_be_the_work_of_a_call_inside_of_its_holders() -> None:
+    inside = body(node("Neg", "h", "t"), node("Abs", "t", "u"), node("Sign", "u", "v"), outputs="v")
+    made = graph(node("Relu", "x", "h"), conditional(inside), inputs="x c")
+    known = {"h": claim("b"), "y": claim("a"), "y|then_branch|t": claim("a.p"), "y|then_branch|v": claim("a.p")}
+    assert inferred(made, known) == {"y|then_branch|u": ("a.p",)}
 
 
 def test_the_body_of_a_node_that_is_inferred_itself() -> None:

@@ -27,7 +27,7 @@ from modelexport.graph.soundness import ensure_sound
 from modelexport.graph.value_types import type_name
 from modelexport.graph.weights import storage_size
 from modelexport.queries.answer import answer_query
-from modelexport.record.extraction import TOLERANCE, End, Extraction
+from modelexport.record.extraction import End, Extraction
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.provenance import NodeEntry, Provenance
 
@@ -46,7 +46,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     *,
     model: torch.nn.Module | str | Path | None = None,
     inputs: object = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     embed: str = "full",
     task: str | None = None,
     dtype: str | None = None,
@@ -65,11 +65,12 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     modules  a module (`encoder.layer.0`), a call of one (`block#2`), a query (`role=attention.* & layer=0`), or several
     model    what the file was exported from: the extracted file is then fed what the module was given in a run of it,
              and compared with what the module returned
+    tolerance  1e-4 if none is given, and relative to numbers of a type with few bits what these can tell apart
     """
     target = Path(output)
     ensure_model_target(target)
     ensure_apart(target, Path(file))
-    if not tolerance >= 0:
+    if tolerance is not None and not tolerance >= 0:
         raise UserError(f"no tolerance: {tolerance}", "Give a number from 0 on.")
     embedding = embed_options(embed, "torch", False)
     source = None

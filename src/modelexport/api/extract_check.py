@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import onnx
 
 from modelexport.api.foreign import Source
 from modelexport.api.observing import with_crossings
@@ -19,7 +21,7 @@ from modelexport.errors import RuntimeFailed
 from modelexport.graph.sample import Sample, alike, distance, sample
 from modelexport.proving.measure import measure
 from modelexport.record.eager import CallTensors
-from modelexport.record.extraction import RETURNED, End, Extraction, ExtractionCheck, Feed, OutputComparison
+from modelexport.record.extraction import RETURNED, TOLERANCE, End, Extraction, ExtractionCheck, Feed, OutputComparison
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.verification import Difference, Tolerance
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 # A tensor of the file that is further away from PyTorch's than this is another one.
 _RELATED = 0.5
+See: TypeAlias = Callable[[str, np.ndarray], None]
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ class Reference:
     """A run of the model, and what the whole file makes of the same inputs.
 
     values  of the file, by id: those at the ends of what is to be checked
+    again   runs the whole file once more, and shows every value of it
     """
 
     name: str
     watched: Watched
     spool: Spool
     values: Mapping[str, np.ndarray]
+    again: Callable[[See], None]
 
     def given(self, calls: Iterable[ModuleCall]) -> list[int]:
         return self._numbers(calls, inputs=True)
@@ -69,11 +74,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What an extracted file is held against: a model, run on these inputs; elements may differ by the tolerance."""
+    """What an extracted file is held against: a model, run on these inputs; elements may differ by the tolerance.
+    Without one it is the usual one, coarser for types with few bits."""
 
     source: Source
     inputs: object
-    tolerance: float
+    tolerance: float | None
 
 
 def check_extracted(
@@ -115,23 +121,36 @@ def run_reference(
         if wanted is None or name in wanted:
             values[name] = np.array(array)
 
+    arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
+    feed = feed_for(opened.file.proto, arrays)
+
+    def again(show: See) -> None:
+        PiecewiseRun(opened.file, None, often=False).run(feed, show)
+
     with clock.step("file"):
-        arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-        PiecewiseRun(opened.file, wanted, often=False).run(feed_for(opened.file.proto, arrays), see)
-    return Reference(runs.prepared.source, watched, spool, values)
+        PiecewiseRun(opened.file, wanted, often=False).run(feed, see)
+    return Reference(runs.prepared.source, watched, spool, values, again)
 
 
-def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float) -> ExtractionCheck:
+def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float | None) -> ExtractionCheck:
     """Run the extracted file, and compare."""
+    usual = TOLERANCE if tolerance is None else tolerance
     feeding = _Feeding(cut, reference)
     tensors = {end.name: feeding.tensor(end) for end in found.inputs}
     feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if len(feed) < len(tensors):
-        return ExtractionCheck(reference.name, tolerance, feeding.fed, ())
+        return ExtractionCheck(reference.name, usual, feeding.fed, ())
     results = _run(found, feed)
-    outputs = _Outputs(cut, reference, Tolerance(tolerance, tolerance))
+    outputs = _Outputs(cut, reference, tolerance)
     compared = outputs.compared(found.outputs, results)
-    return ExtractionCheck(reference.name, tolerance, feeding.fed, compared, outputs.missing)
+    return ExtractionCheck(
+        reference.name,
+        outputs.coarsest,
+        feeding.fed,
+        compared,
+        missing=len(outputs.missing),
+        lost=outputs.lost(results),
+    )
 
 
 def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -165,7 +184,7 @@ class _Feeding:
             self._used.add(number)
             self.fed[end.name] = Feed.GIVEN if number in self._given else Feed.RUN
             array = self._reference.spool.get(number)
-            return array if seen is None else array.astype(seen.dtype).reshape(seen.shape)
+            return array.astype(_dtype(end)) if seen is None else array.astype(seen.dtype).reshape(seen.shape)
         if seen is None:
             return None
         self.fed[end.name] = Feed.FILE
@@ -195,28 +214,40 @@ class _Feeding:
 
 
 def _fits(end: End, array: np.ndarray) -> bool:
-    kinds = {"float": np.float32, "double": np.float64}
-    if np.dtype(kinds.get(end.dtype, end.dtype)) != array.dtype or len(end.shape) != array.ndim:
+    """Whether it has the shape, and numbers of the kind; a file may hold them in fewer bits than the model."""
+    if sample(array[:0]).kind != sample(np.empty(0, _dtype(end))).kind or len(end.shape) != array.ndim:
         return False
     sizes = zip(end.shape, array.shape, strict=True)
     return all(size == wanted for wanted, size in sizes if isinstance(wanted, int))
 
 
+def _dtype(end: End) -> np.dtype[Any]:
+    return onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(end.dtype.upper()))
+
+
 class _Outputs:
-    def __init__(self, cut: Cut, reference: Reference, tolerance: Tolerance) -> None:
+    """
+    coarsest  the tolerance, or the largest one that the type of a tensor made necessary
+    """
+
+    def __init__(self, cut: Cut, reference: Reference, tolerance: float | None) -> None:
+        self._usual = self.coarsest = TOLERANCE if tolerance is None else tolerance
+        self._chosen = tolerance is not None
         self._reference = reference
-        self._tolerance = tolerance
-        self._calls = cut.selection.calls
+        self._made = {value for node in cut.nodes for value in node.outputs} | set(cut.enters)
         self._left = reference.returned(cut.selection.calls)
         self._given = set(reference.given(cut.selection.calls))
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> list[int]:
         """What was returned and is not in the file; what comes back as it was given needs no file."""
-        return len([number for number in self._left if number not in self._given])
+        return [number for number in self._left if number not in self._given]
 
     def compared(self, ends: Sequence[End], results: Sequence[np.ndarray]) -> tuple[OutputComparison, ...]:
-        """First what agrees with something that was returned; what remains may be wrong, or something else."""
+        """First what agrees with something that was returned; what remains may be wrong, or something else.
+
+        It is something else if the whole file has what was returned, only not here.
+        """
         pairs = list(zip(ends, results, strict=True))
         found = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
         for end, array in pairs:
@@ -227,23 +258,56 @@ class _Outputs:
         return tuple(one for one in found.values() if one is not None)
 
     def _returned(self, end: End, array: np.ndarray, *, agreeing: bool) -> OutputComparison | None:
-        apart = [(self._measured(number, array), number) for number in self._left if self._is_size(number, array)]
+        """The nearest of what was returned and has not been found yet; it may be far away, and wrong."""
         seen = sample(array)
-        apart = [(one, number) for one, number in apart if one.agrees or not (agreeing or self._is_other(number, seen))]
+        apart = [(self._measured(number, array), number) for number in self._left if self._may_be(number, seen)]
+        apart = [pair for pair in apart if pair[0].agrees or not (agreeing or self._is_elsewhere(pair[1], end))]
         if not apart:
             return None
-        best, number = min(apart, key=lambda pair: pair[0].max_abs)
+        best, number = min(apart, key=lambda pair: (math.isnan(pair[0].max_abs), pair[0].max_abs))
         self._left.remove(number)
         return OutputComparison(end.name, RETURNED, best)
 
-    def _is_other(self, number: int, seen: Sample) -> bool:
-        return distance(self._reference.sample(number), seen) > _RELATED
+    def lost(self, results: Sequence[np.ndarray]) -> int:
+        """How many tensors that the module returned are made by what was not cut out: the cut ends too early.
 
-    def _is_size(self, number: int, array: np.ndarray) -> bool:
-        return self._reference.sample(number).size == array.size
+        What nobody uses is not in the file at all, or does not leave the part.
+        """
+        here = [sample(array) for array in results]
+        left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
+        return len([one for one in map(self._reference.sample, left) if not any(alike(one, other) for other in here)])
+
+    def _is_elsewhere(self, number: int, end: End) -> bool:
+        return bool(self._places.get(number, set()) - {end.value})
+
+    @cached_property
+    def _places(self) -> Mapping[int, set[str]]:
+        """By what was returned and is not among the results: the values of the whole file that hold the same."""
+        wanted = [(number, one) for number in self.missing if (one := self._reference.sample(number)).telling]
+        found: dict[int, set[str]] = {}
+
+        def see(name: str, array: np.ndarray) -> None:
+            seen = sample(array)
+            for number, one in wanted:
+                if alike(one, seen):
+                    found.setdefault(number, set()).add(name)
+
+        if wanted:
+            self._reference.again(see)
+        return found
+
+    def _may_be(self, number: int, seen: Sample) -> bool:
+        returned = self._reference.sample(number)
+        return returned.size == seen.size and (returned.kind == seen.kind or "other" in (returned.kind, seen.kind))
 
     def _measured(self, number: int, array: np.ndarray) -> Difference:
-        return measure(self._reference.spool.get(number).reshape(array.shape), array, self._tolerance)
+        return self._apart(self._reference.spool.get(number).reshape(array.shape), array)
+
+    def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
+        coarse = [] if self._chosen else [one.grain for one in map(sample, (reference, array)) if one.is_coarse]
+        allowed = max([self._usual, *coarse])
+        self.coarsest = max(self.coarsest, allowed)
+        return measure(reference, array, Tolerance(self._usual, allowed))
 
     def _elsewhere(self, end: End, array: np.ndarray) -> OutputComparison | None:
         """A value of the run that the module did not return, such as one that is kept for later."""
@@ -258,4 +322,4 @@ class _Outputs:
         seen = self._reference.values.get(end.value)
         if seen is None or seen.shape != array.shape:
             return None
-        return OutputComparison(end.name, "file", measure(seen, array, self._tolerance))
+        return OutputComparison(end.name, "file", self._apart(seen, array))

@@ -64,6 +64,11 @@ def _missing(value: onnx.ValueInfoProto, arrays: Mapping[str, np.ndarray]) -> In
 
 
 def _unfit(value: onnx.ValueInfoProto, array: np.ndarray) -> InputError:
+    if onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind == "V":
+        return InputError(
+            f"the graph takes {value.name!r} as {_wanted(value)}, which ONNX Runtime cannot be given from Python",
+            "Export the model in another type to compare it: --dtype float32.",
+        )
     return InputError(
         f"the graph takes {value.name!r} as {_wanted(value)}; the model was run with {_described(array)}",
         "Give inputs of the shape that the file was exported with: --input NAME=SHAPE:DTYPE.",

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -148,7 +148,7 @@ def _recorded_calls(model: nn.Module) -> Iterator[_CallRecorder]:
     recorder = _CallRecorder(model)
     hooks = [
         module_hooks.register_module_forward_pre_hook(recorder.enter),
-        module_hooks.register_module_forward_hook(recorder.leave, always_call=True),
+        module_hooks.register_module_forward_hook(recorder.leave, with_kwargs=True, always_call=True),
     ]
     try:
         yield recorder
@@ -162,12 +162,12 @@ class _CallRecorder:
         self.calls: list[CallSite] = []
         self._paths = {part: path for path, part in model.named_modules()}
         self._counts: dict[str, int] = {}
-        self._open: list[ModuleCall] = []
+        self._open: list[int] = []
         self._thread = threading.get_ident()
 
     def current(self) -> ModuleCall | None:
         """The innermost call that is open."""
-        return self._open[-1] if self._open else None
+        return self.calls[self._open[-1]].call if self._open else None
 
     def enter(self, module: nn.Module, _args: object) -> None:
         path = self._path(module)
@@ -177,11 +177,14 @@ class _CallRecorder:
         self._counts[path] = index + 1
         call = ModuleCall(path, index)
         self.calls.append(CallSite(call, self.current()))
-        self._open.append(call)
+        self._open.append(len(self.calls) - 1)
 
-    def leave(self, module: nn.Module, _args: object, _output: object) -> None:
-        if self._path(module) is not None:
-            self._open.pop()
+    def leave(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object], output: object) -> None:
+        if self._path(module) is None:
+            return
+        place = self._open.pop()
+        if isinstance(output, torch.Tensor) and any(given is output for given in (*args, *kwargs.values())):
+            self.calls[place] = replace(self.calls[place], through=output.dim())
 
     def _path(self, module: nn.Module) -> str | None:
         # Other threads may be running other models, or this one.

@@ -30,9 +30,7 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    default=TOLERANCE,
-    show_default=True,
-    help="Absolute and relative, for --verify.",
+    help=f"Absolute and relative, for --verify; {TOLERANCE:g} if not given, more for types with few bits.",
 )
 @click.option(
     "--embed",

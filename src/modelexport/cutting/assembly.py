@@ -144,11 +144,12 @@ class _Assembly:
 
     def _handed(self) -> dict[str, str]:
         """Outputs of a module without nodes, by name; a graph cannot return what it is given under its name."""
-        if self._cut.handed is None:
-            return {}
-        name = self._unused(f"{self._local(self._cut.handed.value)}_output")
-        self._nodes.append(self._made("Identity", [self._local(self._cut.handed.value)], name))
-        return {name: self._cut.handed.value}
+        found: dict[str, str] = {}
+        for value in () if self._cut.handed is None else self._cut.handed.types:
+            name = self._unused(f"{self._local(value)}_output")
+            self._nodes.append(self._made("Identity", [self._local(value)], name))
+            found[name] = value
+        return found
 
     def _weights(self, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.TensorProto], list[onnx.SparseTensorProto]]:
         """What the nodes read and the file stores: in its main graph, or in a body that was around them."""
@@ -171,7 +172,7 @@ class _Assembly:
         return found
 
     def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
-        found = self._types.get(value) if self._cut.handed is None else self._cut.handed.type
+        found = self._types.get(value) if self._cut.handed is None else self._cut.handed.types[value]
         name = name or self._local(value)
         if found is None or not is_shaped(found):
             raise CutImpossible(
@@ -214,7 +215,7 @@ class _Assembly:
     def _record(self, extracted: ModelFile) -> Provenance:
         graph = extracted.graph
         answer = _remembering(self._rerooting.attribution)
-        here = {node.output[0] for node in self._added} | ({self._nodes[0].output[0]} if self._cut.handed else set())
+        here = {node.output[0] for node in (*self._added, *(self._nodes if self._cut.handed else ()))}
         nodes: dict[str, NodeEntry] = {}
         for node in graph.nodes:
             known = self._answers.get(node.key) or self._recorded(node.key)

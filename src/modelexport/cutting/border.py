@@ -14,17 +14,26 @@ from modelexport.record.provenance import Provenance
 
 class Border:
     """
-    taken  keys of the nodes of the cut, with all that is in their bodies
+    taken   keys of the nodes of the cut, with all that is in their bodies
+    copied  those of them that others have as well
     """
 
     def __init__(
-        self, nest: Nest, provenance: Provenance, selection: Selection, types: ValueTypes, taken: Collection[str]
+        self,
+        nest: Nest,
+        provenance: Provenance,
+        selection: Selection,
+        types: ValueTypes,
+        *,
+        taken: Collection[str],
+        copied: Collection[str],
     ) -> None:
         self._nest = nest
         self._provenance = provenance
         self._selection = selection
         self._types = types
         self._taken = frozenset(taken)
+        self._copied = frozenset(copied)
 
     def enters(self, nodes: Sequence[Node], unread: Collection[str] = ()) -> tuple[str, ...]:
         """Values that the nodes read and do not make, in file order; those of the model first.
@@ -68,9 +77,12 @@ class Border:
         return any(self._reads_ours(reader, maker) for reader in self._nest.readers(value))
 
     def _reads_ours(self, reader: Node, maker: Node) -> bool:
-        """Whether a node outside reads a value as that of the cut, not as that of another module that shares it."""
+        """Whether a node outside reads a value as that of the cut, not as that of another module that shares it.
+
+        A node that others have as well reads for them what only the cut makes.
+        """
         if reader.key in self._taken:
-            return False
+            return reader.key in self._copied and maker.key not in self._copied
         owners = self._provenance.nodes[maker.key].attribution.owners
         ours = [owner for owner in owners if self._selection.covers(owner)]
         others = [owner for owner in owners if owner not in ours]

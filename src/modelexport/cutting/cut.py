@@ -72,7 +72,7 @@ class Cutter:
         chains = self._chains.find(taken)
         everything = taken | self._in_scope(chains.keys, scope)
         nodes = self._listed(everything)
-        border = Border(self._nest, self.provenance, selection, self.types, everything)
+        border = Border(self._nest, self.provenance, selection, self.types, taken=everything, copied=inside.copied())
         made_here = [node for node in nodes if node.key in taken]
         cut = Cut(
             selection,
@@ -156,8 +156,8 @@ class Cutter:
             )
         return Cut(
             selection,
-            enters=() if found.stored else (found.value,),
-            leaves=(found.value,),
+            enters=() if found.stored else tuple(found.types),
+            leaves=tuple(found.types),
             handed=found,
             notes=(*selection.notes, *_handed_notes(call, found, reason)),
         )
@@ -166,7 +166,10 @@ class Cutter:
         """The innermost call around one that can be cut."""
         hierarchy = self.provenance.hierarchy
         for above in reversed(hierarchy.stack(call)[:-1]):
-            inside = Inside(self._nest, self.provenance, select_calls(hierarchy, [above]))
+            selection = select_calls(hierarchy, [above])
+            inside = Inside(self._nest, self.provenance, selection)
+            if not inside.keys and self._passing.handed_on(selection) is not None:
+                return above
             if inside.keys and not any(True for _ in inside.fused()):
                 return above
         return ModuleCall(ROOT)
@@ -210,7 +213,8 @@ def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
 
 def _handed_notes(call: ModuleCall, found: HandedOn, reason: str) -> Iterator[str]:
     if found.stored:
-        yield f"{_word(call)} was folded into the constant {found.value}: the file is given nothing and returns that"
+        names = some_of(list(found.types))
+        yield f"{_word(call)} was folded into a constant: the file is given nothing and returns {names}"
     elif found.certain:
         yield f"{_word(call)} has no node: it returns what it is given"
     else:

@@ -16,6 +16,7 @@ from modelexport.record.provenance import Provenance
 
 # What they return holds the same numbers in the same order: whoever did it, the tensor is there.
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ class Inside:
             if used.issuperset(bodies) and not others:
                 self.keys |= self._nest.with_inner([holder])
 
+    def copied(self) -> frozenset[str]:
+        """Those of the shared nodes that stand for one of each module: they do nobody's work beside."""
+        by_key, entries = self._nest.graph.by_key, self._provenance.nodes
+        return frozenset(key for key in self.shared if not self._is_fusion(by_key[key], entries[key].attribution))
+
     def fused(self) -> Iterator[Fused]:
         """Nodes at the border that also do the work of somebody outside, so that there is no border to cut at."""
         if self._selection.nodes is not None:
@@ -92,9 +98,14 @@ class Inside:
         descent = descent_of(attribution)
         if node.op_type in _VIEWS or (descent is not None and descent.relation is Relation.SHARED):
             return False
+        if self._runs_repeatedly(node) and len({owner.path for owner in attribution.owners}) == 1:
+            return False  # all calls of the module, by a node that is there once
         if descent is not None and descent.relation is Relation.FUSED:
             return True
         return self._follow_each_other(attribution.owners)
+
+    def _runs_repeatedly(self, node: Node) -> bool:
+        return any(holder.op_type in _LOOPS for holder in self._nest.holders(node))
 
     def _follow_each_other(self, owners: Iterable[ModuleCall]) -> bool:
         """Whether calls ran one after the other, with none in between: else they can only have work in common."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,14 +22,13 @@ _NO_OPERATION = ("torch.nn.modules.dropout.", "torch.nn.modules.linear.Identity"
 class HandedOn:
     """What a module without nodes returns.
 
-    value     of the file, as far as is known: what comes in and goes out again, or an initializer
-    type      of it; axes of which it is not certain have no size
-    stored    it is an initializer, and nothing comes in
-    certain   the module is known to do nothing when a model is evaluated
+    types     by value of the file, as far as is known: what comes in and goes out again, or initializers; axes of
+              which it is not certain have no size
+    stored    these are initializers, and nothing comes in
+    certain   the module is known to have returned what it was given
     """
 
-    value: str
-    type: onnx.TypeProto
+    types: Mapping[str, onnx.TypeProto]
     stored: bool
     certain: bool
 
@@ -45,24 +44,37 @@ class Passing:
     def handed_on(self, selection: Selection) -> HandedOn | None:
         """What a call without nodes returns; None if that is not in the file."""
         call = selection.calls[0]
-        module = self._hierarchy.modules[call.path]
-        stored = self._stored_result(selection)
-        if stored is not None:
-            return stored
-        if any(tensor.size for tensor in module.parameters):
+        stored = self._stored_results(selection)
+        if stored:
+            return HandedOn(stored, stored=True, certain=True)
+        axes = self._through.get(call)
+        certain = axes is not None or self._does_nothing(call)
+        if not certain and self._does_something(call):
             return None
-        certain = f"{module.package}.{module.class_name}".startswith(_NO_OPERATION)
-        if not certain and len(module.arguments) > 1:
-            return None  # who is given several things does something with them
-        values = [value for value in self._candidates(call) if self._types.get(value) is not None]
+        values = [value for value in self._candidates(call, axes) if self._types.get(value) is not None]
         if not values:
             return None
         found = self._types.get(values[0])
         assert found is not None
-        return HandedOn(values[0], self._common(found, values[1:]), stored=False, certain=certain)
+        kind = self._common(found, values[1:])
+        return HandedOn({values[0]: _with_axes(kind, axes)}, stored=False, certain=certain)
 
-    def _stored_result(self, selection: Selection) -> HandedOn | None:
-        """A constant that was computed from the module's weights when the model was exported."""
+    @cached_property
+    def _through(self) -> Mapping[ModuleCall, int]:
+        """How many axes the tensor has that went through a call, where that was seen."""
+        return {site.call: site.through for site in self._hierarchy.calls if site.through is not None}
+
+    def _does_nothing(self, call: ModuleCall) -> bool:
+        module = self._hierarchy.modules[call.path]
+        return f"{module.package}.{module.class_name}".startswith(_NO_OPERATION)
+
+    def _does_something(self, call: ModuleCall) -> bool:
+        """Who has parameters, or is given several things, does something with them."""
+        module = self._hierarchy.modules[call.path]
+        return any(tensor.size for tensor in module.parameters) or len(module.arguments) > 1
+
+    def _stored_results(self, selection: Selection) -> dict[str, onnx.TypeProto]:
+        """Constants that the module's results were folded into when the model was exported."""
         named = self._hierarchy.tensor_owners
         found = [
             name
@@ -70,27 +82,32 @@ class Passing:
             if attribution.owners and all(map(selection.covers, attribution.owners)) and name not in named
         ]
         found = [name for name in found if self._graph.consumers.get(name) and self._types.is_float(name)]
-        kind = self._types.get(found[0]) if len(found) == 1 else None
-        return None if kind is None else HandedOn(found[0], kind, stored=True, certain=True)
+        return {name: kind for name in found if (kind := self._types.get(name)) is not None}
 
-    def _candidates(self, call: ModuleCall) -> list[str]:
+    def _candidates(self, call: ModuleCall, axes: int | None) -> list[str]:
         """Values that may be what passes through a call, the likeliest first.
 
         A value that comes out of the call before and goes into the one after it can be nothing else. Else it is one
-        of those that the call around makes in between, most of which have the same number of axes.
+        of those that the call around makes in between, with as many axes as it has, if that is known, or as most have.
         """
         before, after = self._siblings(call)
         around = self._hierarchy.stack(call)[-2:-1]
         results = self._results(before[-1], around) if before else []
         wanted = self._arguments(after[0]) if after else []
-        direct = [value for value in results if value in wanted]
+        direct = [value for value in results if value in wanted and self._may_have(value, axes)]
         if direct:
             return direct[:1]
         between = self._between(results[:1], around)
         found = [*results[:1], *between, *wanted]
         for one in () if found else around:
             found += [*self._arguments(one), *self._results(one, ())]
-        return self._with_usual_axes(found, between)
+        if axes is None:
+            return self._with_usual_axes(found, between)
+        return [value for value in found if self._may_have(value, axes)] or found[:1]
+
+    def _may_have(self, value: str, axes: int | None) -> bool:
+        dims = self._types.dims(value)
+        return axes is None or dims is None or len(dims) == axes
 
     def _between(self, start: Sequence[str], around: Sequence[ModuleCall]) -> list[str]:
         """Numbers that the call around makes from a value by itself, before other calls get them."""
@@ -178,3 +195,11 @@ class Passing:
                 if (dim.dim_value if dim.HasField("dim_value") else dim.dim_param) != size:
                     dim.Clear()
         return made
+
+
+def _with_axes(kind: onnx.TypeProto, axes: int | None) -> onnx.TypeProto:
+    """The type with that many axes: of none a size is known if there are more or fewer."""
+    if axes is None or len(kind.tensor_type.shape.dim) == axes:
+        return kind
+    shape = onnx.TensorShapeProto(dim=[onnx.TensorShapeProto.Dimension() for _ in range(axes)])
+    return onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=kind.tensor_type.elem_type, shape=shape))

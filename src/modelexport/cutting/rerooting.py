@@ -116,7 +116,7 @@ class Rerooting:
         yield CallSite(root, None)
         for site in self._kept_calls:
             parent = root if site.parent is None else self._calls.get(site.parent, root)
-            yield CallSite(self._calls[site.call], parent)
+            yield CallSite(self._calls[site.call], parent, site.through)
 
     def attribution(self, found: Attribution) -> Attribution:
         """In terms of the cut; what belongs to others is the root's."""

@@ -91,8 +91,8 @@ def embed(
 
 
 def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outline | None = None) -> None:
-    """Write the record into the model, in the place of all that is there of an earlier one; nodes are left alone."""
-    _drop(model, (PREFIX,), ())
+    """Write the record into the model, in the place of an earlier one; nodes are left alone."""
+    _drop(model, (), (RECORD_KEY, OUTLINE_KEY))
     _add(model, [(RECORD_KEY, pack(provenance))])
     if outline is not None:
         _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])

@@ -34,9 +34,14 @@ class Merged(_TakenIn):
     """Equal computations of which one is left."""
 
     def link(self) -> None:
-        """A value that stands for two values that the same operator made: so do, pair by pair, the nodes above it."""
+        """A value that stands for two values that the same operator made: so do, pair by pair, the nodes above it.
+
+        Of values that are made of each other, the later one was no work: a product with one, say.
+        """
         for place, others in self._anchors.also.items():
-            waiting = [(self._after.makers.get(place), self._before.makers.get(other)) for other in others]
+            known = self._anchors.get(place)
+            apart = [other for other in others if not self._between(known, other)]
+            waiting = [(self._after.makers.get(place), self._before.makers.get(other)) for other in apart]
             while waiting:
                 node, origin = waiting.pop()
                 if node is None or origin is None or node.op_type != origin.op_type:

@@ -177,12 +177,18 @@ def _tensor_in(item: Json) -> TensorInfo:
 
 def _call_out(site: CallSite) -> Json:
     parent = None if site.parent is None else _module_call_out(site.parent)
-    return {"call": _module_call_out(site.call), "parent": parent}
+    item: Json = {"call": _module_call_out(site.call), "parent": parent}
+    return item if site.through is None else item | {"through": site.through}
 
 
 def _call_in(item: Json) -> CallSite:
     parent = item["parent"]
-    return CallSite(_module_call_in(item["call"]), None if parent is None else _module_call_in(parent))
+    through = item.get("through")
+    return CallSite(
+        _module_call_in(item["call"]),
+        None if parent is None else _module_call_in(parent),
+        None if through is None else int(through),
+    )
 
 
 def _module_call_out(call: ModuleCall) -> list[object]:

@@ -53,6 +53,7 @@ class ExtractionCheck:
     fed       by input: where its tensor came from
     outputs   what was compared
     missing   how many tensors the module returned that the file does not
+    lost      how many of those the whole file makes, outside of what was cut out: it ends too early
     """
 
     reference: str
@@ -60,12 +61,14 @@ class ExtractionCheck:
     fed: Mapping[str, Feed]
     outputs: tuple[OutputComparison, ...]
     missing: int = 0
+    lost: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared with what the module returned, and all that was compared agrees."""
+        """Whether something was compared with what the module returned, all that was compared agrees, and nothing that
+        others get from the module is missing."""
         compared = any(one.against == RETURNED for one in self.outputs)
-        return compared and all(one.difference.agrees for one in self.outputs)
+        return compared and not self.lost and all(one.difference.agrees for one in self.outputs)
 
     @property
     def max_abs(self) -> float:

@@ -7,7 +7,7 @@ that later asks "which module?" is answered from it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
@@ -84,10 +84,15 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A module call and the call from inside of which it was made (None for the root)."""
+    """A module call and the call from inside of which it was made (None for the root).
+
+    through  how many axes the tensor has that it was given and returned as it was; None if it returned something else,
+             or nobody looked
+    """
 
     call: ModuleCall
     parent: ModuleCall | None
+    through: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Provenance
 from modelexport.record.tables import Table, squeeze, unsqueeze
 
 _NAME = "modelexport-record"
+_NOT_THROUGH = -1
 
 
 def pack(provenance: Provenance) -> str:
@@ -75,6 +76,7 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
         "absent": _fold_absent(provenance.absent, numbers),
         "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
         "calls": _fold_calls(provenance.hierarchy, numbers),
+        "through": [_NOT_THROUGH if site.through is None else site.through for site in provenance.hierarchy.calls],
         "keys": [entry.key for entry in entries],
         "names": [entry.name for entry in entries],
         "operators": [operators.place(entry.op_type) for entry in entries],
@@ -92,7 +94,10 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
 def _unfold(folded: Mapping[str, Any]) -> Provenance:
     modules = _unfold_modules(folded["modules"])
     paths = [module.path for module in modules]
-    hierarchy = Hierarchy.of(modules, _unfold_calls(folded["calls"], paths))
+    calls = _unfold_calls(folded["calls"], paths)
+    # Records were written without this at first.
+    through = folded.get("through", [_NOT_THROUGH] * len(calls))
+    hierarchy = Hierarchy.of(modules, [_with_axes(*each) for each in zip(calls, through, strict=True)])
     answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
     operators = list(map(text_in, folded["operator_table"]))
     # Records were written without roles at first.
@@ -168,6 +173,10 @@ def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list
         counts[path] = counts.get(path, 0) + 1
         sites.append(CallSite(calls[-1], calls[place - back] if back else None))
     return sites
+
+
+def _with_axes(site: CallSite, axes: int) -> CallSite:
+    return site if axes == _NOT_THROUGH else replace(site, through=int(axes))
 
 
 def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[Any]:

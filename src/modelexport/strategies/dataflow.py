@@ -87,6 +87,12 @@ class _Field:
         calls = (self.enclosing([claim]) for claim in claims)
         return tuple(dict.fromkeys(call for call in calls if call is not None))
 
+    def held(self, node: Node, call: ModuleCall) -> ModuleCall:
+        """The call, or the one of the node in whose body a node is, if that ran inside: so did all of its body."""
+        holders = self.holders(node)
+        inside = len(holders) == 1 and call in self.hierarchy.stack(holders[0])
+        return holders[0] if inside else call
+
 
 def _decide(
     field: _Field,
@@ -98,11 +104,11 @@ def _decide(
 ) -> Claim | None:
     if above is not None and below is not None and is_data:
         enclosing = field.hierarchy.common_ancestor((above, below))
-        return None if enclosing is None else _inferred((enclosing,), "between", strategy)
+        return None if enclosing is None else _inferred((field.held(node, enclosing),), "between", strategy)
     if below is not None:
-        return _inferred((below,), "made for", strategy)
+        return _inferred((field.held(node, below),), "made for", strategy)
     if above is not None:
-        return _inferred((above,), "made from", strategy)
+        return _inferred((field.held(node, above),), "made from", strategy)
     holders = field.holders(node)
     if holders:
         return _inferred(holders, "inside the body of", strategy)

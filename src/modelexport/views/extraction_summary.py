@@ -67,6 +67,9 @@ def _verdict(check: ExtractionCheck) -> str:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
     if not any(one.against == RETURNED for one in check.outputs):
         return f"not shown to equal the module of {check.reference}: nothing that the module returned is in the file"
+    if check.lost and all(one.difference.agrees for one in check.outputs):
+        lost = counted(check.lost, "tensor")
+        return f"not as the module of {check.reference}: {lost} that it returned the whole file makes elsewhere"
     limit = f"allowed: {check.tolerance:g} + {check.tolerance:g} × (element + tensor's root mean square)"
     return f"not as the module of {check.reference}: largest difference {check.max_abs:.1e} ({limit})"
 
@@ -119,6 +122,7 @@ def _check_document(check: ExtractionCheck) -> dict[str, object]:
             for one in check.outputs
         ],
         "missing": check.missing,
+        "lost": check.lost,
     }
 
 
