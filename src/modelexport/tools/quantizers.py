@@ -109,9 +109,9 @@ def _static(settings: Quantization, job: Job) -> None:
     with copy_model(job.source, job.target.parent) as source:
         common = _common(settings, source)
         quantization.quantize_static(source, job.target, _Reader(job.feeds), quant_format=form, **common, **more)
-        if settings.form == "qdq" and settings.exclude:
+        if settings.exclude:
             made = read_whole(job.target)
-            if free_nodes(made, read_whole(source), frozenset(settings.exclude)):
+            if free_nodes(made, read_whole(source), frozenset(settings.exclude), quantized_types("qoperator")):
                 write_whole(made, job.target, spread=is_spread(source))
 
 
