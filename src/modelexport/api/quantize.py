@@ -15,6 +15,7 @@ from modelexport.api.tooling import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
 from modelexport.graph.embed import name_nodes
+from modelexport.graph.folded import ensure_flat
 from modelexport.graph.saving import ensure_model_target
 from modelexport.queries.answer import answer_query
 from modelexport.record.provenance import NodeEntry
@@ -105,6 +106,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path)
         ensure_apart(target, path)
+        ensure_flat(opened.file.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
         job.choose(_several(exclude), _several(include))
         wanted = static or check or report

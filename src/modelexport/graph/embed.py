@@ -91,8 +91,9 @@ def embed(
 
 
 def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outline | None = None) -> None:
-    """Write the record into the model, in the place of all that is there of an earlier one; nodes are left alone."""
-    _drop(model, (PREFIX,), ())
+    """Write the record into the model, in the place of all that is there of an earlier one; nodes are left alone, and
+    so is the version of the format that they had before their keys."""
+    _drop(model, (), tuple(own_keys(model) - {IR_VERSION_KEY}))
     _add(model, [(RECORD_KEY, pack(provenance))])
     if outline is not None:
         _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
@@ -234,6 +235,12 @@ def strip_own_metadata(model: onnx.ModelProto, kept: frozenset[str]) -> int:
     elif model.ir_version != version:
         _add(model, [(IR_VERSION_KEY, str(version))])
     return count
+
+
+def own_keys(*holders: _Holder) -> frozenset[str]:
+    """Every key of ours that a model, a function or a node has, each by itself."""
+    keys = (entry.key for holder in holders for entry in holder.metadata_props)
+    return frozenset(key for key in keys if key.startswith(PREFIX))
 
 
 def _own_ir_version(model: onnx.ModelProto) -> int:
