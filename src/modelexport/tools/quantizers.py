@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from modelexport.graph.order import in_order
 from modelexport.tools.freeing import free_nodes
 from modelexport.tools.models import copy_model, is_spread, read_whole, write_whole
 from modelexport.tools.tool import Feed, Job, Tool
@@ -95,6 +96,10 @@ def _dynamic(settings: Quantization, job: Job) -> None:
 
     with copy_model(job.source, job.target.parent, _unshared) as source:
         quantize_dynamic(source, job.target, **_common(settings, source))
+        made = read_whole(job.target)
+        # Its order of nodes takes no account of what the bodies of If and Loop read.
+        if in_order(made.graph.node) is not made.graph.node:
+            write_whole(made, job.target, spread=is_spread(source))
 
 
 def _static(settings: Quantization, job: Job) -> None:
