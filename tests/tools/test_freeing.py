@@ -229,17 +229,18 @@ def test_a_weight_that_two_gemms_turn_round(tmp_path: Path) -> None:
 
 def test_a_body_comes_after_what_it_reads(tmp_path: Path) -> None:
     """ONNX Runtime's dynamic quantizer puts a node first whose inputs are there, whatever its bodies read."""
-    branches = {
-        f"{name}_branch": helper.make_graph(
+    then, other = (
+        helper.make_graph(
             [helper.make_node("Identity", ["a"], [name])],
             name,
             [],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
         )
         for name in ("then", "else")
-    }
+    )
     model = network(("MatMul", "x w", "a"), weights=(weight("w", 8, 8),))
-    model.graph.node.append(helper.make_node("If", ["choice"], ["y"], name="node_y", **branches))
+    choice = helper.make_node("If", ["choice"], ["y"], name="node_y", then_branch=then, else_branch=other)
+    model.graph.node.append(choice)
     model.graph.input.append(helper.make_tensor_value_info("choice", TensorProto.BOOL, []))
     made = quantized(model, tmp_path, form="")
     assert [node.op_type for node in made.graph.node][-1] == "If"
