@@ -7,7 +7,8 @@ are selected nodes that are quantized all the same, `others` are nodes that were
 `dynamic` and `qoperator` are ONNX Runtime's own functions, given what `modelexport select --for ort-exclude` writes. A
 node is in float there if it is there under its name and with its operator. `qdq` is `modelexport quantize --static`. A
 node is in float there if the quantizer does not know its operator, or if some floating-point number that it reads (but
-a bias) comes out of no DequantizeLinear.
+a bias) comes out of no DequantizeLinear, or if something else than QuantizeLinear reads what it makes: of what ONNX
+Runtime can run in integers, only products (MatMul, Gemm) can make floats.
 
 Some operators compute nothing by themselves, and the quantizer leaves them in the format of what they read (Reshape,
 Transpose, Relu before it is absorbed): after a node in float they are in float. They are counted as `follow`.
@@ -79,8 +80,11 @@ _MOVING = (
 )
 _OTHERS = ("Resize", "MaxPool", "AveragePool", "Where", "TopK", "Relu", "Clip", "Concat", "LeakyRelu", "Sigmoid")
 FOLLOWERS = frozenset((*_MOVING, *_OTHERS))
+_ROUNDING = frozenset(("QuantizeLinear", *FOLLOWERS))
 # Inputs from here on are biases, which are added in more bits.
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
+# What ONNX Runtime runs in integers even if it is to make floats.
+_MAKING_FLOATS = ("MatMul", "Gemm")
 
 
 @dataclass
@@ -210,8 +214,10 @@ def _still_there(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
 
 
 def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
-    types, known = ValueTypes(ModelFile(before, {})), quantized_types("qdq")
+    types, known, in_integers = ValueTypes(ModelFile(before, {})), quantized_types("qdq"), quantized_types("qoperator")
     paired = {name for node in after.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    read_otherwise = {name for node in after.graph.node if node.op_type not in _ROUNDING for name in node.input}
+    read_otherwise.update(value.name for value in after.graph.output)
     there = {node.name: node for node in after.graph.node}
     found = set()
     for node in before.graph.node:
@@ -222,7 +228,9 @@ def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
         ]
         kept = there.get(node.name)
         paired_all = bool(places) and kept is not None and all(kept.input[place] in paired for place in places)
-        if node.op_type not in known or (kept is not None and not paired_all):
+        needs_end = node.op_type in in_integers and node.op_type not in _MAKING_FLOATS
+        ends = not needs_end or kept is None or read_otherwise.isdisjoint(kept.output)
+        if node.op_type not in known or (kept is not None and not (paired_all and ends)):
             found.add(node.name)
     return found
 

@@ -190,6 +190,12 @@ class TestFiles:
         assert contents(tmp_path) == before
 
 
+def test_a_folded_file(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    mx.fold(small_path, tmp_path / "folded.onnx")
+    text = refused(tmp_path, capsys, "quantize", tmp_path / "folded.onnx", "-o", tmp_path / "int8.onnx")
+    assert "modelexport flatten" in text
+
+
 def test_what_is_refused(small_path: Path, samples: Path, tmp_path: Path, capsys: Captured) -> None:
     begin = ["quantize", small_path, "-o", tmp_path / "out.onnx"]
     for arguments, message in (

@@ -37,6 +37,17 @@ def test_to_standard_output(small_path: Path, capsys: Captured) -> None:
     assert captured.err == "2 nodes selected\n"
 
 
+def test_what_is_inside_of_a_module_that_was_named(small_path: Path, capsys: Captured) -> None:
+    assert run("select", small_path, "class=Block | op=Add", "--for", "names") == 0
+    captured = capsys.readouterr()
+    inside = (
+        "2 more nodes are inside of the modules that class=Block | op=Add names: within=Block | op=Add is with these"
+    )
+    assert inside in captured.err
+    assert run("select", small_path, "class=Linear", "--for", "names") == 0
+    assert "inside" not in capsys.readouterr().err
+
+
 def test_to_a_file(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
     assert run("select", small_path, "op=Relu", "--for", "names", "-o", tmp_path / "names.txt", "-q") == 0
     assert (tmp_path / "names.txt").read_text() == "node_r0\nnode_r1\n"

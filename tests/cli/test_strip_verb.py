@@ -74,6 +74,12 @@ def test_keys_that_stay(small_path: Path, tmp_path: Path, capsys: Captured) -> N
     assert capsys.readouterr().out == ""
 
 
+def test_keys_that_are_not_there_to_be_kept(small: SmallFile, tmp_path: Path, capsys: Captured) -> None:
+    path = replace(small, level=Level.LEAN).write(tmp_path / "lean.onnx")
+    assert run("strip", path, "-o", tmp_path / "clean.onnx", "--keep", "tag,module,record") == 0
+    assert "note: the file has no tag, module that could be kept" in capsys.readouterr().out
+
+
 def test_a_version_that_was_raised_is_put_back_later(small: SmallFile, tmp_path: Path) -> None:
     model = small.proto()
     model.ir_version = 8

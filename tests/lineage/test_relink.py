@@ -273,6 +273,18 @@ def test_a_helper_was_made_for_what_reads_it() -> None:
     }
 
 
+def test_a_weight_with_a_scale_for_each_channel_is_unpacked_for_what_reads_it() -> None:
+    before = graph(node("MatMul", "x w", "h"), node("Relu", "h", "y"), weights=["w"])
+    packed = onnx.TensorProto(name="w_quantized", data_type=onnx.TensorProto.INT8, dims=[64, 64])
+    after = graph(
+        node("DequantizeLinear", "w_quantized scales", "w_unpacked", axis=1),
+        node("MatMul", "x w_unpacked", "h"),
+        node("Relu", "h", "y"),
+        weights=[packed, weight("scales", 0.25, 0.5)],
+    )
+    assert links(before, after)["w_unpacked"] == ("introduced", "h")
+
+
 def test_a_helper_that_nothing_reads_has_no_source() -> None:
     before = graph(node("Relu", "x", "y"))
     after = graph(node("Relu", "x", "y"), node("Neg", "x", "new"))

@@ -106,7 +106,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path)
         ensure_apart(target, path)
-        ensure_flat(opened.file.proto, str(path))
+        ensure_flat(opened.file.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
         job.choose(_several(exclude), _several(include))
         wanted = static or check or report

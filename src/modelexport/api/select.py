@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -73,9 +73,10 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     for target in targets:
         ensure_apart(target, opened.path)
     answers = [_answered(opened, text) for text in _queries(query)]
-    notes: tuple[str, ...] = ()
+    notes = tuple(note for text, answer in zip(_queries(query), answers, strict=True) for note in _inside(text, answer))
     if named is not None:
-        opened, notes = _with_names(opened, chosen)
+        opened, renaming = _with_names(opened, chosen)
+        notes = (*notes, *renaming)
     selection = _selection(opened, answers, chosen)
     check(selection, chosen)
     found = chosen.write(selection, settings)
@@ -134,6 +135,14 @@ def _answered(opened: OpenedFile, text: str) -> Answer:
             "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
         )
     return answer
+
+
+def _inside(text: str, answer: Answer) -> Iterator[str]:
+    """Who names a module may well mean everything inside of it, which the query leaves out."""
+    whole = answer_query(text, answer.provenance, whole_modules=True)
+    more = {entry.key for entry in whole.nodes} - {entry.key for entry in answer.nodes}
+    if more:
+        yield f"{len(more)} more nodes are inside of the modules that {answer.query} names: {whole.query} is with these"
 
 
 def _with_names(opened: OpenedFile, dialect: Dialect) -> tuple[OpenedFile, tuple[str, ...]]:

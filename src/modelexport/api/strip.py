@@ -8,7 +8,15 @@ from pathlib import Path
 
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import FileUnreadable, UserError
-from modelexport.graph.embed import MODEL_KEYS, NODE_KEYS, PREFIX, strip_exporter_metadata, strip_own_metadata
+from modelexport.graph.embed import (
+    MODEL_KEYS,
+    NODE_KEYS,
+    PREFIX,
+    own_keys,
+    strip_exporter_metadata,
+    strip_own_metadata,
+)
+from modelexport.graph.index import walk_nodes
 from modelexport.graph.model_file import open_model
 from modelexport.graph.saving import ensure_model_target, save_model
 
@@ -17,10 +25,11 @@ _KEYS = (*NODE_KEYS, *MODEL_KEYS)
 
 @dataclass(frozen=True)
 class Stripped:
-    """What was written, and how many entries of metadata it has no more."""
+    """What was written, how many entries of metadata it has no more, and keys to be kept that it never had."""
 
     files: tuple[Path, ...]
     removed: int
+    absent: tuple[str, ...] = ()
 
 
 def strip(
@@ -38,10 +47,12 @@ def strip(
     ensure_model_target(target)
     ensure_apart(target, path)
     model = open_model(path)
+    there = own_keys(model.proto, *(node for _, node in walk_nodes(model.proto)))
     removed = strip_own_metadata(model.proto, kept)
     if exporter_metadata:
         strip_exporter_metadata(model.proto)
-    return Stripped(save_model(model, target), removed)
+    absent = tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there)
+    return Stripped(save_model(model, target), removed, absent)
 
 
 def _key(name: str) -> str:

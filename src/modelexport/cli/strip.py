@@ -36,4 +36,6 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
         for path in found.files:
             click.echo(printable(f"wrote {path} ({bytes_text(path.stat().st_size)})"))
         click.echo(f"{counted(found.removed, 'key')} removed" if found.removed else "there was nothing to remove")
+        if found.absent:
+            click.echo(f"note: the file has no {', '.join(found.absent)} that could be kept")
     return 0

@@ -236,6 +236,12 @@ def strip_own_metadata(model: onnx.ModelProto, kept: frozenset[str]) -> int:
     return count
 
 
+def own_keys(*holders: _Holder) -> frozenset[str]:
+    """Every key of ours that a model, a function or a node has, each by itself."""
+    keys = (entry.key for holder in holders for entry in holder.metadata_props)
+    return frozenset(key for key in keys if key.startswith(PREFIX))
+
+
 def _own_ir_version(model: onnx.ModelProto) -> int:
     """The version of the format that a file has, or had before keys were written on its nodes."""
     stated = next((entry.value for entry in model.metadata_props if entry.key == IR_VERSION_KEY), "")

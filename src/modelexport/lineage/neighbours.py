@@ -59,7 +59,8 @@ class Neighbours:
         self._join(node, self._graph.predecessors(node))
 
     def _foreign(self, left: Sequence[Node]) -> set[str]:
-        """Nodes with weights that nobody knows, before or behind everything that is known."""
+        """Nodes with weights that nobody knows, before or behind everything that is known. What only hands a value on
+        reads scales, one for each channel perhaps, and no weights of its own: it goes where its value goes."""
         fed, used = set(self._found), set(self._found)
         for node in self._graph.nodes if left else ():
             if any(one.key in fed for one in self._graph.predecessors(node)):
@@ -67,7 +68,8 @@ class Neighbours:
         for node in reversed(self._graph.nodes) if left else ():
             if any(one.key in used for one in self._graph.successors(node)):
                 used.add(node.key)
-        outside = [node for node in left if not (node.key in fed and node.key in used)]
+        working = [node for node in left if node not in self._passing]
+        outside = [node for node in working if not (node.key in fed and node.key in used)]
         return {node.key for node in outside if self._matching.has_unknown_weight(node)}
 
     def _is_handed_on(self, node: Node) -> bool:

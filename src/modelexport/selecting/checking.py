@@ -79,10 +79,11 @@ def _check_sight(selection: Selection, dialect: Dialect) -> None:
             "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query.",
         )
     owners = dict.fromkeys(_called(graph.by_key[_outermost(node, selection)]) for node in unseen)
+    how = "as well" if dialect.grouped else "instead"
     raise SelectionInexpressible(
         f"{dialect.name} only knows the nodes of {dialect.sight.value}; {_some(map(_called, unseen))} are inside of "
         f"another node",
-        f"Select the node around them as well ({_some(owners)}), or leave them out of the query.",
+        f"Select the node around them {how} ({_some(owners)}), or leave them out of the query.",
     )
 
 

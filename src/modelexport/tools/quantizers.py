@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from modelexport.graph.order import in_order
 from modelexport.tools.freeing import free_nodes
 from modelexport.tools.models import copy_model, is_spread, read_whole, write_whole
 from modelexport.tools.tool import Feed, Job, Tool
@@ -95,6 +96,10 @@ def _dynamic(settings: Quantization, job: Job) -> None:
 
     with copy_model(job.source, job.target.parent, _unshared) as source:
         quantize_dynamic(source, job.target, **_common(settings, source))
+        made = read_whole(job.target)
+        # Its order of nodes takes no account of what the bodies of If and Loop read.
+        if in_order(made.graph.node) is not made.graph.node:
+            write_whole(made, job.target, spread=is_spread(source))
 
 
 def _static(settings: Quantization, job: Job) -> None:
@@ -109,9 +114,9 @@ def _static(settings: Quantization, job: Job) -> None:
     with copy_model(job.source, job.target.parent) as source:
         common = _common(settings, source)
         quantization.quantize_static(source, job.target, _Reader(job.feeds), quant_format=form, **common, **more)
-        if settings.form == "qdq" and settings.exclude:
+        if settings.exclude:
             made = read_whole(job.target)
-            if free_nodes(made, read_whole(source), frozenset(settings.exclude)):
+            if free_nodes(made, read_whole(source), frozenset(settings.exclude), quantized_types("qoperator")):
                 write_whole(made, job.target, spread=is_spread(source))
 
 
