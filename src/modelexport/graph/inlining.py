@@ -41,8 +41,11 @@ class _Frame:
         return self.values.get(name, self.inner(name)) if name and self.calls else name
 
     def inner(self, name: str) -> str:
-        """What lies inside of a function has the name of the call before its own; a graph around it stays the same."""
-        return f"{self.calls[-1]}{KEY_SEPARATOR}{name}" if self.calls and name else name
+        """What lies inside of a function has the names of all calls around it before its own.
+
+        The innermost alone will not do: it is the same for all calls of the function that it is in.
+        """
+        return KEY_SEPARATOR.join((*self.calls, name)) if name else name
 
 
 class _Inliner:
