@@ -15,8 +15,8 @@ from modelexport.costing.charging import Charging
 from modelexport.costing.parameters import Parameters
 from modelexport.costing.unfolded import Unfolded
 from modelexport.graph.index import Tensor
-from modelexport.record.hierarchy import TensorInfo, join
-from modelexport.record.provenance import Provenance, is_within
+from modelexport.record.hierarchy import TensorInfo, join, lineage_of
+from modelexport.record.provenance import Provenance
 
 Place = str | None
 
@@ -71,32 +71,36 @@ class Holdings:
         same = list(self._same(name, size))
         yield from same
         if name in self._names:
-            yield Holding(self._names[name], self._record.hierarchy.parameter_owners[name], size)
+            yield Holding(self._names[name], self._owners[self._names[name]], size)
         elif not same:
             yield from self._again_or_parts(name, self._charging.holders(name), size)
 
     def _same(self, name: str, size: int) -> Iterator[Holding]:
         """Absent parameters of this size, one for each module that reads the initializer for itself."""
-        served = set() if self._record is None else {*self._record.hierarchy.parameter_owners.get(name, ())}
         readers = list(self._readers(name))
+        everybody = set().union(*readers)
+        served = {*self._owners.get(self._names.get(name, ""), ())}
         for reader in readers:
             found = "" if served & reader else self._take(reader, size, name)
             if found:
-                tied = [other for other in sorted(set().union(*readers)) if self._has(other, found)]
+                tied = [path for path in self._owners[found] if path in everybody]
                 served |= {*reader, *tied}
                 yield Holding(found, tuple(tied), size)
 
     def _readers(self, name: str) -> Iterator[set[str]]:
         """The modules of each node that reads it, and those that it belongs to and that are inside of these."""
         holders = {place for place in self._charging.holders(name) if place is not None}
-        rest = set(holders)
+        inside: dict[str, set[str]] = {}
+        for holder in holders:
+            for above in lineage_of(holder):
+                inside.setdefault(above, set()).add(holder)
         for node, _ in self._parameters.uses(name):
             calls, key = self._unfolded.origin(node)
             paths = {owner.path for owner in self._charging.owners_within(key, calls)}
-            inside = {one for one in holders if any(is_within(one, path) for path in paths)}
-            rest -= inside
-            yield paths | inside
-        yield rest
+            found = paths.union(*(inside.get(path, ()) for path in paths))
+            holders -= found
+            yield found
+        yield holders
 
     def _take(self, reader: Iterable[str], size: int, name: str) -> str:
         """An absent parameter of just this size, of the innermost module that has one. A weight that is there under its
@@ -131,10 +135,9 @@ class Holdings:
             drawn += part
             if part:
                 self._left[parameter] -= part
+            if drawn == size:
+                break
         return drawn
-
-    def _has(self, path: str, parameter: str) -> bool:
-        return any(self._full(path, one) == parameter for one in self._of_module(path))
 
     def _of_module(self, path: str) -> tuple[TensorInfo, ...]:
         modules = {} if self._record is None else self._record.hierarchy.modules
@@ -152,6 +155,16 @@ class Holdings:
                 names = {join(path, parameter.name) for path in (module.path, *module.aliases)} | {*parameter.tied}
                 first = min(found.get(name, name) for name in names)
                 found.update(dict.fromkeys(names, first))
+        return found
+
+    @cached_property
+    def _owners(self) -> Mapping[str, tuple[str, ...]]:
+        """The modules that have each parameter."""
+        found: dict[str, tuple[str, ...]] = {}
+        for path in () if self._record is None else self._record.hierarchy.modules:
+            for parameter in self._of_module(path):
+                name = self._full(path, parameter)
+                found[name] = (*found.get(name, ()), path)
         return found
 
     def _absent(self) -> Iterator[tuple[str, int]]:
