@@ -51,7 +51,7 @@ PARTS = {
 
 # What torch's counter cannot watch, and why.
 UNCOUNTED = {
-    "scanned": "it refuses torch's `scan`",
+    "scanned": "torch's counter refuses torch's `scan`",
 }
 
 
@@ -85,15 +85,14 @@ class Counted:
 
 
 def measure() -> Table:
-    found = [one for one in map(_counted, _rows()) if one is not None]
+    left_out = dict(UNCOUNTED)
+    found = list(_all_counted(left_out))
     within = sum(one.holds for one in found)
     unexplained = [one.name for one in found if not one.holds and one.name not in DIFFERENT]
     said = f"{within} of {len(found)} agree to {TOLERANCE:.0%}; {ARCHITECTURES} are asked for."
     text = f"{(__doc__ or '').strip()}\n\n{said}"
     rows = tuple(one.row for one in found)
-    notes = tuple(
-        f"`{name}` is left out: torch's counter cannot watch it, because {why}" for name, why in UNCOUNTED.items()
-    )
+    notes = tuple(f"`{name}` is left out: {why}" for name, why in left_out.items())
     return Table("FLOPs", text, COLUMNS, rows, within >= ARCHITECTURES and not unexplained, notes)
 
 
@@ -101,6 +100,18 @@ def _rows() -> Iterable[Row]:
     exported = (Outcome.OK, Outcome.DIVERGES, Outcome.UNRUNNABLE)
     rows = [row for row in read_rows() if row.expected[EXPORTER].outcome in exported]
     return [row for row in rows if row.name not in UNCOUNTED]
+
+
+def _all_counted(left_out: dict[str, str]) -> Iterator[Counted]:
+    """Rows whose model needs a package that is not installed are left out, and said to be."""
+    for row in _rows():
+        try:
+            found = _counted(row)
+        except ImportError as error:
+            left_out[row.name] = str(error).strip().partition("\n")[0]
+            continue
+        if found is not None:
+            yield found
 
 
 def _counted(row: Row) -> Counted | None:
