@@ -110,7 +110,19 @@ def test_nodes(open_path: Path, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["batch", "batch=", "=8", "batch=x", "batch=-1", "batch=1.5", "batch=8,", "", "batch=²"]
+    "text",
+    [
+        "batch",
+        "batch=",
+        "=8",
+        "batch=x",
+        "batch=-1",
+        "batch=1.5",
+        "batch=8,",
+        "",
+        "batch=²",
+        pytest.param(f"batch={'9' * 5000}", id="long"),
+    ],
 )
 def test_malformed_sizes(text: str, open_path: Path, capsys: Captured) -> None:
     assert run("cost", open_path, "--at", text) == 2
@@ -128,7 +140,7 @@ def test_an_axis_that_is_not_there(open_path: Path, capsys: Captured) -> None:
     assert run("cost", open_path, "--at", "bach=8") == 2
     said = capsys.readouterr().err
     assert "has no axis 'bach'" in said
-    assert "batch, sequence" in said
+    assert "Did you mean 'batch'? It has batch, sequence." in said
 
 
 def test_a_report_never_goes_over_the_model(open_path: Path, capsys: Captured) -> None:

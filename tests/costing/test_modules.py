@@ -32,6 +32,14 @@ def hierarchy() -> Hierarchy:
     return Hierarchy.of(modules, found.calls)
 
 
+def tied() -> Hierarchy:
+    """Both convolutions have one weight."""
+    found = hierarchy()
+    weight = TensorInfo("weight", (4, 3, 3, 3), "float32", 432, ("a.conv.weight",))
+    modules = [replace(one, parameters=(weight,)) if one.path == "b.conv" else one for one in found.modules.values()]
+    return Hierarchy.of(modules, found.calls)
+
+
 def counted(model: onnx.ModelProto, record: Provenance) -> Cost:
     return count("a.onnx", model, index_model(model), record, {"batch": 2})
 
@@ -66,7 +74,7 @@ def test_modules_have_their_own_and_what_is_inside() -> None:
 def test_a_weight_that_two_modules_share_counts_once_in_the_whole() -> None:
     model = two_convolutions("w")
     del model.graph.initializer[1]
-    record = provenance(model, hierarchy(), {"p": ("a.conv",), "q": ("b.conv",), "y": ("",)})
+    record = provenance(model, tied(), {"p": ("a.conv",), "q": ("b.conv",), "y": ("",)})
     found = counted(model, weights_of(record, w=("a.conv", "b.conv")))
     assert found.by_path["a"].total.parameters == 108
     assert found.by_path["b"].total.parameters == 108
@@ -125,11 +133,49 @@ def test_what_is_not_known_is_counted_as_not_known() -> None:
 def test_a_weight_that_the_file_holds_twice_is_one_parameter() -> None:
     """An exporter keeps a transposed copy of a weight that two modules share."""
     model = two_convolutions("v")
-    found = hierarchy()
-    tied = TensorInfo("weight", (4, 3, 3, 3), "float32", 432, ("a.conv.weight",))
-    modules = [replace(one, parameters=(tied,)) if one.path == "b.conv" else one for one in found.modules.values()]
-    record = provenance(model, Hierarchy.of(modules, found.calls), {"p": ("a.conv",), "q": ("b.conv",), "y": ("",)})
+    record = provenance(model, tied(), {"p": ("a.conv",), "q": ("b.conv",), "y": ("",)})
     cost = counted(model, weights_of(record, w=("a.conv",), v=("b.conv",)))
     assert cost.by_path["b"].total.parameters == 108
     assert cost.total.parameters == 108
     assert cost.total.weight_bytes == 2 * 432
+
+
+def test_parameters_that_are_equal_are_not_one() -> None:
+    """An exporter stores weights once that have the same numbers, as those of layers that were just made have."""
+    model = two_convolutions("w")
+    del model.graph.initializer[1]
+    record = provenance(model, hierarchy(), {"p": ("a.conv",), "q": ("b.conv",), "y": ("",)})
+    for owners in (("a.conv", "b.conv"), ("",)):  # some exporters say no more than that it belongs to all of it
+        found = counted(model, weights_of(record, w=owners))
+        assert found.by_path["a"].total.parameters == found.by_path["b"].total.parameters == 108
+        assert found.total.parameters == 216
+        assert found.total.weight_bytes == 432
+        assert [node.parameters for node in found.nodes] == [108, 108, 0]
+
+
+def test_a_convolution_with_a_normalization_inside_has_no_more_than_its_weight() -> None:
+    model = file_of(
+        [helper.make_node("Conv", ["x", "w", "c"], ["y"])],
+        [value("x", ("batch", 3, 8, 8))],
+        [header("w", (4, 3, 3, 3)), header("c", (4,))],
+    )
+    record = provenance(model, hierarchy(), {"y": ("a.conv", "a.norm")})
+    found = counted(model, weights_of(record, w=("a.conv", "a.norm"), c=("a.conv", "a.norm")))
+    assert found.total.parameters == 108 + 4
+
+
+def test_constants_are_no_parameters_where_all_of_them_are_there() -> None:
+    """The weight is there in two halves; what is left belongs to the same module, and is none."""
+    nodes = [helper.make_node("Conv", ["x", name], [f"{name}_y"]) for name in ("one", "other")]
+    nodes.append(helper.make_node("Concat", ["one_y", "other_y"], ["z"], axis=1))
+    nodes.append(helper.make_node("Mul", ["z", "table"], ["y"]))
+    model = file_of(
+        nodes,
+        [value("x", ("batch", 3, 8, 8))],
+        [header("table", (4, 1, 1)), header("one", (2, 3, 3, 3)), header("other", (2, 3, 3, 3))],
+    )
+    owner = ("b.conv",)
+    record = provenance(model, hierarchy(), dict.fromkeys(("one_y", "other_y", "z", "y"), owner))
+    found = counted(model, weights_of(record, one=owner, other=owner, table=owner))
+    assert found.total.parameters == 108
+    assert [node.parameters for node in found.nodes] == [54, 54, 0, 0]

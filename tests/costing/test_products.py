@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from bench.flops import without_mkldnn
-from onnx import TensorProto
-from tests.costing.files import MS, header, numbers, single, value
+from onnx import TensorProto, helper
+from tests.costing.files import MS, cost_of, file_of, header, numbers, single, value
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -275,10 +275,28 @@ def test_an_unknown_operator_is_unknown_and_says_so() -> None:
     assert "org.nowhere::Riddle" in found.reason
 
 
+def test_an_operator_of_others_with_a_known_name_is_unknown() -> None:
+    found = single("Softmax", {"x": (2, 3)}, domain="org.nowhere")
+    assert (found.flops, found.other, found.activation_bytes) == (None, None, None)
+
+
+def test_experts_without_weights_are_unknown() -> None:
+    assert single("QMoE", {"x": (6, 16), "p": (6, 4)}, domain=MS).flops is None
+
+
 def test_a_product_of_unknown_shapes_is_unknown_and_says_which() -> None:
     found = single("MatMul", {"a": value("a", None), "b": header("b", (7, 3))})
     assert found.flops is None
     assert found.reason == "the shape of 'a' is not known"
+
+
+def test_an_input_that_is_too_short_is_unknown_and_never_negative() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"]), helper.make_node("MatMul", ["y", "y"], ["z"])]
+    model = file_of(nodes, [value("x", (1, 1, "length"))], [header("w", (1, 1, 8))])
+    found = cost_of(model, {"length": 3})
+    assert found.total.flops == 0
+    assert found.total.unknown == {"flops": 2, "activation_bytes": 2}
+    assert "shorter than the window" in found.nodes[0].reason
 
 
 def test_shapes_that_do_not_fit_are_unknown() -> None:

@@ -20,6 +20,7 @@ from modelexport.folding.inlining import narrowed
 from modelexport.graph.embed import MODULE_KEY, read_outline, read_record
 from modelexport.graph.inlining import Inlined, inlined
 from modelexport.graph.sketch import sketches_of
+from modelexport.graph.small_inside import small_inside
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
@@ -234,7 +235,7 @@ def _links(left: Compared, right: Compared, *, weights: bool) -> Mapping[str, Li
 
 def _costs(side: Compared) -> dict[str, NodeCost]:
     """Of nodes by key; a function costs what its calls do, and its nodes have no keys of their own there."""
-    return dict(count(side.path, side.file.proto, side.file.graph, None, {}).by_key)
+    return dict(count(side.path, small_inside(side.file), side.file.graph, None, {}).by_key)
 
 
 def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.analysis.analyze import Subject as Opened
+from modelexport.api.cost import ensure_axes, ensure_sizes
 from modelexport.api.opening import open_file
 from modelexport.costing.counting import count
-from modelexport.errors import FileUnwritable, UserError
+from modelexport.errors import FileUnwritable
 from modelexport.graph.atomic import write_atomically
 from modelexport.graph.axis_sizes import AxisSizes, dims_of
 from modelexport.graph.embed import sidecar_path
+from modelexport.graph.small_inside import small_inside
 from modelexport.graph.value_types import ValueTypes
 from modelexport.pages.data import MOST_NODES, Subject, page_data
 from modelexport.pages.html import page_html, plotly_script
@@ -91,7 +93,7 @@ def make_page(
     opened = source.subject
     record = opened.provenance
     laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
-    cost = count(str(file), opened.proto, opened.graph, record, {})
+    cost = count(str(file), small_inside(source.file), opened.graph, record, {})
     sizes = _sizes(opened, cost, dict(at or {}))
     content = Content(record, opened.graph, ValueTypes(source.file))
     notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
@@ -146,13 +148,9 @@ def _ensure_apart(target: Path, given: Sequence[Path]) -> None:
 
 def _sizes(opened: Opened, cost: Cost, at: dict[str, int]) -> dict[str, int]:
     """The sizes that were asked for, and usual ones for other axes of the inputs."""
+    ensure_sizes(at, least=1)
+    ensure_axes(cost, at)
     names = [axis.name for axis in cost.axes]
-    for name, size in at.items():
-        if name not in names:
-            known = f"It has {', '.join(names)}." if names else "All of its axes have a size."
-            raise UserError(f"{opened.path} has no axis {name!r}", known)
-        if size < 1:
-            raise UserError(f"the axis {name!r} is to have the size {size}", "Sizes are whole numbers from 1.")
     inputs = {value.name: value for value in opened.proto.graph.input}
     usual = AxisSizes(inputs, {})
     found: dict[str, int] = {}

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from modelexport.record.cost import Cost
 
 
+# Python reads no numbers that are much longer, and no axis is that long.
+_DIGITS = 100
+
+
 @click.command()
 @model_argument("file")
 @click.option("--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open; repeatable.")
@@ -85,8 +89,9 @@ def parsed_sizes(texts: Iterable[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for item in (item.strip() for text in texts for item in text.split(",")):
         name, equals, number = (part.strip() for part in item.rpartition("="))
-        if not equals or not name or not number.isascii() or not number.isdecimal():
-            raise UserError(f"--at {item!r} is no size of an axis", "Write it like --at batch=8,sequence=128.")
+        if not equals or not name or not number.isascii() or not number.isdecimal() or len(number) > _DIGITS:
+            shown = item if len(item) <= _DIGITS else f"{item[:_DIGITS]}…"
+            raise UserError(f"--at {shown!r} is no size of an axis", "Write it like --at batch=8,sequence=128.")
         if sizes.setdefault(name, int(number)) != int(number):
             raise UserError(f"--at gives the axis {name!r} two sizes: {sizes[name]} and {number}", "Give it one.")
     return sizes

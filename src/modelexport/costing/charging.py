@@ -27,7 +27,7 @@ class Charging:
 
     def place(self, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()) -> str | None:
         """The path of the module that a node is charged to; `calls` are those of functions that it runs for."""
-        owners = self._within_calls(self.owners(key), calls)
+        owners = self.owners_within(key, calls)
         if self._record is None or not owners:
             return self.place(calls[-1], calls[:-1]) if calls else None
         paths = list(dict.fromkeys(owner.path for owner in owners))
@@ -35,8 +35,9 @@ class Charging:
             paths = self._holding(paths, weights) or paths
         return paths[0] if len(paths) == 1 else self._around(owners)
 
-    def _within_calls(self, owners: tuple[ModuleCall, ...], calls: Sequence[str]) -> tuple[ModuleCall, ...]:
+    def owners_within(self, key: str, calls: Sequence[str]) -> tuple[ModuleCall, ...]:
         """Of the owners of a function's node, those that the calls around it are made for."""
+        owners = self.owners(key)
         for call in calls:
             around = {owner.path for owner in self.owners(call)}
             inside = tuple(owner for owner in owners if any(is_within(owner.path, path) for path in around))

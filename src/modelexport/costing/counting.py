@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx
 
 from modelexport.costing.charging import Charging
-from modelexport.costing.parameters import Parameters
+from modelexport.costing.holdings import Holdings
 from modelexport.costing.piece import Piece
 from modelexport.costing.propagation import Propagation
 from modelexport.costing.summing import Sums
@@ -27,7 +27,8 @@ def count(file: str, proto: onnx.ModelProto, graph: Graph, record: Provenance | 
     """What a graph costs. Without a record, everything belongs to no module."""
     spread = Propagation(proto, graph, at)
     pieces = spread.pieces()
-    counting = Counting(graph, record, Parameters(spread.unfolded, record), pieces)
+    charging = Charging(graph, record)
+    counting = Counting(graph, charging, Holdings(spread.unfolded, record, charging), pieces)
     sums = Sums()
     nodes = tuple(counting.nodes(sums))
     counting.add_weights(sums)
@@ -46,12 +47,10 @@ def count(file: str, proto: onnx.ModelProto, graph: Graph, record: Provenance | 
 
 
 class Counting:
-    def __init__(
-        self, graph: Graph, record: Provenance | None, parameters: Parameters, pieces: Sequence[Piece]
-    ) -> None:
+    def __init__(self, graph: Graph, charging: Charging, holdings: Holdings, pieces: Sequence[Piece]) -> None:
         self._graph = graph
-        self._charging = Charging(graph, record)
-        self._parameters = parameters
+        self._charging = charging
+        self._holdings = holdings
         self._pieces: dict[str, list[Piece]] = {}
         for piece in pieces:
             self._pieces.setdefault(piece.key, []).append(piece)
@@ -82,7 +81,7 @@ class Counting:
             module=module,
             flops=_total(one["flops"] for one in sizes),
             other=_total(one["other"] for one in sizes),
-            parameters=sum(self._parameters[name] for name in read),
+            parameters=sum(map(self._holdings.size, read)),
             weight_bytes=sum(_nbytes(self._graph.initializers[name]) for name in read) + _constant_bytes(node),
             activation_bytes=_total(one["activation_bytes"] for one in sizes),
             times=sizes_sum(piece.times for piece in pieces),
@@ -97,11 +96,12 @@ class Counting:
 
     def add_weights(self, sums: Sums) -> None:
         for name, tensor in self._graph.initializers.items():
-            stands_for = self._parameters.stands_for(name)
-            sums.add_weight(self._charging.holders(name), stands_for, self._parameters[name], _nbytes(tensor))
+            sums.add_weight(self._charging.holders(name), _nbytes(tensor))
+            for one in self._holdings[name]:
+                sums.add_parameter(one.places, one.parameter, one.size)
         for node in self._graph.nodes:
             if node.constant is not None:
-                sums.add_weight([self._charging.place(node.key)], node.key, 0, _constant_bytes(node))
+                sums.add_weight([self._charging.place(node.key)], _constant_bytes(node))
 
 
 def _sizes(piece: Piece) -> dict[str, Polynomial | None]:

@@ -38,7 +38,8 @@ class Known:
         if stated is not None:
             dtype = stated.type.tensor_type.elem_type or dtype
             shape = self._joined(shape, self.axes.stated(stated))
-        if shape is None:
+        # A size below 0 comes from inputs that the model cannot run on.
+        if shape is None or any(isinstance(size, int) and size < 0 for size in shape):
             return dtype, None
         return dtype, tuple(self._named(size, name, place) for place, size in enumerate(shape))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 MS = "com.microsoft"
+# Where an operator is what its name says; elsewhere, anything may have the name of one.
+DOMAINS = frozenset({"", MS, "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
 
 def named(text: str) -> frozenset[str]:

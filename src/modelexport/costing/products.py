@@ -144,7 +144,7 @@ def _stretched(op: Operator, sizes: Shape, kernel: Shape) -> list[Size]:
         reach = (Polynomial.of(kernel[place]) - 1) * dilations[place] + 1
         padded = pads[place] + pads[place + rank]
         found.append(settled((Polynomial.of(size) - 1) * strides[place] + extra[place] + reach - padded))
-    return found
+    return _fitting(found)
 
 
 def windows(op: Operator, sizes: Sequence[Size], kernel: Sequence[Size]) -> list[Size]:
@@ -162,7 +162,13 @@ def windows(op: Operator, sizes: Sequence[Size], kernel: Sequence[Size]) -> list
         padded = pads[place] + pads[place + rank] if how == "NOTSET" else 0
         room = Polynomial.of(size) + padded - (Polynomial.of(kernel[place]) - 1) * dilations[place] - 1
         found.append(settled(_steps(room, stride, pads[place], size, up=bool(op.attribute("ceil_mode", 0)))))
-    return found
+    return _fitting(found)
+
+
+def _fitting(sizes: list[Size]) -> list[Size]:
+    if any(isinstance(size, int) and size < 0 for size in sizes):
+        raise Unknown("what a window slides over is shorter than the window: the model cannot run on this")
+    return sizes
 
 
 def _steps(room: Polynomial, stride: int, before: int, size: Size, *, up: bool) -> Size:
@@ -205,7 +211,8 @@ def recurrent(op: Operator) -> Polynomial:
 
 def experts(op: Operator) -> Polynomial:
     """A mixture of experts: each token goes through `k` of them."""
-    places = (2, 4, 6) if op.op_type == "MoE" else (2, 5, 8)
+    first, second, third = (2, 4, 6) if op.op_type == "MoE" else (2, 5, 8)
     packed = 1 if op.op_type == "MoE" else 8 // op.attribute("expert_weight_bits", 4)
-    weights = sum((Polynomial.of(product(op.shape(place)[1:])) for place in places if op.has(place)), Polynomial())
+    places = (first, second, third) if op.has(third) else (first, second)
+    weights = sum((Polynomial.of(product(op.shape(place)[1:])) for place in places), Polynomial())
     return twice(*op.shape(0)[:-1], op.attribute("k", 1)) * weights * packed

@@ -15,7 +15,16 @@ import onnx
 
 from modelexport.costing.axes import Shape, product, settled
 from modelexport.costing.catalogue import PRODUCTS
-from modelexport.costing.operators import BROADCAST, COMPARISON, GLOBAL_POOLS, MS, POOLS, REDUCTIONS, SAME_SHAPE
+from modelexport.costing.operators import (
+    BROADCAST,
+    COMPARISON,
+    DOMAINS,
+    GLOBAL_POOLS,
+    MS,
+    POOLS,
+    REDUCTIONS,
+    SAME_SHAPE,
+)
 from modelexport.costing.products import broadcast, windows
 from modelexport.costing.values import Operator, Unknown
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
@@ -36,6 +45,8 @@ def made_shapes(op: Operator) -> Shapes | None:
     rule = _RULES.get((op.domain, op.op_type))
     if rule is not None:
         return rule(op)
+    if op.domain not in DOMAINS:
+        return None
     if op.op_type in SAME_SHAPE:
         return [op.shape(0)] * (2 if op.op_type == "Dropout" else 1)
     if op.op_type in BROADCAST or op.op_type in COMPARISON:

@@ -54,14 +54,15 @@ class Sums:
         for one in self._concerned([place]):
             one.add(key, sizes)
 
-    def add_weight(self, places: Iterable[Place], stands_for: str, parameters: int, nbytes: int) -> None:
-        """A weight is of all modules that own it, and counts once for each module around them.
-
-        stands_for  names a parameter: what the file holds twice is still one
-        """
+    def add_weight(self, places: Iterable[Place], nbytes: int) -> None:
+        """A weight is of all modules that own it, and counts once for each module around them."""
         for one in self._concerned(places):
-            one.parameters[stands_for] = max(parameters, one.parameters.get(stands_for, 0))
             one.weight_bytes += nbytes
+
+    def add_parameter(self, places: Iterable[Place], name: str, size: int) -> None:
+        """As a weight; what the file holds twice is still one."""
+        for one in self._concerned(places):
+            one.parameters[name] = max(size, one.parameters.get(name, 0))
 
     def _concerned(self, places: Iterable[Place]) -> Iterator[_Sum]:
         paths = list(places)

@@ -21,7 +21,6 @@ _ELEMENTWISE = operators.named(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear CumSum GridSample AffineGrid Einsum HannWindow "
     "HammingWindow BlackmanWindow QLinearConcat"
 )
-_DOMAINS = frozenset({"", operators.MS, "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def _reason(op: Operator, error: Exception) -> str:
 
 
 def _kind(op: Operator) -> Kind:
-    if op.domain not in _DOMAINS:
+    if op.domain not in operators.DOMAINS:
         return Kind.UNKNOWN
     return next((kind for kind, names in _KINDS.items() if op.op_type in names), Kind.UNKNOWN)
 
