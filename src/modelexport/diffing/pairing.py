@@ -86,7 +86,7 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
     pairs = Pairs(left, right, ends, exact)
     pairing = _Pairing(pairs)
-    pairing.by_results(exact, (_both, _of_content(_computed)))
+    pairing.by_results(exact, (_both, _read_by_the_same, _of_content(_computed)))
     if pairing.is_done():
         return pairs
     shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
@@ -118,6 +118,11 @@ _NEAR = (8, 4, 2, 1)
 def _both(signatures: Signatures, node: Node) -> object:
     """What computes the same and is used alike."""
     return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
+
+
+def _read_by_the_same(signatures: Signatures, node: Node) -> object:
+    """What computes the same for the same readers, where these have two of their inputs the other way round."""
+    return signatures.of_value(node), signatures.own[node.key], signatures.readers(node)
 
 
 def _computed(signatures: Signatures, node: Node) -> object:

@@ -10,6 +10,7 @@ import numpy as np
 
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.holdings import Holdings
+from modelexport.diffing.writing import written
 from modelexport.graph.index import FLOATS
 from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange, WeightChange, WeightForm, WeightRef
@@ -162,9 +163,5 @@ def _shown(mine: np.ndarray, theirs: np.ndarray) -> FieldChange | None:
 
 def _written(array: np.ndarray) -> str:
     """Numbers as they are written in a model's source; one alone without brackets."""
-    numbers = [_number(value) for value in array.reshape(-1).tolist()]
+    numbers = list(written(array))
     return numbers[0] if not array.ndim and numbers else f"[{', '.join(numbers)}]"
-
-
-def _number(value: object) -> str:
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
