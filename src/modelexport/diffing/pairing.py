@@ -86,7 +86,10 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
     pairs = Pairs(left, right, ends, exact)
     pairing = _Pairing(pairs)
-    pairing.by_results(exact, (_both, _read_by_the_same, _of_content(_computed)))
+    pairing.by_results(exact, _CERTAIN)
+    # Shape arithmetic is alike in all layers: what reads it tells which is which.
+    pairing.above(_equal(exact))
+    pairing.by_results(exact, (_both, _read_by_the_same))
     if pairing.is_done():
         return pairs
     shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
@@ -147,6 +150,7 @@ def _of_content(key: _Described) -> _Described:
     return found
 
 
+_CERTAIN = (_of_content(_both), _of_content(_read_by_the_same), _of_content(_computed))
 # From what is certain to what is likely.
 _CONTENT_USED: tuple[_Described, ...] = (_of_content(_used), _of_content(_used_otherwise))
 _CONTENT = (_of_content(_computed), *_CONTENT_USED)
@@ -179,6 +183,15 @@ def _told_key(key: _Described, signatures: Signatures, flow: Flow | None) -> _Ke
         return description, flow.told.get(node.key)
 
     return found
+
+
+def _equal(signatures: Sequence[Signatures]) -> tuple[_Key, _Key]:
+    one, other = signatures
+    return (lambda node: _of_itself(one, node)), (lambda node: _of_itself(other, node))
+
+
+def _of_itself(signatures: Signatures, node: Node) -> object:
+    return signatures.of_value(node), signatures.own[node.key]
 
 
 def _strict(signatures: Sequence[Signatures]) -> tuple[_Key, _Key]:
