@@ -141,3 +141,24 @@ def test_files_without_a_record(bert: Path, tmp_path: Path) -> None:
 def test_models_that_have_nothing_in_common(exports: Exports, bert: Path) -> None:
     with pytest.raises(mx.UserError, match="little in common"):
         mx.diff(bert, exports("gpt2", "dynamo").path)
+
+
+def test_a_folded_file_is_what_it_was(bert: Path, tmp_path: Path) -> None:
+    folded = tmp_path / "folded.onnx"
+    mx.fold(bert, folded)
+    assert mx.diff(bert, folded).identical
+    assert mx.diff(folded, bert, left_module="encoder.layer.1").identical
+    found = mx.diff(folded, folded, left_module="encoder.layer.0", right_module="encoder.layer.1")
+    flat = mx.diff(bert, bert, left_module="encoder.layer.0", right_module="encoder.layer.1")
+    assert found.left.nodes == flat.left.nodes
+    assert [(one.left, one.right, len(one.weights)) for one in found.modules] == [
+        (one.left, one.right, len(one.weights)) for one in flat.modules
+    ]
+
+
+def test_a_part_and_the_module_that_it_was_cut_from(bert: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.onnx"
+    mx.extract(bert, "encoder.layer.0.output", part)
+    found = mx.diff(part, bert, left_module="", right_module="encoder.layer.0.output")
+    assert found.identical
+    assert found.aligned[""] == "encoder.layer.0.output"

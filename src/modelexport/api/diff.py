@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,18 +12,19 @@ from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.relink import planted_ancestor, relinked
 from modelexport.costing.counting import count
 from modelexport.diffing.differences import differences
+from modelexport.diffing.given import with_given
 from modelexport.diffing.holdings import Holdings
 from modelexport.diffing.parts import part_of
 from modelexport.diffing.sides import Compared
 from modelexport.errors import FileUnreadable, ModelMismatch, RecordMissing, RecordUnreadable, UserError
 from modelexport.graph.embed import MODULE_KEY, read_outline, read_record
-from modelexport.graph.inlining import inlined
+from modelexport.graph.inlining import Inlined, inlined
 from modelexport.graph.sketch import sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
 from modelexport.record.cost import NodeCost
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
 
@@ -62,7 +63,7 @@ def diff(
     """How two files differ, or two modules of them.
 
     left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
-    right_module  with this one of the second; the same as `left_module` if only that is given
+    right_module  with this one of the second; the same as `left_module` if only that is given, all of it if empty
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
@@ -70,7 +71,7 @@ def diff(
     for one in opened:
         ensure_sound(one.file.proto, one.graph, str(one.path))
     told = [_told(one) for one in opened]
-    parts = [left_module or right_module or "", right_module or left_module or ""]
+    parts = [_first(left_module, right_module), _first(right_module, left_module)]
     sides = _sides(told[0], told[1])
     compared = [
         _part(_compared(one, *side, read_weights=weights), part, one)
@@ -85,6 +86,10 @@ def diff(
     if cost is None and not small and not found.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
     return replace(found, weights_read=weights, notes=tuple(notes))
+
+
+def _first(one: str | None, other: str | None) -> str:
+    return one if one is not None else other or ""
 
 
 def _model_path(path: Path) -> Path:
@@ -144,19 +149,17 @@ def _relinked(told: _Told) -> Provenance | None:
 def _compared(told: _Told, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
     opened = told.opened
     flat = inlined(opened.graph)
+    graph = with_given(flat.graph, opened.file.proto, flat.origins)
     calls = _hints(told) if record is None else _calls(record)
     if source is Source.NONE and calls:
         source = Source.NODES
-    for key, origins in flat.origins.items():
-        found = next((calls[one] for one in reversed(origins) if one in calls), None)
-        if found is not None:
-            calls.setdefault(key, found)
+    calls.update(_calls_inside(flat, calls) if record is None else _calls_put_in(flat, record))
     exporter = record or told.record or told.stale
     return Compared(
         path=str(opened.path),
         file=opened.file,
-        graph=flat.graph,
-        holdings=Holdings(opened.file, flat.graph, read_weights=read_weights),
+        graph=graph,
+        holdings=Holdings(opened.file, graph, read_weights=read_weights),
         told=calls,
         held={} if record is None else _held(record),
         hierarchy=None if record is None else record.hierarchy,
@@ -169,6 +172,27 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
 def _calls(record: Provenance) -> dict[str, str]:
     found = ((key, entry.attribution.ancestor) for key, entry in record.nodes.items())
     return {key: str(call) for key, call in found if call is not None}
+
+
+def _calls_put_in(flat: Inlined, record: Provenance) -> dict[str, str]:
+    """A node of a function belongs to all modules that share it; where it was put, to the one of these calls."""
+    found = ((key, _place(record, origins)) for key, origins in flat.origins.items())
+    return {key: str(call) for key, call in found if call is not None}
+
+
+def _place(record: Provenance, origins: Sequence[str]) -> ModuleCall | None:
+    """The innermost call that the calls around a node, from the outside in, leave for it."""
+    place: ModuleCall | None = None
+    for entry in (record.nodes[key] for key in origins if key in record.nodes):
+        around = place
+        inside = [one for one in entry.attribution.owners if around in (None, *record.hierarchy.stack(one))]
+        place = record.hierarchy.common_ancestor(inside) if inside else place
+    return place
+
+
+def _calls_inside(flat: Inlined, calls: Mapping[str, str]) -> dict[str, str]:
+    found = ((key, [calls[one] for one in origins if one in calls]) for key, origins in flat.origins.items())
+    return {key: known[-1] for key, known in found if known}
 
 
 def _held(record: Provenance) -> dict[str, str]:
@@ -201,9 +225,10 @@ def _part(side: Compared, module: str, told: _Told) -> Compared:
             f"{side.path} has no record that says which of its nodes belong to {module!r}",
             "Tag it with `modelexport attach`, or carry its record over with `modelexport relink`.",
         )
-    within = record.issued_within(module)
-    inside = {key for key, entry in record.nodes.items() if within(entry.attribution)}
-    keys = inside | {key for key, origins in side.origins.items() if inside & set(origins)}
+    within, ran_within = record.issued_within(module), record.ran_within(module)
+    put_in = {key: _place(record, origins) for key, origins in side.origins.items()}
+    keys = {key for key, entry in record.nodes.items() if within(entry.attribution) and key not in put_in}
+    keys |= {key for key, call in put_in.items() if call is not None and ran_within(call)}
     if not keys:
         raise UserError(f"{module!r} has no nodes in {side.path}", "Choose a module that `modelexport analyze` lists.")
     return replace(side, graph=part_of(side.graph, keys), module=module)

@@ -11,9 +11,10 @@ import onnx
 from modelexport.diffing.attributes import Opsets, attribute_changes, opsets_of
 from modelexport.diffing.ends import ValueType, shapes_differ, types_differ
 from modelexport.diffing.flow import COMMUTATIVE, Constant, Flow
+from modelexport.diffing.given import node_protos
 from modelexport.diffing.pairing import Pairs
 from modelexport.diffing.sides import Compared
-from modelexport.graph.index import KEY_SEPARATOR, Node, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, Node
 from modelexport.record.changes import FieldChange
 
 
@@ -205,8 +206,4 @@ def _differ(one: ValueType, other: ValueType) -> bool:
 
 
 def _protos_of(side: Compared) -> dict[str, onnx.NodeProto]:
-    found = dict(walk_nodes(side.file.proto))
-    for key, origins in side.origins.items():
-        if key not in found and origins[-1] in found:
-            found[key] = found[origins[-1]]
-    return found
+    return node_protos(side.proto, side.origins, (node.key for node in side.graph.nodes))

@@ -31,18 +31,22 @@ def inlined(graph: Graph, kept: Collection[str] = ()) -> Inlined:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where nodes are put: the calls around them, of which functions, and what its values are called there."""
+    """Where nodes are put: the calls around them, of which functions, and what its values are called there.
+
+    place  the key of the innermost call as it is where it was put: a function that is called twice has its calls twice
+    """
 
     calls: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
 
     def value(self, name: str) -> str:
         return self.values.get(name, self.inner(name)) if name and self.calls else name
 
     def inner(self, name: str) -> str:
         """What lies inside of a function has the name of the call before its own; a graph around it stays the same."""
-        return f"{self.calls[-1]}{KEY_SEPARATOR}{name}" if self.calls and name else name
+        return f"{self.place}{KEY_SEPARATOR}{name}" if self.calls and name else name
 
 
 class _Inliner:
@@ -94,7 +98,7 @@ class _Inliner:
         takes, yields = self._graph.takes[function], self._graph.yields[function]
         given = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
         made = dict(zip(yields, copied.outputs, strict=False))
-        return _Frame((*frame.calls, node.key), (*frame.functions, function), {**given, **made})
+        return _Frame((*frame.calls, node.key), (*frame.functions, function), {**given, **made}, copied.key)
 
     def _copied(self, node: Node, root: str, frame: _Frame) -> Node:
         outputs = tuple(map(frame.value, node.outputs))
