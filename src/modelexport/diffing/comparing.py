@@ -46,6 +46,10 @@ class Comparing:
         """Whether a paired node of the second file reads other constants, or works in another way."""
         return key in self._altered
 
+    def right_proto(self, node: Node) -> onnx.NodeProto | None:
+        """What the second file says of a node."""
+        return self._protos[1].get(node.key)
+
     def fields(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
         """Every paired node that is not the same, in the order of the first file."""
         self._moved.update(self._moved_inputs())

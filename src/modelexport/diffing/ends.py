@@ -110,7 +110,7 @@ def renamed_ends(what: str, pairs: Mapping[str, str]) -> Iterator[Renamed]:
 
 
 # Tools note things about themselves under such keys.
-_TOOLS_NOTES = ("pkg.", "onnx.infer", "onnx.quant")
+_TOOLS_NOTES = ("pkg.", "onnx.infer", "onnx.quant", "onnxsim.")
 
 
 def model_changes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +63,23 @@ class Weighing:
             _shown(mine, theirs),
             readers,
         )
+
+    def packed(
+        self, one: Constant, other: Constant, numbers: np.ndarray, readers: tuple[str, ...]
+    ) -> WeightChange | None:
+        """numbers  those that the other one stands for; None if the first is not what was packed"""
+        mine = self._left.numbers(one.name)
+        if mine is None or mine.shape != numbers.shape or one.dtype not in FLOATS:
+            return None
+        found = _distance(mine, numbers)
+        if found.relative > _SAME:
+            return None
+        form, refs = WeightForm.QUANTIZED, (weight_ref(one), weight_ref(other))
+        return WeightChange(form, *refs, found.largest, found.relative, found.changed, readers=readers)
+
+    def stored(self, names: Iterable[str]) -> list[np.ndarray | None]:
+        """What the second file holds under some names."""
+        return [self._right.numbers(name) if name else None for name in names]
 
 
 def _is_single(mine: np.ndarray, theirs: np.ndarray) -> bool:
