@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from modelexport.diffing.comparing import Comparing, returned_as
 from modelexport.diffing.costs import with_costs
 from modelexport.diffing.ends import end_changes, model_changes, renamed_ends
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.modules import Modules, find_modules
-from modelexport.diffing.pairing import paired
+from modelexport.diffing.pairing import Links, paired
 from modelexport.diffing.presence import absent_modules
 from modelexport.diffing.purposes import find_ends
 from modelexport.diffing.regions import Region, Regions
@@ -32,9 +33,7 @@ from modelexport.record.changes import (
     WeightForm,
 )
 from modelexport.record.cost import NodeCost
-from modelexport.record.lineage import Link
 
-_Links = Callable[[], Mapping[str, Link]]
 _Costs = Callable[[], tuple[Mapping[str, NodeCost], Mapping[str, NodeCost]]]
 
 
@@ -48,7 +47,7 @@ class _Entry:
     weights: list[WeightChange] = field(default_factory=list)
 
 
-def differences(left: Compared, right: Compared, links: _Links, costs: _Costs | None = None) -> Diff:
+def differences(left: Compared, right: Compared, links: Links, costs: _Costs | None = None) -> Diff:
     """
     links  by the key of a node of the second graph: what it comes from; asked for only if it matters
     costs  of the nodes of both, by key; asked for only if there is any difference
@@ -66,13 +65,14 @@ def _may_cost_else(diff: Diff) -> bool:
 
 
 class _Differences:
-    def __init__(self, left: Compared, right: Compared, links: _Links) -> None:
+    def __init__(self, left: Compared, right: Compared, links: Links) -> None:
         self._left, self._right = left, right
         found_ends = find_ends(left, right)
         self._inputs, self._outputs = found_ends.inputs, found_ends.outputs
         ends = {f"i:{name}": now for name, now in self._inputs.items()}
         ends.update({f"o:{name}": now for name, now in self._outputs.items()})
-        self._pairs = paired(left.flow, right.flow, ends)
+        links = cache(links)
+        self._pairs = paired(left.flow, right.flow, ends, links)
         for place, side in enumerate((left, right)):
             if side.hierarchy is not None:
                 settle(self._pairs, place, side.told, side.stack)

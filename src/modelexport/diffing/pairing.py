@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from modelexport.diffing.flow import COMMUTATIVE, Flow, operator_of
 from modelexport.diffing.signatures import Numbers, Signatures, by_content, by_shape, neighbourhoods
 from modelexport.graph.index import Node
+from modelexport.record.lineage import Link
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
 _LOOKED_AT = 48
 
 _Key = Callable[[Node], object]
 _Described = Callable[[Signatures, Node], object]
+Links = Callable[[], Mapping[str, Link]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def _place_in_body(value: str, flow: Flow) -> tuple[str, str, int] | None:
     return owner, body.removeprefix(owner), flow.graph.takes[body].index(value)
 
 
-def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
+def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pairs:
+    """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
     numbers = Numbers()
     labels = _labels(ends)
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
@@ -109,6 +112,8 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
     pairing.by_results(shaped, _CONTENT)
     pairing.above(_strict(shaped))
     pairing.by_results(shaped, _REST)
+    if not pairing.is_done():
+        pairing.by_links(links())
     for likeness in (_strict(shaped), (_attributes, _attributes), (operator_of, operator_of)):
         pairing.around(likeness)
     return pairs
@@ -242,6 +247,15 @@ class _Pairing:
         waiting.sort(key=lambda node: node.position, reverse=backwards)
         for node in waiting:
             self._pair_best(node, candidates[mine(node)])
+
+    def by_links(self, links: Mapping[str, Link]) -> None:
+        """What comes from one node that does the same, where everything around it may be another thing."""
+        for other in list(self._open_right()):
+            sources = links[other.key].sources if other.key in links else ()
+            open_ones = [key for key in sources if key in self._left.by_key and key not in self._pairs.right]
+            node = self._left.by_key[open_ones[0]] if len(sources) == len(open_ones) == 1 else None
+            if node is not None and operator_of(node) == operator_of(other) and self._may_be_paired(node, other):
+                self._pair(node, other)
 
     def _pair_best(self, node: Node, candidates: list[Node]) -> None:
         while candidates and candidates[0].key in self._pairs.left:
