@@ -24,7 +24,8 @@ def unpacked(node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> np.nd
     inputs  by place: what the node reads, if that is stored
     """
     stated = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-    _, weight, scales, zeros, *_ = (*inputs, None, None, None)
+    read: list[np.ndarray | None] = [*inputs, None, None, None]
+    weight, scales, zeros = read[1:4]
     sizes = [stated.get(name) for name in ("N", "K", "block_size")]
     if weight is None or scales is None or weight.dtype != np.uint8 or None in sizes:
         return None
