@@ -162,3 +162,29 @@ def test_a_part_and_the_module_that_it_was_cut_from(bert: Path, tmp_path: Path) 
     found = mx.diff(part, bert, left_module="", right_module="encoder.layer.0.output")
     assert found.identical
     assert found.aligned[""] == "encoder.layer.0.output"
+
+
+def test_a_deeper_model_with_other_weights(tmp_path: Path) -> None:
+    """Names tell which layers are the same, where weights do not."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.act, self.norm = torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.norm(x + self.act(self.fc(x)))
+            return found
+
+    paths = []
+    for depth in (3, 5):
+        torch.manual_seed(depth)
+        model = torch.nn.Sequential(*(Block() for _ in range(depth))).eval()
+        path = tmp_path / f"{depth}.onnx"
+        mx.export(model, path, inputs=(torch.randn(2, 8),), exporter="torchscript", no_check=True)
+        paths.append(path)
+    found = mx.diff(*paths)
+    assert {one.right for one in found.modules if one.change is Change.ADDED} == {"3", "4"}
+    assert {one.left for one in found.modules if one.change is Change.CHANGED} == {"0.fc", "1.fc", "2.fc"}
+    assert not list(found.node_changes())
+    assert {one.left for one in mx.diff(*reversed(paths)).modules if one.change is Change.REMOVED} == {"3", "4"}

@@ -94,6 +94,16 @@ def told_alike(key: Described, signatures: Signatures, flow: Flow | None) -> Key
     return found
 
 
+def told_near(flow: Flow, near: Mapping[str, int]) -> Key:
+    """What is said to be in the same module, and has the same around it."""
+
+    def found(node: Node) -> object:
+        told = flow.told.get(node.key)
+        return None if told is None else (told, near[node.key])
+
+    return found
+
+
 class Weights:
     """By a node: its operator and the weights that it reads; None for a node that reads none."""
 

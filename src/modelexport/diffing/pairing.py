@@ -29,6 +29,7 @@ from modelexport.diffing.likeness import (
     doing_the_same,
     read_by_the_same,
     told_alike,
+    told_near,
 )
 from modelexport.diffing.signatures import Numbers, Signatures, by_content, by_shape, neighbourhoods
 from modelexport.graph.index import Node
@@ -36,6 +37,8 @@ from modelexport.record.lineage import Link
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
 _LOOKED_AT = 48
+# The share of equal weights below which these do not say which layer is which: zeros and ones are everywhere.
+_FEW_WEIGHTS = 0.25
 
 Links = Callable[[], Mapping[str, Link]]
 
@@ -113,6 +116,11 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pa
     if pairing.is_done():
         return pairs
     shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
+    if _share_of_weights(left, right) < _FEW_WEIGHTS:
+        # Of two models that were trained apart, names are all there is to tell layers from each other.
+        beside = [neighbourhoods(one.flow, numbers, one.own, NEAR[1]) for one in shaped]
+        for steps in range(NEAR[1], -1, -1):
+            pairing.by_keys(*(told_near(one.flow, found[steps]) for one, found in zip(shaped, beside, strict=True)))
     near = [neighbourhoods(flow, numbers, one.own, NEAR[0]) for flow, one in zip((left, right), exact, strict=True)]
     # Where all is the same but for weights, nothing else can be meant.
     for steps in NEAR:
@@ -134,6 +142,12 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pa
     for likeness in (doing_the_same(shaped), (attributes_alike, attributes_alike), (operator_of, operator_of)):
         pairing.around(likeness)
     return pairs
+
+
+def _share_of_weights(left: Flow, right: Flow) -> float:
+    """How many of the weights of both graphs are in both; 1 if there are none."""
+    mine, theirs = ({one.digest for one in flow.constants.values() if not one.small} for flow in (left, right))
+    return len(mine & theirs) / len(mine | theirs) if mine | theirs else 1.0
 
 
 def _labels(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
