@@ -116,7 +116,8 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pa
     if pairing.is_done():
         return pairs
     shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
-    if _share_of_weights(left, right) < _FEW_WEIGHTS:
+    akin = _share_of_weights(left, right) >= _FEW_WEIGHTS
+    if not akin:
         # Of two models that were trained apart, names are all there is to tell layers from each other.
         beside = [neighbourhoods(one.flow, numbers, one.own, NEAR[1]) for one in shaped]
         for steps in range(NEAR[1], -1, -1):
@@ -137,7 +138,7 @@ def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pa
     pairing.by_results(shaped, CONTENT)
     pairing.above(doing_the_same(shaped))
     pairing.by_results(shaped, REST)
-    if not pairing.is_done():
+    if akin and not pairing.is_done():
         pairing.by_links(links())
     for likeness in (doing_the_same(shaped), (attributes_alike, attributes_alike), (operator_of, operator_of)):
         pairing.around(likeness)
