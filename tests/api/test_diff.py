@@ -141,3 +141,50 @@ def test_files_without_a_record(bert: Path, tmp_path: Path) -> None:
 def test_models_that_have_nothing_in_common(exports: Exports, bert: Path) -> None:
     with pytest.raises(mx.UserError, match="little in common"):
         mx.diff(bert, exports("gpt2", "dynamo").path)
+
+
+def test_a_folded_file_is_what_it_was(bert: Path, tmp_path: Path) -> None:
+    folded = tmp_path / "folded.onnx"
+    mx.fold(bert, folded)
+    assert mx.diff(bert, folded).identical
+    assert mx.diff(folded, bert, left_module="encoder.layer.1").identical
+    found = mx.diff(folded, folded, left_module="encoder.layer.0", right_module="encoder.layer.1")
+    flat = mx.diff(bert, bert, left_module="encoder.layer.0", right_module="encoder.layer.1")
+    assert found.left.nodes == flat.left.nodes
+    assert [(one.left, one.right, len(one.weights)) for one in found.modules] == [
+        (one.left, one.right, len(one.weights)) for one in flat.modules
+    ]
+
+
+def test_a_part_and_the_module_that_it_was_cut_from(bert: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.onnx"
+    mx.extract(bert, "encoder.layer.0.output", part)
+    found = mx.diff(part, bert, left_module="", right_module="encoder.layer.0.output")
+    assert found.identical
+    assert found.aligned[""] == "encoder.layer.0.output"
+
+
+def test_a_deeper_model_with_other_weights(tmp_path: Path) -> None:
+    """Names tell which layers are the same, where weights do not."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.act, self.norm = torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.norm(x + self.act(self.fc(x)))
+            return found
+
+    paths = []
+    for depth in (3, 5):
+        torch.manual_seed(depth)
+        model = torch.nn.Sequential(*(Block() for _ in range(depth))).eval()
+        path = tmp_path / f"{depth}.onnx"
+        mx.export(model, path, inputs=(torch.randn(2, 8),), exporter="torchscript", no_check=True)
+        paths.append(path)
+    found = mx.diff(*paths)
+    assert {one.right for one in found.modules if one.change is Change.ADDED} == {"3", "4"}
+    assert {one.left for one in found.modules if one.change is Change.CHANGED} == {"0.fc", "1.fc", "2.fc"}
+    assert not list(found.node_changes())
+    assert {one.left for one in mx.diff(*reversed(paths)).modules if one.change is Change.REMOVED} == {"3", "4"}

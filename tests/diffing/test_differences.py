@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from tests.diffing.stacks import Save, node_of, set_weight, stack, weight_of
+from tests.diffing.stacks import WIDTH, Save, node_of, set_weight, stack, weight_of
 from tests.scrambling import scrambled
 
 import modelexport as mx
@@ -237,3 +240,56 @@ def test_models_that_have_nothing_in_common_are_refused(save: Save) -> None:
     node_of(other, "l7.mm").op_type = "Mul"
     with pytest.raises(mx.UserError, match=r"little in common: \d+ % of their nodes and 0 % of their weights"):
         mx.diff(save(stack()), save(other))
+
+
+def test_two_inputs_that_changed_places(save: Save) -> None:
+    """What makes them is the same as before, also where only shapes are reckoned with."""
+
+    def sliced(order: int) -> onnx.ModelProto:
+        model = stack()
+        nodes = [helper.make_node("Shape", ["l5.out"], ["shape"])]
+        for number in (0, 1):
+            index = numpy_helper.from_array(np.array(number), f"index{number}")
+            axis = numpy_helper.from_array(np.array([0]), f"axis{number}")
+            model.graph.initializer.extend([index, axis])
+            nodes.append(helper.make_node("Gather", ["shape", f"index{number}"], [f"side{number}"]))
+            nodes.append(helper.make_node("Unsqueeze", [f"side{number}", f"axis{number}"], [f"sides{number}"]))
+        nodes.append(helper.make_node("Concat", ["sides0", "sides1"][::order], ["sides"], axis=0))
+        nodes.append(helper.make_node("Reshape", ["l5.out", "sides"], ["shaped"]))
+        node_of(model, "y").input[0] = "shaped"
+        for node in nodes:
+            model.graph.node.insert(len(model.graph.node) - 1, node)
+        return model
+
+    change = only_change(mx.diff(save(sliced(1)), save(scrambled(sliced(-1)))))
+    assert operators(change) == (["Concat"], ["Concat"])
+    assert [(one.what, one.left, one.right) for one in change.fields] == [
+        ("input 0", "sides0 (Unsqueeze)", "sides1 (Unsqueeze)"),
+        ("input 1", "sides1 (Unsqueeze)", "sides0 (Unsqueeze)"),
+    ]
+
+
+def test_equal_arithmetic_stays_in_its_layer(save: Save) -> None:
+    """What is computed from constants alone, in the same way in every layer, goes with what reads it."""
+
+    def model(layers: Sequence[int]) -> onnx.ModelProto:
+        made = stack(layers)
+        made.graph.initializer.append(numpy_helper.from_array(np.array([WIDTH]), "size"))
+        for number in layers:
+            names = [f"l{number}.step{step}" for step in range(LONG)]
+            chain = [helper.make_node("ConstantOfShape", ["size"], names[:1])]
+            chain += [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
+            relu = node_of(made, f"l{number}.relu")
+            place = list(made.graph.node).index(relu)
+            relu.CopyFrom(helper.make_node("PRelu", [f"l{number}.add", names[-1]], list(relu.output)))
+            for node in reversed(chain):
+                made.graph.node.insert(place, node)
+        return made
+
+    change = only_change(mx.diff(save(model(range(8))), save(model([0, 1, 2, 3, 4, 6, 7]))))
+    assert change.change is Change.REMOVED
+    assert {node.key.partition(".")[0] for node in change.left} == {"l5"}
+    assert len(change.left) == LONG + 4
+
+
+LONG = 9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.relink import planted_ancestor, relinked
 from modelexport.costing.counting import count
 from modelexport.diffing.differences import differences
+from modelexport.diffing.given import with_given
 from modelexport.diffing.holdings import Holdings
 from modelexport.diffing.parts import part_of
 from modelexport.diffing.sides import Compared
@@ -26,7 +27,7 @@ from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
 from modelexport.record.cost import NodeCost
 from modelexport.record.evidence import unattributed
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
 
@@ -65,7 +66,7 @@ def diff(
     """How two files differ, or two modules of them.
 
     left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
-    right_module  with this one of the second; the same as `left_module` if only that is given
+    right_module  with this one of the second; the same as `left_module` if only that is given, all of it if empty
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
@@ -73,7 +74,7 @@ def diff(
     for one in opened:
         ensure_sound(one.file.proto, one.graph, str(one.path))
     told = [_told(one) for one in opened]
-    parts = [left_module or right_module or "", right_module or left_module or ""]
+    parts = [_first(left_module, right_module), _first(right_module, left_module)]
     sides = _sides(told[0], told[1])
     compared = [
         _part(_compared(one, *side, read_weights=weights), part, one)
@@ -88,6 +89,10 @@ def diff(
     if cost is None and not small and not found.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
     return replace(found, weights_read=weights, notes=tuple(notes))
+
+
+def _first(one: str | None, other: str | None) -> str:
+    return one if one is not None else other or ""
 
 
 def _model_path(path: Path) -> Path:
@@ -147,6 +152,7 @@ def _relinked(told: _Told) -> Provenance | None:
 def _compared(told: _Told, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
     opened = told.opened
     flat = inlined(opened.graph)
+    graph = with_given(flat.graph, opened.file.proto, flat.origins)
     calls = _hints(told) if record is None else _calls(record)
     if source is Source.NONE and calls:
         source = Source.NODES
@@ -155,8 +161,8 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
     return Compared(
         path=str(opened.path),
         file=opened.file,
-        graph=flat.graph,
-        holdings=Holdings(opened.file, flat.graph, read_weights=read_weights),
+        graph=graph,
+        holdings=Holdings(opened.file, graph, read_weights=read_weights),
         told=calls,
         held={} if record is None else _held(record),
         hierarchy=None if record is None else record.hierarchy,
@@ -171,16 +177,20 @@ def _calls(record: Provenance) -> dict[str, str]:
     return {key: str(call) for key, call in found if call is not None}
 
 
-def _narrowed(record: Provenance, flat: Inlined) -> dict[str, str]:
+def _put_in(record: Provenance, origins: Mapping[str, Sequence[str]]) -> dict[str, ModuleCall]:
     """A node of a function is one of each call of it, and belongs to that of its modules which the call is for."""
     missing = unattributed("not in the record")
     found = {}
-    for key, origins in flat.origins.items():
-        *calls, own = (missing if (entry := record.nodes.get(one)) is None else entry.attribution for one in origins)
+    for key, around in origins.items():
+        *calls, own = (missing if (entry := record.nodes.get(one)) is None else entry.attribution for one in around)
         call = narrowed(own, calls, record.hierarchy).ancestor
         if call is not None:
-            found[key] = str(call)
+            found[key] = call
     return found
+
+
+def _narrowed(record: Provenance, flat: Inlined) -> dict[str, str]:
+    return {key: str(call) for key, call in _put_in(record, flat.origins).items()}
 
 
 def _hinted(calls: Mapping[str, str], flat: Inlined) -> dict[str, str]:
@@ -219,9 +229,9 @@ def _part(side: Compared, module: str, told: _Told) -> Compared:
             f"{side.path} has no record that says which of its nodes belong to {module!r}",
             "Tag it with `modelexport attach`, or carry its record over with `modelexport relink`.",
         )
-    within = record.issued_within(module)
-    inside = {key for key, entry in record.nodes.items() if within(entry.attribution)}
-    keys = inside | {key for key, origins in side.origins.items() if inside & set(origins)}
+    within, ran_within = record.issued_within(module), record.ran_within(module)
+    keys = {key for key, entry in record.nodes.items() if within(entry.attribution) and key not in side.origins}
+    keys |= {key for key, call in _put_in(record, side.origins).items() if ran_within(call)}
     if not keys:
         raise UserError(f"{module!r} has no nodes in {side.path}", "Choose a module that `modelexport analyze` lists.")
     return replace(side, graph=part_of(side.graph, keys), module=module)

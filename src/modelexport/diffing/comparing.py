@@ -8,22 +8,23 @@ from functools import cached_property
 
 import onnx
 
-from modelexport.diffing.attributes import attribute_changes
+from modelexport.diffing.attributes import Opsets, attribute_changes, opsets_of
 from modelexport.diffing.ends import ValueType, shapes_differ, types_differ
-from modelexport.diffing.flow import COMMUTATIVE, Constant
+from modelexport.diffing.flow import COMMUTATIVE, Constant, Flow
+from modelexport.diffing.given import node_protos
 from modelexport.diffing.pairing import Pairs
 from modelexport.diffing.sides import Compared
-from modelexport.graph.index import Node, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, Node
 from modelexport.record.changes import FieldChange
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantPair:
-    """Two constants that one node reads in one place in both files."""
+    """Two constants that one node reads in one place in both files; none if the model returns them as they are."""
 
     left: Constant
     right: Constant
-    reader: str
+    reader: str | None
 
 
 class Comparing:
@@ -45,6 +46,10 @@ class Comparing:
         """Whether a paired node of the second file reads other constants, or works in another way."""
         return key in self._altered
 
+    def right_proto(self, node: Node) -> onnx.NodeProto | None:
+        """What the second file says of a node."""
+        return self._protos[1].get(node.key)
+
     def fields(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
         """Every paired node that is not the same, in the order of the first file."""
         self._moved.update(self._moved_inputs())
@@ -61,23 +66,47 @@ class Comparing:
             yield from self._attributes(node, other)
         unexplained = True
         for place, (value, theirs) in enumerate(self._inputs(node, other)):
-            change, explains = self._input(node, other, place, value, theirs)
+            change, explains = self._value(f"input {place}", (value, theirs), (node, other))
             unexplained &= not explains
             if change is not None:
                 yield change
+        yield from self._yielded(node, other)
         yield from self._results(node, other, explained=not unexplained)
+
+    def returned(self) -> Iterator[FieldChange]:
+        """Outputs of the model that are other values than before, where no other nodes have taken over."""
+        for end, theirs in self._pairs.ends.items():
+            if end.startswith("o:"):
+                change, _ = self._value(returned_as(end[2:]), (end[2:], theirs), None)
+                if change is not None:
+                    yield change
+
+    def _yielded(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        """What the bodies of a node return."""
+        left, right = self._left.graph, self._right.graph
+        for body in left.bodies.get(node.key, ()):
+            name = body.removeprefix(node.key)
+            both = zip(left.yields[body], right.yields.get(f"{other.key}{name}", ()), strict=False)
+            for place, values in enumerate(both):
+                change, _ = self._value(f"{name.lstrip(KEY_SEPARATOR)} output {place}", values, (node, other))
+                if change is not None:
+                    yield change
 
     def _attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
         mine, theirs = self._protos[0].get(node.key), self._protos[1].get(other.key)
         if mine is None or theirs is None:
             yield FieldChange("attributes", "", "")
         else:
-            yield from attribute_changes(mine, theirs)
+            yield from attribute_changes(mine, theirs, self._opsets)
 
     @cached_property
     def _protos(self) -> tuple[Mapping[str, onnx.NodeProto], Mapping[str, onnx.NodeProto]]:
         left, right = (_protos_of(side) for side in (self._left, self._right))
         return left, right
+
+    @cached_property
+    def _opsets(self) -> tuple[Opsets, Opsets]:
+        return opsets_of(self._left.proto), opsets_of(self._right.proto)
 
     def _inputs(self, node: Node, other: Node) -> Iterator[tuple[str, str]]:
         """What is read in the same place; in which place does not matter where operators say so."""
@@ -97,12 +126,15 @@ class Comparing:
             return one is not None and other is not None and one.digest == other.digest and one.shape == other.shape
         return self._pairs.are_same(value, theirs)
 
-    def _input(self, node: Node, other: Node, place: int, value: str, theirs: str) -> tuple[FieldChange | None, bool]:
-        """What is different in one place, and whether that explains another result."""
+    def _value(
+        self, what: str, values: tuple[str, str], readers: tuple[Node, Node] | None
+    ) -> tuple[FieldChange | None, bool]:
+        """What is different about the values in one place of both files, and whether that explains another result."""
+        value, theirs = values
         one = self._pairs.left_flow.constants.get(value)
         now = self._pairs.right_flow.constants.get(theirs)
         if one is not None and now is not None:
-            return None, self._constants(node, other, one, now)
+            return None, self._constants(one, now, readers)
         if self._pairs.are_same(value, theirs):
             return None, value in self._moved
         maker = self._pairs.left_flow.producers.get(value)
@@ -115,30 +147,29 @@ class Comparing:
             if one is not None:
                 self.unfolded.setdefault(other_maker[0].key, []).append(one)
             return None, True
-        return FieldChange(f"input {place}", self._told(value, 0), self._told(theirs, 1)), True
+        return FieldChange(what, self._told(value), self._told_right(theirs)), True
 
-    def _constants(self, node: Node, other: Node, one: Constant, now: Constant) -> bool:
+    def _constants(self, one: Constant, now: Constant, readers: tuple[Node, Node] | None) -> bool:
         if one.digest is not None and one.digest == now.digest:
             return False
         if one.digest is None and now.digest is None and (one.dtype, one.shape) == (now.dtype, now.shape):
             return False
-        self.constants.setdefault((one.name, now.name), []).append(ConstantPair(one, now, node.key))
-        self._altered.add(other.key)
+        reader = None if readers is None else readers[0].key
+        self.constants.setdefault((one.name, now.name), []).append(ConstantPair(one, now, reader))
+        if readers is not None:
+            self._altered.add(readers[1].key)
         return True
 
-    def _told(self, value: str, side: int) -> str:
-        """A value for people: what makes it."""
-        flow = (self._pairs.left_flow, self._pairs.right_flow)[side]
-        if not value:
-            return ""
-        maker = flow.producers.get(value)
-        return (
-            f"{value} (constant)"
-            if value in flow.constants
-            else value
-            if maker is None
-            else f"{value} ({maker[0].op_type})"
-        )
+    def _told(self, value: str) -> str:
+        return _described(value, self._pairs.left_flow)
+
+    def _told_right(self, value: str) -> str:
+        """As the first file calls it, if it is there: names of two files do not go together."""
+        maker = self._pairs.right_flow.producers.get(value)
+        partner = None if maker is None else self._pairs.left.get(maker[0].key)
+        if maker is None or partner is None or maker[1] >= len(partner.outputs) or not partner.outputs[maker[1]]:
+            return _described(value, self._pairs.right_flow)
+        return self._told(partner.outputs[maker[1]])
 
     # what a node makes
 
@@ -162,13 +193,21 @@ class Comparing:
                     yield end[2:]
 
 
+def returned_as(output: str) -> str:
+    """What to call the maker of an output."""
+    return f"output {output} is made by"
+
+
+def _described(value: str, flow: Flow) -> str:
+    """A value for people: its name, and what makes it."""
+    maker = flow.producers.get(value)
+    kind = "constant" if value in flow.constants else "" if maker is None else maker[0].op_type
+    return f"{value} ({kind})" if kind else value
+
+
 def _differ(one: ValueType, other: ValueType) -> bool:
     return types_differ(one, other) or shapes_differ(one, other)
 
 
 def _protos_of(side: Compared) -> dict[str, onnx.NodeProto]:
-    found = dict(walk_nodes(side.file.proto))
-    for key, origins in side.origins.items():
-        if key not in found and origins[-1] in found:
-            found[key] = found[origins[-1]]
-    return found
+    return node_protos(side.proto, side.origins, (node.key for node in side.graph.nodes))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
-from modelexport.diffing.comparing import Comparing
+from modelexport.diffing.comparing import Comparing, returned_as
 from modelexport.diffing.costs import with_costs
-from modelexport.diffing.ends import end_changes, model_changes, paired_ends, renamed_ends
+from modelexport.diffing.ends import end_changes, model_changes, renamed_ends
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.modules import Modules, find_modules
-from modelexport.diffing.pairing import paired
+from modelexport.diffing.pairing import Links, paired
 from modelexport.diffing.presence import absent_modules
+from modelexport.diffing.purposes import find_ends
 from modelexport.diffing.regions import Region, Regions
 from modelexport.diffing.replaced import ReplacedWeights
 from modelexport.diffing.settling import settle
@@ -31,9 +33,7 @@ from modelexport.record.changes import (
     WeightForm,
 )
 from modelexport.record.cost import NodeCost
-from modelexport.record.lineage import Link
 
-_Links = Callable[[], Mapping[str, Link]]
 _Costs = Callable[[], tuple[Mapping[str, NodeCost], Mapping[str, NodeCost]]]
 
 
@@ -47,7 +47,7 @@ class _Entry:
     weights: list[WeightChange] = field(default_factory=list)
 
 
-def differences(left: Compared, right: Compared, links: _Links, costs: _Costs | None = None) -> Diff:
+def differences(left: Compared, right: Compared, links: Links, costs: _Costs | None = None) -> Diff:
     """
     links  by the key of a node of the second graph: what it comes from; asked for only if it matters
     costs  of the nodes of both, by key; asked for only if there is any difference
@@ -65,13 +65,14 @@ def _may_cost_else(diff: Diff) -> bool:
 
 
 class _Differences:
-    def __init__(self, left: Compared, right: Compared, links: _Links) -> None:
+    def __init__(self, left: Compared, right: Compared, links: Links) -> None:
         self._left, self._right = left, right
-        self._inputs = paired_ends(left.inputs, right.inputs)
-        self._outputs = paired_ends(left.outputs, right.outputs)
+        found_ends = find_ends(left, right)
+        self._inputs, self._outputs = found_ends.inputs, found_ends.outputs
         ends = {f"i:{name}": now for name, now in self._inputs.items()}
         ends.update({f"o:{name}": now for name, now in self._outputs.items()})
-        self._pairs = paired(left.flow, right.flow, ends)
+        links = cache(links)
+        self._pairs = paired(left.flow, right.flow, ends, links)
         for place, side in enumerate((left, right)):
             if side.hierarchy is not None:
                 settle(self._pairs, place, side.told, side.stack)
@@ -81,6 +82,7 @@ class _Differences:
         self._entries: dict[str, _Entry] = {}
         self._states: tuple[dict[str, Change], dict[str, Change]] = ({}, {})
         changed = list(self._comparing.fields())
+        self._returned = () if left.module or right.module else tuple(self._comparing.returned())
         one_sided = len(self._pairs.right) < max(len(left.flow.order), len(right.flow.order))
         found_links = links() if one_sided else {}
         self.modules = find_modules(left, right, self._pairs, found_links)
@@ -150,8 +152,9 @@ class _Differences:
     def _add_constants(self, replaced: set[str]) -> None:
         """Constants of nodes that are paired, once for each pair of constants."""
         for found in self._comparing.constants.values():
-            readers = tuple(one.reader for one in found if one.reader not in replaced)
-            change = self._weighing.change(found[0].left, found[0].right, readers) if readers else None
+            readers = tuple(one.reader for one in found if one.reader is not None and one.reader not in replaced)
+            told = bool(readers) or any(one.reader is None for one in found)
+            change = self._weighing.change(found[0].left, found[0].right, readers) if told else None
             if change is not None:
                 held = self._left.held.get(found[0].left.name)
                 call = self.modules.common(0, readers) if held is None else held
@@ -171,13 +174,16 @@ class _Differences:
         left, right = self._left, self._right
         yield from end_changes("input", left.inputs, right.inputs, self._inputs)
         yield from end_changes("output", left.outputs, right.outputs, self._outputs)
+        yield from self._returned
         used = [frozenset(node.domain for node in side.graph.nodes) for side in (left, right)]
         yield from model_changes(left.proto, right.proto, used)
 
     def _renamed(self) -> Iterator[Renamed]:
         if not (self._left.module or self._right.module):
             yield from renamed_ends("input", self._inputs)
-            yield from renamed_ends("output", self._outputs)
+            others = {one.what for one in self._returned}
+            same = {name: now for name, now in self._outputs.items() if returned_as(name) not in others}
+            yield from renamed_ends("output", same)
         shown: set[tuple[str, str]] = set()
         for call, other in self.modules.aligned.items():
             if self._left.relative(call) == self._right.relative(other):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from modelexport.diffing.attributes import opsets_of
 from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange, Renamed
 
@@ -59,9 +60,13 @@ def types_differ(one: ValueType, other: ValueType) -> bool:
 _Types = Mapping[str, ValueType | None]
 
 
-def paired_ends(one: _Types, other: _Types) -> dict[str, str]:
-    """By name; what is left over by type and order."""
-    found = {name: name for name in one if name in other}
+def named_alike(one: _Types, other: _Types) -> dict[str, str]:
+    return {name: name for name in one if name in other}
+
+
+def paired_ends(one: _Types, other: _Types, known: Mapping[str, str]) -> dict[str, str]:
+    """What is known; what is left over by type and order."""
+    found = dict(known)
     left = [name for name in one if name not in found]
     taken = set(found.values())
     spare = [name for name in other if name not in taken]
@@ -105,7 +110,7 @@ def renamed_ends(what: str, pairs: Mapping[str, str]) -> Iterator[Renamed]:
 
 
 # Tools note things about themselves under such keys.
-_TOOLS_NOTES = ("pkg.", "onnx.infer", "onnx.quant")
+_TOOLS_NOTES = ("pkg.", "onnx.infer", "onnx.quant", "onnxsim.")
 
 
 def model_changes(
@@ -115,10 +120,7 @@ def model_changes(
 
     used  the domains of the operators of both
     """
-    mine, theirs = (
-        {("" if item.domain == "ai.onnx" else item.domain): item.version for item in model.opset_import}
-        for model in (one, other)
-    )
+    mine, theirs = opsets_of(one), opsets_of(other)
     for domain in sorted(mine.keys() & theirs.keys()):
         if mine[domain] != theirs[domain] and (not domain or any(domain in domains for domains in used)):
             yield FieldChange(f"opset {domain or 'ai.onnx'}", str(mine[domain]), str(theirs[domain]))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, cached_property
 
 import numpy as np
 import onnx
+from onnx.numpy_helper import to_array
 
 from modelexport.diffing.flow import is_literal, type_of
 from modelexport.graph.contents import content_of
-from modelexport.graph.index import Graph, described
+from modelexport.graph.external import external_data, is_external
+from modelexport.graph.index import KEY_SEPARATOR, Graph, bodies, described, walk_nodes
 from modelexport.graph.opened import ModelFile
 
 _DIGEST_SIZE = 16
@@ -34,13 +37,31 @@ class Holdings:
         if content is not None:
             return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
         tensor = self._graph.initializers.get(name)
-        if tensor is None or not self._read_weights or name not in self._file.weights:
+        raw = self._raw(name) if tensor is not None and self._read_weights else None
+        if tensor is None or raw is None:
             return None
         digest = hashlib.blake2b(described(tensor.dtype, tensor.shape, b""), digest_size=_DIGEST_SIZE)
-        raw = self._file.weights[name].raw()
         for start in range(0, raw.nbytes, _CHUNK):
             digest.update(raw[start : start + _CHUNK])
         return digest.hexdigest()
+
+    def _raw(self, name: str) -> memoryview | None:
+        """What does not lie there; of a body, it can be in a file of its own."""
+        if name in self._file.weights:
+            return self._file.weights[name].raw()
+        inner = self._inner.get(name)
+        return None if inner is None else external_data(inner, self._file.directory).raw()
+
+    @cached_property
+    def _inner(self) -> Mapping[str, onnx.TensorProto]:
+        """Tensors of bodies whose data is in another file."""
+        inside = (found for key, node in walk_nodes(self._file.proto) for found in bodies(node, key))
+        return {
+            f"{body_id}{KEY_SEPARATOR}{tensor.name}": tensor
+            for body_id, body in inside
+            for tensor in body.initializer
+            if is_external(tensor)
+        }
 
     def _content(self, name: str) -> bytes | None:
         """What lies in the structure of the file."""
@@ -55,6 +76,10 @@ class Holdings:
         tensor = self._initializers.get(name)
         if tensor is not None:
             return None if tensor.data_type == onnx.TensorProto.STRING else content_of(self._file, tensor)
+        inner = self._inner.get(name)
+        if inner is not None:
+            data = bytes(external_data(inner, self._file.directory).raw())
+            return to_array(onnx.TensorProto(data_type=inner.data_type, dims=inner.dims, raw_data=data))
         literal = self._literals.get(name)
         content = self._content(name)
         if content is None or (literal is not None and literal.constant is None):

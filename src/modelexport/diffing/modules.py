@@ -129,8 +129,8 @@ def _aligned(
     sizes = (_sizes(left, mine), _sizes(right, theirs))
     shared: Counter[tuple[str, str]] = Counter()
     for (call, other), count in leaves.items():
-        for above in left.stack(call):
-            for upper in right.stack(other):
+        for above in left.inner_stack(call):
+            for upper in right.inner_stack(other):
                 shared[above, upper] += count
     rated = sorted(
         ((_rate(left, right, pair, count / (sizes[0][pair[0]] + sizes[1][pair[1]] - count)), pair))

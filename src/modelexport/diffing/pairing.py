@@ -11,14 +11,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelexport.diffing.flow import COMMUTATIVE, Flow, operator_of
+from modelexport.diffing.likeness import (
+    BACKWARDS,
+    CERTAIN,
+    CONTENT,
+    CONTENT_USED,
+    NEAR,
+    REST,
+    Described,
+    Key,
+    Weights,
+    alone,
+    attributes_alike,
+    both,
+    both_and_near,
+    computing_the_same,
+    doing_the_same,
+    read_by_the_same,
+    told_alike,
+    told_near,
+)
 from modelexport.diffing.signatures import Numbers, Signatures, by_content, by_shape, neighbourhoods
 from modelexport.graph.index import Node
+from modelexport.record.lineage import Link
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
 _LOOKED_AT = 48
+# The share of equal weights below which these do not say which layer is which: zeros and ones are everywhere.
+_FEW_WEIGHTS = 0.25
 
-_Key = Callable[[Node], object]
-_Described = Callable[[Signatures, Node], object]
+Links = Callable[[], Mapping[str, Link]]
 
 
 @dataclass(frozen=True)
@@ -80,109 +102,59 @@ def _place_in_body(value: str, flow: Flow) -> tuple[str, str, int] | None:
     return owner, body.removeprefix(owner), flow.graph.takes[body].index(value)
 
 
-def paired(left: Flow, right: Flow, ends: Mapping[str, str]) -> Pairs:
+def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pairs:
+    """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
     numbers = Numbers()
     labels = _labels(ends)
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
     pairs = Pairs(left, right, ends, exact)
     pairing = _Pairing(pairs)
-    pairing.by_results(exact, (_both, _of_content(_computed)))
+    pairing.by_results(exact, CERTAIN)
+    # Shape arithmetic is alike in all layers: what reads it tells which is which.
+    pairing.above(computing_the_same(exact))
+    pairing.by_results(exact, (both, read_by_the_same))
     if pairing.is_done():
         return pairs
     shaped = Signatures(left, numbers, by_shape, labels[0]), Signatures(right, numbers, by_shape, labels[1])
-    near = [neighbourhoods(flow, numbers, one.own, _NEAR[0]) for flow, one in zip((left, right), exact, strict=True)]
+    akin = _share_of_weights(left, right) >= _FEW_WEIGHTS
+    if not akin:
+        # Of two models that were trained apart, names are all there is to tell layers from each other.
+        beside = [neighbourhoods(one.flow, numbers, one.own, NEAR[1]) for one in shaped]
+        for steps in range(NEAR[1], -1, -1):
+            pairing.by_keys(*(told_near(one.flow, found[steps]) for one, found in zip(shaped, beside, strict=True)))
+    near = [neighbourhoods(flow, numbers, one.own, NEAR[0]) for flow, one in zip((left, right), exact, strict=True)]
     # Where all is the same but for weights, nothing else can be meant.
-    for steps in _NEAR:
-        pairing.by_keys(*(_near(one, found[steps]) for one, found in zip(shaped, near, strict=True)))
+    for steps in NEAR:
+        pairing.by_keys(*(both_and_near(one, found[steps]) for one, found in zip(shaped, near, strict=True)))
     # Weights around a node say more than where it stands.
-    for steps in _NEAR:
-        pairing.by_keys(*(_alone(found[steps]) for found in near), single=True)
-    pairing.by_results(exact, _CONTENT_USED)
-    pairing.above(_strict(exact))
-    pairing.by_results(exact, _REST)
-    pairing.by_results(shaped, (_both,))
-    pairing.by_keys(_Weights(left), _Weights(right), single=True)
-    pairing.around(_strict(exact))
-    pairing.by_results(shaped, _CONTENT)
-    pairing.above(_strict(shaped))
-    pairing.by_results(shaped, _REST)
-    for likeness in (_strict(shaped), (_attributes, _attributes), (operator_of, operator_of)):
+    for steps in NEAR:
+        pairing.by_keys(*(alone(found[steps]) for found in near), single=True)
+    pairing.by_results(exact, CONTENT_USED)
+    pairing.above(doing_the_same(exact))
+    pairing.by_results(exact, REST)
+    pairing.by_results(shaped, (both,))
+    pairing.by_keys(Weights(left), Weights(right), single=True)
+    pairing.around(doing_the_same(exact))
+    pairing.by_results(shaped, CONTENT)
+    pairing.above(doing_the_same(shaped))
+    pairing.by_results(shaped, REST)
+    if akin and not pairing.is_done():
+        pairing.by_links(links())
+    for likeness in (doing_the_same(shaped), (attributes_alike, attributes_alike), (operator_of, operator_of)):
         pairing.around(likeness)
     return pairs
 
 
-# How far around a node is looked for what makes it the only one.
-_NEAR = (8, 4, 2, 1)
-
-
-def _both(signatures: Signatures, node: Node) -> object:
-    """What computes the same and is used alike."""
-    return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
-
-
-def _computed(signatures: Signatures, node: Node) -> object:
-    return signatures.of_value(node)
-
-
-def _used(signatures: Signatures, node: Node) -> object:
-    return signatures.own[node.key], signatures.up[node.key]
-
-
-def _used_otherwise(signatures: Signatures, node: Node) -> object:
-    """Of which the same is made; what it does itself may be something else."""
-    return operator_of(node), signatures.up[node.key]
-
-
-def _of_content(key: _Described) -> _Described:
-    """Without shape arithmetic: that is the same in many places, and goes with what reads it."""
-
-    def found(signatures: Signatures, node: Node) -> object:
-        return key(signatures, node) if node.key in signatures.flow.graph.computed else None
-
-    return found
-
-
-# From what is certain to what is likely.
-_CONTENT_USED: tuple[_Described, ...] = (_of_content(_used), _of_content(_used_otherwise))
-_CONTENT = (_of_content(_computed), *_CONTENT_USED)
-_REST = (_used, _used_otherwise, _computed)
-# Those by which nodes are looked at from the outputs on.
-_BACKWARDS = (*_CONTENT_USED, _used, _used_otherwise)
-
-
-def _near(signatures: Signatures, near: Mapping[str, int]) -> _Key:
-    return lambda node: (_both(signatures, node), near[node.key])
-
-
-def _alone(near: Mapping[str, int]) -> _Key:
-    return lambda node: near[node.key]
+def _share_of_weights(left: Flow, right: Flow) -> float:
+    """How many of the weights of both graphs are in both; 1 if there are none."""
+    mine, theirs = ({one.digest for one in flow.constants.values() if not one.small} for flow in (left, right))
+    return len(mine & theirs) / len(mine | theirs) if mine | theirs else 1.0
 
 
 def _labels(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
     mine = {name: number for number, name in enumerate(ends)}
     theirs = {f"{name[:2]}{ends[name]}": number for name, number in mine.items()}
     return mine, theirs
-
-
-def _told_key(key: _Described, signatures: Signatures, flow: Flow | None) -> _Key:
-    """flow  if given, nodes that are said to be in different modules are not the same"""
-
-    def found(node: Node) -> object:
-        description = key(signatures, node)
-        if description is None or flow is None:
-            return description
-        return description, flow.told.get(node.key)
-
-    return found
-
-
-def _strict(signatures: Sequence[Signatures]) -> tuple[_Key, _Key]:
-    one, other = signatures
-    return (lambda node: one.own[node.key]), (lambda node: other.own[node.key])
-
-
-def _attributes(node: Node) -> object:
-    return operator_of(node), node.attributes
 
 
 class _Pairing:
@@ -200,17 +172,17 @@ class _Pairing:
     def _open_right(self) -> Iterator[Node]:
         return (node for node in self._right.order if node.key not in self._pairs.left)
 
-    def by_results(self, signatures: Sequence[Signatures], keys: Sequence[_Described]) -> None:
+    def by_results(self, signatures: Sequence[Signatures], keys: Sequence[Described]) -> None:
         """By what signatures say; first those that are said to be in the same module."""
         for key in keys:
             for told in (True, False):
                 mine, theirs = (
-                    _told_key(key, one, flow if told else None)
+                    told_alike(key, one, flow if told else None)
                     for one, flow in zip(signatures, (self._left, self._right), strict=True)
                 )
-                self.by_keys(mine, theirs, backwards=key in _BACKWARDS)
+                self.by_keys(mine, theirs, backwards=key in BACKWARDS)
 
-    def by_keys(self, mine: _Key, theirs: _Key, *, backwards: bool = False, single: bool = False) -> None:
+    def by_keys(self, mine: Key, theirs: Key, *, backwards: bool = False, single: bool = False) -> None:
         left, right = _grouped(self._open_left(), mine), _grouped(self._open_right(), theirs)
         order = [key for key in (reversed(left) if backwards else left) if key is not None and key in right]
         several: list[object] = []
@@ -224,6 +196,15 @@ class _Pairing:
         waiting.sort(key=lambda node: node.position, reverse=backwards)
         for node in waiting:
             self._pair_best(node, candidates[mine(node)])
+
+    def by_links(self, links: Mapping[str, Link]) -> None:
+        """What comes from one node that does the same, where everything around it may be another thing."""
+        for other in list(self._open_right()):
+            sources = links[other.key].sources if other.key in links else ()
+            open_ones = [key for key in sources if key in self._left.by_key and key not in self._pairs.right]
+            node = self._left.by_key[open_ones[0]] if len(sources) == len(open_ones) == 1 else None
+            if node is not None and operator_of(node) == operator_of(other) and self._may_be_paired(node, other):
+                self._pair(node, other)
 
     def _pair_best(self, node: Node, candidates: list[Node]) -> None:
         while candidates and candidates[0].key in self._pairs.left:
@@ -262,15 +243,15 @@ class _Pairing:
 
     # from neighbour to neighbour
 
-    def above(self, likeness: tuple[_Key, _Key]) -> None:
+    def above(self, likeness: tuple[Key, Key]) -> None:
         """What makes the values that paired nodes read, where only one on each side is meant; and so on upwards."""
         self._spread(likeness, down=False)
 
-    def around(self, likeness: tuple[_Key, _Key]) -> None:
+    def around(self, likeness: tuple[Key, Key]) -> None:
         """The neighbours of what is paired, in both directions."""
         self._spread(likeness, down=True)
 
-    def _spread(self, likeness: tuple[_Key, _Key], *, down: bool) -> None:
+    def _spread(self, likeness: tuple[Key, Key], *, down: bool) -> None:
         self._fresh = deque((node, self._pairs.right[node.key]) for node in self._left.order if self._is_edge(node))
         while self._fresh:
             node, other = self._fresh.popleft()
@@ -288,7 +269,7 @@ class _Pairing:
         readers = (use.reader for value in node.outputs for use in self._left.uses.get(value, ()))
         return any(reader.key not in self._pairs.right for reader in readers)
 
-    def _pair_above(self, node: Node, other: Node, likeness: tuple[_Key, _Key]) -> None:
+    def _pair_above(self, node: Node, other: Node, likeness: tuple[Key, Key]) -> None:
         mine = list(_makers(node, self._left, self._pairs.right))
         theirs = list(_makers(other, self._right, self._pairs.left))
         if not mine or not theirs:
@@ -296,7 +277,7 @@ class _Pairing:
         ordered = node.op_type not in COMMUTATIVE
         self._pair_alike(mine, theirs, likeness, ordered=ordered)
 
-    def _pair_below(self, node: Node, other: Node, likeness: tuple[_Key, _Key]) -> None:
+    def _pair_below(self, node: Node, other: Node, likeness: tuple[Key, Key]) -> None:
         for value, same in zip(node.outputs, other.outputs, strict=False):
             mine = list(_readers(value, self._left, self._pairs.right))
             theirs = list(_readers(same, self._right, self._pairs.left))
@@ -307,7 +288,7 @@ class _Pairing:
         self,
         mine: Iterable[tuple[int, Node]],
         theirs: Iterable[tuple[int, Node]],
-        likeness: tuple[_Key, _Key],
+        likeness: tuple[Key, Key],
         *,
         ordered: bool,
     ) -> None:
@@ -329,7 +310,7 @@ def _root_kind(node: Node, flow: Flow) -> bool:
     return node.graph in flow.graph.owners
 
 
-def _grouped(nodes: Iterable[Node], key: _Key) -> dict[object, list[Node]]:
+def _grouped(nodes: Iterable[Node], key: Key) -> dict[object, list[Node]]:
     found: dict[object, list[Node]] = {}
     for node in nodes:
         found.setdefault(key(node), []).append(node)
@@ -350,25 +331,10 @@ def _readers(value: str, flow: Flow, paired_ones: Mapping[str, Node]) -> Iterato
             yield place, use.reader
 
 
-def _by_kind(nodes: Iterable[tuple[int, Node]], kind_of: _Key, *, ordered: bool) -> dict[object, list[Node]]:
+def _by_kind(nodes: Iterable[tuple[int, Node]], kind_of: Key, *, ordered: bool) -> dict[object, list[Node]]:
     found: dict[object, list[Node]] = {}
     for place, node in nodes:
         group = found.setdefault((place if ordered else 0, kind_of(node)), [])
         if node not in group:
             group.append(node)
     return found
-
-
-class _Weights:
-    """By a node: its operator and the weights that it reads; None for a node that reads none."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-
-    def __call__(self, node: Node) -> object:
-        read = [
-            (place, constant.digest)
-            for place, constant in self._flow.read_constants(node)
-            if not constant.small and constant.digest is not None
-        ]
-        return (operator_of(node), tuple(read)) if read else None

@@ -29,4 +29,9 @@ def part_of(graph: Graph, keys: Collection[str]) -> Graph:
     returned = {value for graph_id, values in graph.yields.items() if graph_id == MAIN for value in values}
     read = {value for node in graph.nodes if node.key not in inside for value in node.inputs} | returned
     leaves = dict.fromkeys(value for node in working if not node.graph for value in node.outputs if value in read)
-    return replace(graph, nodes=nodes, inputs=tuple(enters), outputs=tuple(leaves))
+    used = {value for node in working for value in node.inputs} | {
+        value for one in graph.yields.values() for value in one
+    }
+    # Those of others are not even looked at.
+    weights = {name: tensor for name, tensor in graph.initializers.items() if name in used}
+    return replace(graph, nodes=nodes, inputs=tuple(enters), outputs=tuple(leaves), initializers=weights)

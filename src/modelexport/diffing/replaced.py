@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
+import numpy as np
+
 from modelexport.diffing.comparing import Comparing
 from modelexport.diffing.flow import Constant
+from modelexport.diffing.packed import packed_place, unpacked
 from modelexport.diffing.pairing import Pairs
 from modelexport.diffing.regions import Region
 from modelexport.diffing.weighing import Weighing, weight_ref
@@ -32,8 +35,10 @@ class ReplacedWeights:
         if not mine or not theirs:
             return
         left, right = _without_same(mine, theirs)
+        packed = dict(self._unpacked(region)) if left else {}
         for one in left:
-            found = self._nearest(one, right, readers.get(one.name, ()))
+            known = readers.get(one.name, ())
+            found = self._packed(one, right, packed, known) or self._nearest(one, right, known)
             if found is None:
                 continue
             right.remove(found[0])
@@ -42,6 +47,31 @@ class ReplacedWeights:
             readers.pop(one.name, None)
         for one in (constant for constant in left if constant.name in readers):
             yield WeightChange(WeightForm.REMOVED, weight_ref(one), None, readers=readers[one.name])
+
+    def _unpacked(self, region: Region) -> Iterator[tuple[str, np.ndarray]]:
+        """By the name of a packed weight: the numbers that it stands for."""
+        for node in region.right:
+            proto = self._comparing.right_proto(node)
+            place = None if proto is None else packed_place(proto)
+            if proto is None or place is None or not self._is_read(node.inputs[place]):
+                continue
+            stored = (value if value in self._pairs.right_flow.constants else "" for value in node.inputs)
+            numbers = unpacked(proto, self._weighing.stored(stored))
+            if numbers is not None:
+                yield node.inputs[place], numbers
+
+    def _is_read(self, value: str) -> bool:
+        constant = self._pairs.right_flow.constants.get(value)
+        return constant is not None and constant.digest is not None
+
+    def _packed(
+        self, one: Constant, others: list[Constant], numbers: Mapping[str, np.ndarray], readers: tuple[str, ...]
+    ) -> tuple[Constant, WeightChange] | None:
+        for other in others:
+            change = self._weighing.packed(one, other, numbers[other.name], readers) if other.name in numbers else None
+            if change is not None:
+                return other, change
+        return None
 
     def _readers(self, region: Region) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}

@@ -27,35 +27,36 @@ def settle(pairs: Pairs, side: int, told: Mapping[str, str], stack: _Stack) -> N
     if not gone:
         return
 
-    def is_gone(node: Node) -> bool:
-        return any(call in gone for call in stack(told.get(node.key, "")))
+    def lost(node: Node) -> int:
+        """How many nodes the largest module around a node has that is gone."""
+        return max((gone[call] for call in stack(told.get(node.key, "")) if call in gone), default=0)
 
     spare: dict[object, list[Node]] = {}
     for node in flow.order:
-        if node.key not in partners and not is_gone(node):
+        if node.key not in partners:
             for word in _words(node, mine):
                 spare.setdefault(word, []).append(node)
-    for node in [one for one in flow.order if one.key in partners and is_gone(one)]:
+    for node in [one for one in flow.order if one.key in partners and lost(one)]:
         partner = partners[node.key]
         candidates = (one for word in _words(partner, theirs) for one in spare.get(word, ()))
-        better = next((one for one in candidates if one.key not in partners), None)
+        better = next((one for one in candidates if one.key not in partners and lost(one) < lost(node)), None)
         if better is not None:
             del partners[node.key]
             pairs.add(*((better, partner) if side == 0 else (partner, better)))
 
 
-def _words(node: Node, signatures: Signatures) -> tuple[object, object]:
-    """What else is the same node: what computes the same, and what is used alike."""
-    own = signatures.own[node.key]
-    return ("computed", own, signatures.of_value(node)), ("used", own, signatures.up[node.key])
+def _words(node: Node, signatures: Signatures) -> tuple[object, ...]:
+    """What else is the same node: what computes the same and is used alike; what does the one or the other."""
+    own, value, use = signatures.own[node.key], signatures.of_value(node), signatures.up[node.key]
+    return ("both", own, value, use), ("computed", own, value), ("used", own, use)
 
 
-def _gone(nodes: list[Node], partners: Mapping[str, Node], told: Mapping[str, str], stack: _Stack) -> set[str]:
-    """Calls most of whose nodes have no partner."""
+def _gone(nodes: list[Node], partners: Mapping[str, Node], told: Mapping[str, str], stack: _Stack) -> dict[str, int]:
+    """Calls most of whose nodes have no partner, and how many nodes they have."""
     whole: Counter[str] = Counter()
     paired: Counter[str] = Counter()
     for node in nodes:
         for call in stack(told.get(node.key, ""))[1:]:
             whole[call] += 1
             paired[call] += node.key in partners
-    return {call for call, count in whole.items() if count >= _FEWEST and paired[call] < count / 2}
+    return {call: count for call, count in whole.items() if count >= _FEWEST and paired[call] < count / 2}

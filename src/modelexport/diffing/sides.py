@@ -72,6 +72,15 @@ class Compared:
             return (*above[:-1], call) if number else tuple(above)
         return tuple(map(str, self.hierarchy.stack(ModuleCall.parse(call))))
 
+    def inner_stack(self, call: str) -> tuple[str, ...]:
+        """Without the calls around the part that was asked for."""
+        stack = self.stack(call)
+        first = next((place for place, one in enumerate(stack) if self._is_part(one)), 0)
+        return stack[first:]
+
+    def _is_part(self, call: str) -> bool:
+        return self.module in (call, ModuleCall.parse(call).path)
+
     def class_of(self, call: str) -> str:
         path = ModuleCall.parse(call).path
         if self.hierarchy is None or path not in self.hierarchy.modules:

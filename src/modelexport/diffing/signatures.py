@@ -41,8 +41,8 @@ class Signatures:
     up    by the key of a node: what is made of its results, up to the outputs of the model
     """
 
-    def __init__(self, flow: Flow, numbers: Numbers, seen: _Seen, ends: Mapping[str, int]) -> None:
-        """ends  by the names of inputs and outputs that both models have: a number for each"""
+    def __init__(self, flow: Flow, numbers: Numbers, seen: _Seen, ends: Mapping[str, object]) -> None:
+        """ends  by inputs and outputs (`i:name`, `o:name`): what is the same in both models for those that are"""
         self.flow, self._numbers, self._seen, self._ends = flow, numbers, seen, ends
         self.own = {node.key: self._own(node) for node in flow.order}
         self.down = self._down()
@@ -52,6 +52,11 @@ class Signatures:
         """What a node computes."""
         first = next((value for value in node.outputs if value), None)
         return self._numbers(("idle", node.key)) if first is None else self.down[first]
+
+    def readers(self, node: Node) -> int:
+        """Who reads what a node makes, in whatever place."""
+        uses = (use.reader.key for value in node.outputs for use in self.flow.uses.get(value, ()))
+        return self._numbers(("readers", tuple(sorted((self.own[key], self.up[key]) for key in uses))))
 
     def _own(self, node: Node) -> int:
         constants = [(place, self._seen(constant)) for place, constant in self.flow.read_constants(node)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.holdings import Holdings
+from modelexport.diffing.writing import written
 from modelexport.graph.index import FLOATS
 from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange, WeightChange, WeightForm, WeightRef
@@ -62,6 +63,23 @@ class Weighing:
             _shown(mine, theirs),
             readers,
         )
+
+    def packed(
+        self, one: Constant, other: Constant, numbers: np.ndarray, readers: tuple[str, ...]
+    ) -> WeightChange | None:
+        """numbers  those that the other one stands for; None if the first is not what was packed"""
+        mine = self._left.numbers(one.name)
+        if mine is None or mine.shape != numbers.shape or one.dtype not in FLOATS:
+            return None
+        found = _distance(mine, numbers)
+        if found.relative > _SAME:
+            return None
+        form, refs = WeightForm.QUANTIZED, (weight_ref(one), weight_ref(other))
+        return WeightChange(form, *refs, found.largest, found.relative, found.changed, readers=readers)
+
+    def stored(self, names: Iterable[str]) -> list[np.ndarray | None]:
+        """What the second file holds under some names."""
+        return [self._right.numbers(name) if name else None for name in names]
 
 
 def _is_single(mine: np.ndarray, theirs: np.ndarray) -> bool:
@@ -162,9 +180,5 @@ def _shown(mine: np.ndarray, theirs: np.ndarray) -> FieldChange | None:
 
 def _written(array: np.ndarray) -> str:
     """Numbers as they are written in a model's source; one alone without brackets."""
-    numbers = [_number(value) for value in array.reshape(-1).tolist()]
+    numbers = list(written(array))
     return numbers[0] if not array.ndim and numbers else f"[{', '.join(numbers)}]"
-
-
-def _number(value: object) -> str:
-    return f"{value:.7g}" if isinstance(value, float) else str(value)

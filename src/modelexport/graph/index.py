@@ -222,7 +222,7 @@ class _Builder:
                 position=len(self.nodes),
                 inputs=tuple(names.get(name, name) for name in proto.input),
                 outputs=tuple(names.get(name, name) for name in proto.output),
-                attributes=_attributes(proto),
+                attributes=attributes_of(proto),
                 constant=_constant(proto),
                 metadata={prop.key: prop.value for prop in proto.metadata_props},
                 overload=proto.overload,
@@ -280,7 +280,7 @@ def _value_id(graph_id: str, name: str) -> str:
     return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id else name
 
 
-def _attributes(proto: onnx.NodeProto) -> bytes:
+def attributes_of(proto: onnx.NodeProto) -> bytes:
     """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
     kept = [
         item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

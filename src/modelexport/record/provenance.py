@@ -111,6 +111,11 @@ class Provenance:
 
     def issued_within(self, module: str) -> Callable[[Attribution], bool]:
         """Whether something was issued inside a module (all of its calls), or inside the one call in `block#2`."""
+        inside = self.ran_within(module)
+        return lambda found: any(map(inside, found.owners))
+
+    def ran_within(self, module: str) -> Callable[[ModuleCall], bool]:
+        """The same of a call."""
         hierarchy = self.hierarchy
         wanted = ModuleCall.parse(module)
         path = hierarchy.canonical.get(module)
@@ -120,7 +125,7 @@ class Provenance:
         def fits(call: ModuleCall) -> bool:
             return call == wanted if path is None else is_within(call.path, path)
 
-        return lambda found: any(fits(call) for owner in found.owners for call in hierarchy.stack(owner))
+        return lambda inner: any(map(fits, hierarchy.stack(inner)))
 
 
 def is_within(path: str, above: str) -> bool:

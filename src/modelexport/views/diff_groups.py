@@ -110,10 +110,10 @@ def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
     for change in first.changes:
         same_changes.setdefault(_change_key(change), []).append(change)
     for text, changes in same_changes.items():
-        alone = len(members) == 1 and len(changes) == 1
-        yield (
-            _change_text(changes[0], named=True) if alone else f"{text} ({len(changes)} times)" if changes[1:] else text
-        )
+        if len(members) == 1 and (len(changes) == 1 or any(map(_names_values, changes[0].fields))):
+            yield from (_change_text(one, named=True) for one in changes)
+        else:
+            yield f"{text} ({len(changes)} times)" if changes[1:] else text
     weights: dict[object, list[WeightChange]] = {}
     for module in members:
         for weight in module.weights:
@@ -128,22 +128,22 @@ def _change_text(change: NodeChange, *, named: bool) -> str:
     left, right = operators(change.left), operators(change.right)
     name = f" `{_shown(change.left or change.right)}`" if named and len(change.left or change.right) == 1 else ""
     if change.change is Change.CHANGED:
-        fields = "; ".join(
-            f"{one.what} {one.left or 'none'} → {one.right or 'none'}" for one in _told(change, named=named)
-        )
+        fields = "; ".join(_field_text(one, named=named) for one in change.fields)
         return f"changed {left}{name}: {fields}"
     if change.change is Change.REPLACED:
         return f"replaced {left} → {right}{name}"
     return f"{change.change} {left or right}{name}"
 
 
-def _told(change: NodeChange, *, named: bool) -> Iterator[FieldChange]:
-    """Inputs go by the names of values, which say nothing of several modules at once."""
-    for one in change.fields:
-        if named or not one.what.startswith("input"):
-            yield one
-        else:
-            yield FieldChange(one.what, "another", "value")
+def _field_text(field: FieldChange, *, named: bool) -> str:
+    if _names_values(field) and not named:
+        return f"another value as {field.what}"
+    return f"{field.what} {field.left or 'none'} → {field.right or 'none'}"
+
+
+def _names_values(field: FieldChange) -> bool:
+    """Inputs, and what bodies return, go by the names of values, which say nothing of several modules at once."""
+    return not field.what.startswith(("attribute", "output"))
 
 
 def operators(nodes: Sequence[NodeRef]) -> str:
