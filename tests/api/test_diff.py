@@ -58,6 +58,20 @@ def test_exporters_agree_on_modules(exports: Exports) -> None:
     assert found.same_weights == 1.0
 
 
+def test_weights_that_one_exporter_stores_once(tmp_path: Path) -> None:
+    """Norms as they come hold the same; TorchScript then keeps one of them and gives it to all."""
+    torch.manual_seed(0)
+    layers = [(torch.nn.Linear(16, 16), torch.nn.LayerNorm(16)) for _ in range(2)]
+    net = torch.nn.Sequential(*(module for layer in layers for module in layer)).eval()
+    paths = [
+        mx.export(net, tmp_path / f"{exporter}.onnx", inputs=torch.randn(3, 16), exporter=exporter, no_check=True).path
+        for exporter in EXPORTERS
+    ]
+    for found in (mx.diff(*paths), mx.diff(*reversed(paths))):
+        assert {one.path for one in found.modules} >= {"3"}
+        assert all(one.change is Change.CHANGED for one in found.modules)
+
+
 def test_a_quantized_file(bert: Path, tmp_path: Path) -> None:
     target = tmp_path / "int8.onnx"
     mx.run_tool(bert, "int8", target, check=False)
@@ -67,6 +81,9 @@ def test_a_quantized_file(bert: Path, tmp_path: Path) -> None:
     assert weight.form is WeightForm.QUANTIZED
     assert weight.relative is not None
     assert weight.relative < 0.02
+    quantized = [one for _, one in found.weight_changes() if one.form is WeightForm.QUANTIZED]
+    # The pooler's is square, and was turned.
+    assert all(one.relative is not None and one.relative < 0.05 for one in quantized)
     assert [[node.op_type for node in change.left] for change in query.changes] == [["MatMul"]]
     assert query.cost is not None
     before, after = query.cost.amounts["weight_bytes"]

@@ -22,6 +22,7 @@ def absent_modules(modules: Modules, regions: Sequence[Region]) -> list[ModuleCh
 def _absent(modules: Modules, side: int, keys: set[str]) -> Iterator[ModuleChange]:
     inside = _inside(modules, side)
     whole = {call for call, nodes in inside.items() if call != ROOT and _is_whole(modules, side, nodes, keys)}
+    whole -= set(_still_there(modules, side, whole))
     for call in inside:
         outer = modules.stack(side, call)[:-1]
         if call not in whole or any(one in whole for one in outer) or not _is_gone(modules, side, call, inside[call]):
@@ -36,6 +37,16 @@ def _is_whole(modules: Modules, side: int, nodes: Sequence[Node], keys: set[str]
         return True
     few = len(rest) < len(nodes) / 2 and any(True for _ in _weights(modules, side, nodes))
     return few and not any(True for _ in _weights(modules, side, rest))
+
+
+def _still_there(modules: Modules, side: int, calls: Iterable[str]) -> Iterator[str]:
+    """Calls whose partner in the other file has weights: these may reach its nodes by another way."""
+    inside = _inside(modules, 1 - side)
+    partners = modules.aligned if side == 0 else modules.backwards
+    for call in calls:
+        nodes = inside.get(partners[call], ()) if call in partners else ()
+        if any(True for _ in _weights(modules, 1 - side, nodes)):
+            yield call
 
 
 def _inside(modules: Modules, side: int) -> Mapping[str, list[Node]]:

@@ -94,7 +94,7 @@ def _compared(
     if mine.size == theirs.size and mine.size:
         for form, turned in _turned(mine, theirs):
             found, distance = _in_place(turned, theirs, one, other)
-            if distance is not None and distance.relative <= _SAME:
+            if distance.relative <= _SAME:
                 return (form if found is WeightForm.VALUES else found), distance
     return WeightForm.SHAPE, None
 
@@ -107,16 +107,20 @@ def _turned(mine: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[WeightForm, 
     yield WeightForm.RESHAPED, mine.reshape(theirs.shape)
 
 
-def _in_place(
-    mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant
-) -> tuple[WeightForm, _Distance | None]:
+def _in_place(mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant) -> tuple[WeightForm, _Distance]:
+    """Element by element. A square weight may have been turned: its shape does not tell."""
+    form, straight = _straight(mine, theirs, one, other)
+    if not straight.relative or mine.ndim < 2 or mine.shape[-1] != mine.shape[-2]:
+        return form, straight
+    _, turned = _straight(np.swapaxes(mine, -1, -2), theirs, one, other)
+    if form is WeightForm.VALUES:
+        return (form, straight) if turned.changed else (WeightForm.TRANSPOSED, turned)
+    return form, (turned if turned.relative <= _SAME < straight.relative else straight)
+
+
+def _straight(mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant) -> tuple[WeightForm, _Distance]:
     if one.dtype == other.dtype:
-        straight = _distance(mine, theirs)
-        if mine.ndim >= 2 and mine.shape[-1] == mine.shape[-2] and straight.relative > 0:
-            turned = _distance(np.swapaxes(mine, -1, -2), theirs)
-            if not turned.changed:
-                return WeightForm.TRANSPOSED, turned
-        return WeightForm.VALUES, straight
+        return WeightForm.VALUES, _distance(mine, theirs)
     if one.dtype in FLOATS and other.dtype in FLOATS:
         return WeightForm.CAST, _distance(mine, theirs)
     if one.dtype in FLOATS:

@@ -202,14 +202,17 @@ def cost_text(cost: CostChange | None) -> str:
     if cost is None:
         return ""
     return ", ".join(
-        f"{what.replace('_', ' ')} {_amount(what, one)} → {_amount(what, other)}"
-        for what, (one, other) in cost.amounts.items()
+        f"{what.replace('_', ' ')} {_amounts(what, one, other)}" for what, (one, other) in cost.amounts.items()
     )
 
 
-def _amount(what: str, size: Polynomial) -> str:
+def _amounts(what: str, one: Polynomial, other: Polynomial) -> str:
+    """Rounded, unless both are then the same."""
     text = size_text if what.endswith("bytes") else flops_text
-    return text(size, _TERMS)
+    before, after = text(one, _TERMS), text(other, _TERMS)
+    if before == after and one.value is not None and other.value is not None:
+        return f"{one.value:,} → {other.value:,}"
+    return f"{before} → {after}"
 
 
 # paths
