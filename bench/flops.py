@@ -47,8 +47,6 @@ PARTS = {
     "sam": "`shared_image_embedding` is a constant in the file",
     "branching": "torch runs one branch, and the other, which takes as much, is counted",
 }
-
-
 # What torch's counter cannot watch, and why.
 UNCOUNTED = {
     "scanned": "torch's counter refuses torch's `scan`",
@@ -85,14 +83,13 @@ class Counted:
 
 
 def measure() -> Table:
-    left_out = dict(UNCOUNTED)
-    found = list(_all_counted(left_out))
+    found = [one for one in map(_counted, _rows()) if one is not None]
     within = sum(one.holds for one in found)
     unexplained = [one.name for one in found if not one.holds and one.name not in DIFFERENT]
     said = f"{within} of {len(found)} agree to {TOLERANCE:.0%}; {ARCHITECTURES} are asked for."
     text = f"{(__doc__ or '').strip()}\n\n{said}"
     rows = tuple(one.row for one in found)
-    notes = tuple(f"`{name}` is left out: {why}" for name, why in left_out.items())
+    notes = tuple(f"`{name}` is left out: {why}" for name, why in UNCOUNTED.items())
     return Table("FLOPs", text, COLUMNS, rows, within >= ARCHITECTURES and not unexplained, notes)
 
 
@@ -100,18 +97,6 @@ def _rows() -> Iterable[Row]:
     exported = (Outcome.OK, Outcome.DIVERGES, Outcome.UNRUNNABLE)
     rows = [row for row in read_rows() if row.expected[EXPORTER].outcome in exported]
     return [row for row in rows if row.name not in UNCOUNTED]
-
-
-def _all_counted(left_out: dict[str, str]) -> Iterator[Counted]:
-    """Rows whose model needs a package that is not installed are left out, and said to be."""
-    for row in _rows():
-        try:
-            found = _counted(row)
-        except ImportError as error:
-            left_out[row.name] = str(error).strip().partition("\n")[0]
-            continue
-        if found is not None:
-            yield found
 
 
 def _counted(row: Row) -> Counted | None:
