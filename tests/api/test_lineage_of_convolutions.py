@@ -152,6 +152,19 @@ def test_convolutions_without_a_bias_are_known_by_their_weights(channels: int, e
     assert mx.verify(path, net, inputs=INPUTS, as_deployed=True).ok
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_norm_that_changes_nothing_is_not_denied(exporter: str, tmp_path: Path) -> None:
+    """As it is made, a BatchNorm hands on what it is given; fused with others, it still is one of those."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*(Unit(nn.ReLU()) for _ in range(3)))
+    images = torch.randn(1, 8, 12, 12)
+    path = tmp_path / "net.onnx"
+    mx.export(net.eval(), path, inputs=images, exporter=exporter, no_check=True)
+    found = mx.verify(path, net, inputs=images, as_deployed=True)
+    assert found.ok
+    assert any("norm" in str(call) for one in found.proof.nodes for call in one.claimed)  # type: ignore[union-attr]
+
+
 def test_nodes_of_another_model_are_nobodys(tmp_path: Path) -> None:
     torch.manual_seed(1)
     for name, model, inputs in (

@@ -250,6 +250,17 @@ def test_what_was_fused_says_with_whom() -> None:
     )
 
 
+def test_what_goes_into_a_fused_node_goes_into_all_of_its_modules() -> None:
+    """`b` and `c` are one node: what passes between is not seen, and `c` is not to blame for what `b` was given."""
+    proto = model(node("Sin", "x", "h"), node("Fused", "h", "y"))
+    compared = Comparison(proto, {"h": "a", "y": "b c"}, CALLS, BELIEVED).see(x=X, h=off(H), y=off(Y, 0.11))
+    assert statuses(compared) == {"a": "diverges", "b": "not compared", "c": "follows", ".": "diverges"}
+    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+    by_call = {str(row.call): row for row in rows}
+    assert by_call["c"].inputs == by_call["a"].outputs
+    assert by_call["c"].lost < 3 < by_call["a"].lost
+
+
 def test_the_worst_of_several_results_counts() -> None:
     proto = model(node("Split", "x", "h g", num_outputs=2), node("Add", "h g", "y"))
     calls = {"a": "x > h g", "c": "h g > y", "": "x > y"}

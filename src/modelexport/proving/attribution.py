@@ -159,18 +159,22 @@ class Court:
             around = self._enclosed(node, owners, heard)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", heard.makers)
             return around if around[0] is Verdict.ENCLOSED else unclear
-        return self._without_extras(node, owners, heard, worked | heard.makers | heard.passers)
+        idle = frozenset(op.call for issue in issues for op in self._issuing.idle_behind(issue, self._known))
+        return self._without_extras(node, owners, heard, worked | heard.makers | heard.passers, idle)
 
     def _without_extras(
-        self, node: Node, owners: Frontier, heard: Testimony, shown: Frontier
+        self, node: Node, owners: Frontier, heard: Testimony, shown: Frontier, idle: Frontier = _NOBODY
     ) -> tuple[Verdict, str, Frontier]:
-        """A node that is its owner's: whether those who are named beside had any part in it."""
+        """A node that is its owner's: whether those who are named beside had any part in it.
+
+        idle  calls on the way to its value of whose work no number tells
+        """
         extra = owners - shown
         if not extra:
             return Verdict.PROVED, "", owners & heard.truth
         # What is handed on as it is may be the work of all who are in one node with its maker.
         beside = _NOBODY if heard.new else self._fused_beside(node)
-        around = self._below[node.key] | self._above[node.key] | beside | shown
+        around = self._below[node.key] | self._above[node.key] | beside | shown | idle
         if not self._trouble and not all(self._takes_part(one, around) for one in extra):
             return Verdict.CONTRADICTED, "credited to a module that has nothing to do with it", shown
         return Verdict.NOT_PROVABLE, "credited to more modules than values show", shown

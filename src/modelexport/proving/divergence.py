@@ -62,8 +62,10 @@ def call_numbers(compared: Iterable[Compared], provenance: Provenance) -> tuple[
 class _Fusions:
     """With whom calls share a node, whose result then is in no value of its own."""
 
-    def __init__(self, compared: Iterable[Compared], provenance: Provenance) -> None:
+    def __init__(self, compared: Sequence[Compared], provenance: Provenance) -> None:
         self._partners = _partners(provenance)
+        self._given = {one.item.call: one.numbers_in for one in compared}
+        self._order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
         # A module that hands on what it is given has no node, and shares the fate of what it was given.
         self._by_number: dict[int, tuple[ModuleCall, ...]] = {}
         for one in compared:
@@ -73,6 +75,12 @@ class _Fusions:
     def of(self, item: CallTensors) -> tuple[ModuleCall, ...]:
         own = self._partners.get(item.call, ())
         return own or tuple(dict.fromkeys(call for number in item.outputs for call in self._by_number[number]))
+
+    def given_to(self, call: ModuleCall) -> Difference | None:
+        """What goes into the node that a call shares with those before it."""
+        place = self._order.get(call, -1)
+        before = [one for one in self._partners.get(call, ()) if self._order.get(one, place) < place]
+        return Difference.worst(given for one in before if (given := self._given.get(one)) is not None)
 
 
 def _partners(provenance: Provenance) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
@@ -167,7 +175,8 @@ def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) 
 
 
 def _numbers(compared: Compared, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
-    call, inputs, outputs = compared.item.call, compared.numbers_in, compared.numbers_out
+    call, outputs = compared.item.call, compared.numbers_out
+    inputs = fusions.given_to(call) if compared.numbers_in is None else compared.numbers_in
     status, name = _status(inputs, outputs), class_name(hierarchy, call)
     if outputs is not None:
         return CallNumbers(call, name, inputs, outputs, status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,17 +42,23 @@ class Issuing:
 
     def behind(self, issue: Issue, known: Container[int]) -> list[IssuedOp]:
         """The operators between values that are known and this one."""
-        seen, waiting, found = {issue.number}, [*issue.op.reads], [issue.op]
+        return [issue.op, *(one.op for one in self._way(issue, known) if one.new)]
+
+    def idle_behind(self, issue: Issue, known: Container[int]) -> list[IssuedOp]:
+        """Those on the same way that did work and changed no number by it, as a norm that is as it was made."""
+        return [one.op for one in self._way(issue, known) if not one.new]
+
+    def _way(self, issue: Issue, known: Container[int]) -> Iterator[Issue]:
+        seen, waiting = {issue.number}, [*issue.op.reads]
         while waiting:
             number = waiting.pop()
             source = self.issues.get(number)
             if number in seen or number in known or source is None or number not in self._run.computed:
                 continue
             seen.add(number)
-            if source.new and not source.op.view:
-                found.append(source.op)
+            if not source.op.view:
+                yield source
             waiting += source.op.reads
-        return found
 
     def numbers(self, seen: Sample) -> tuple[int, ...]:
         """The values of the run that hold the same."""
