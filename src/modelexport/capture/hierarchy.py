@@ -179,11 +179,14 @@ class _CallRecorder:
         self.calls.append(CallSite(call, self.current()))
         self._open.append(len(self.calls) - 1)
 
-    def leave(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object], output: object) -> None:
+    def leave(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
+        """`rest` are the keywords and what was returned; after a failure, torch leaves the keywords out."""
         if self._path(module) is None:
             return
         place = self._open.pop()
-        if isinstance(output, torch.Tensor) and any(given is output for given in (*args, *kwargs.values())):
+        *keywords, output = rest
+        given = [*args, *(value for one in keywords for value in one.values())]
+        if isinstance(output, torch.Tensor) and any(one is output for one in given):
             self.calls[place] = replace(self.calls[place], through=output.dim())
 
     def _path(self, module: nn.Module) -> str | None:
