@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-_DOMAIN = "com.microsoft.nchwc"
+from modelexport.graph.blocked import DOMAIN
+
 _INTO, _BACK = "ReorderInput", "ReorderOutput"
 # A multiple of every block that there is.
 _CHANNELS = 64
@@ -24,7 +25,7 @@ def blocked_values(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
     """Names of values in blocked order; what works element by element leaves them in the order that they have."""
     found: set[str] = set()
     for node in nodes:
-        if node.op_type != _BACK and (node.domain == _DOMAIN or not found.isdisjoint(node.input)):
+        if node.op_type != _BACK and (node.domain == DOMAIN or not found.isdisjoint(node.input)):
             found.update(node.output)
     return frozenset(found)
 
@@ -44,8 +45,8 @@ def _block() -> int:
     import onnxruntime
 
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _CHANNELS, 1, 2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node(_INTO, ["x"], ["y"], domain=_DOMAIN)], "g", values[:1], values[1:])
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(_DOMAIN, 1)]
+    graph = helper.make_graph([helper.make_node(_INTO, ["x"], ["y"], domain=DOMAIN)], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     pixels = np.array([0, 1] * _CHANNELS, np.float32).reshape(1, _CHANNELS, 1, 2)

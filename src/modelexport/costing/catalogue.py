@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from modelexport.costing import attention, einsum, products
 from modelexport.costing.axes import Shape
-from modelexport.costing.operators import CONVOLUTIONS, MS
+from modelexport.costing.operators import CONVOLUTIONS, MS, NHWC
 from modelexport.costing.values import Operator
+from modelexport.graph.blocked import DOMAIN as NCHWC
 from modelexport.record.cost import Kind
 from modelexport.record.polynomial import Polynomial
-
-_NCHWC, _NHWC = "com.microsoft.nchwc", "com.ms.internal.nhwc"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def _rules() -> Iterator[tuple[tuple[str, str], Product]]:
         yield (MS, name), _MATMUL
     for name in ("MatMulNBits", "MatMulBnb4"):
         yield (MS, name), _PACKED
-    for domain in ("", MS, _NCHWC, _NHWC):
+    for domain in ("", MS, NCHWC, NHWC):
         yield from (((domain, name), _CONV) for name in CONVOLUTIONS)
         yield (domain, "ConvTranspose"), _TRANSPOSED
     yield ("", "DeformConv"), Product(Kind.CONVOLUTION, products.deformed, products.deformed_made)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from modelexport.graph.blocked import DOMAIN as NCHWC
+
 MS = "com.microsoft"
 # Where an operator is what its name says; elsewhere, anything may have the name of one.
-DOMAINS = frozenset({"", MS, "com.microsoft.nchwc", "com.ms.internal.nhwc"})
+NHWC = "com.ms.internal.nhwc"
+DOMAINS = frozenset({"", MS, NCHWC, NHWC})
 
 
 def named(text: str) -> frozenset[str]:

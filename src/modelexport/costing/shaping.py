@@ -27,11 +27,11 @@ from modelexport.costing.operators import (
 )
 from modelexport.costing.products import broadcast, windows
 from modelexport.costing.values import Operator, Unknown
+from modelexport.graph.blocked import DOMAIN as NCHWC
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
 BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 _FAR = 2**31 - 1
-_NCHWC = "com.microsoft.nchwc"
 
 Shapes = Sequence[Shape]
 Rule = Callable[[Operator], Shapes]
@@ -318,8 +318,8 @@ def _unblocked(op: Operator) -> Shapes:
 
 _RULES: Mapping[tuple[str, str], Rule] = {
     **{("", name): _reduce for name in REDUCTIONS},
-    **{(domain, name): _pool for name in POOLS for domain in ("", MS, _NCHWC)},
-    **{(domain, name): _global_pool for name in GLOBAL_POOLS for domain in ("", MS, _NCHWC)},
+    **{(domain, name): _pool for name in POOLS for domain in ("", MS, NCHWC)},
+    **{(domain, name): _global_pool for name in GLOBAL_POOLS for domain in ("", MS, NCHWC)},
     **{(domain, f"Skip{name}"): _skipped for name in ("LayerNormalization", "SimplifiedLayerNormalization")
        for domain in ("", MS)},
     **{(domain, name): _normalized for name in ("LayerNormalization", "SimplifiedLayerNormalization")
@@ -351,8 +351,8 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Where"): lambda op: [broadcast(op.shape(0), op.shape(1), op.shape(2))],
     ("", "DepthToSpace"): _rearranged,
     ("", "SpaceToDepth"): _rearranged,
-    (_NCHWC, "ReorderInput"): _blocked,
-    (_NCHWC, "ReorderOutput"): _unblocked,
+    (NCHWC, "ReorderInput"): _blocked,
+    (NCHWC, "ReorderOutput"): _unblocked,
     ("", "GridSample"): _grid_sampled,
     ("", "DynamicQuantizeLinear"): lambda op: [op.shape(0), (), ()],
     (MS, "QLinearAdd"): lambda op: [broadcast(op.shape(0), op.shape(3))],

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from modelexport.graph.blocked import DOMAIN
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.sample import Sample, alike
 from modelexport.proving.enclosure import Frontier, above, below
@@ -22,7 +23,7 @@ from modelexport.record.verification import AttributionProof, NodeProof, Verdict
 
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block.
-_OWN_LAYOUTS = frozenset({"com.microsoft.nchwc"})
+_OWN_LAYOUTS = frozenset({DOMAIN})
 # In the place of modules that made the same: a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
