@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 from tests.building import body, graph, model, node, set_metadata, weight
 
-from modelexport.graph.index import MAIN, dynamic_axes_of, index_model, walk_nodes
+from modelexport.graph.axis_sizes import dynamic_axes_of
+from modelexport.graph.index import MAIN, index_model, walk_nodes
 
 
 def branching() -> onnx.ModelProto:

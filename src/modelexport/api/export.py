@@ -17,7 +17,7 @@ from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.surroundings import Clock, Progress, need_torch, tool_versions
 from modelexport.api.writing import Written, write_tagged
 from modelexport.errors import UserError
-from modelexport.graph.index import dynamic_axes_of
+from modelexport.graph.axis_sizes import dynamic_axes_of
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.saving import ensure_model_target
 from modelexport.record.check import OutputCheck

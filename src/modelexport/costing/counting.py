@@ -11,6 +11,7 @@ from modelexport.costing.holdings import Holdings
 from modelexport.costing.piece import Piece
 from modelexport.costing.propagation import Propagation
 from modelexport.costing.summing import Sums
+from modelexport.graph.canonical import data_of
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.graph.weights import storage_size
 from modelexport.record.cost import ONCE, Axis, Cost, Kind, NodeCost
@@ -123,7 +124,5 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def _constant_bytes(node: Node) -> int:
-    """Of the numbers that a Constant holds; before them, `constant` says their type and shape."""
-    if node.constant is None:
-        return 0
-    return len(node.constant) - node.constant.index(b"))") - 2
+    """Of the numbers that a Constant holds."""
+    return 0 if node.constant is None else len(data_of(node.constant))

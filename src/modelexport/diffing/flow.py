@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import onnx
-
+from modelexport.graph.canonical import type_of
 from modelexport.graph.index import FLOATS, MAIN, Graph, Node
 
 # The order of what they read changes nothing, not even the last bit.
@@ -107,15 +106,6 @@ def _constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None)
     for side in shape:
         size *= side
     return Constant(name, dtype, shape, digest, small=size < FEW and (dtype not in FLOATS or size <= 1))
-
-
-def type_of(content: bytes | None) -> tuple[int, tuple[int, ...]]:
-    """Type and shape, which `described` has put before the data of a constant."""
-    if content is None:
-        return onnx.TensorProto.UNDEFINED, ()
-    dtype, shape = content[1 : content.index(b"))") + 1].decode().split(", ", 1)
-    sides = shape.strip("() ").split(",")
-    return int(dtype), tuple(int(side) for side in sides if side.strip())
 
 
 def operator_of(node: Node) -> tuple[str, str]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import onnx
 
-from modelexport.graph.index import Graph, Node, attributes_of, walk_nodes
+from modelexport.graph.canonical import attributes_of
+from modelexport.graph.index import Graph, Node, walk_nodes
 
 
 def node_protos(

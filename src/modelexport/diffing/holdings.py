@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
-from modelexport.diffing.flow import is_literal, type_of
+from modelexport.diffing.flow import is_literal
+from modelexport.graph.canonical import data_of, described, type_of
 from modelexport.graph.contents import content_of
 from modelexport.graph.external import external_data, is_external
-from modelexport.graph.index import KEY_SEPARATOR, Graph, bodies, described, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, Graph, bodies, walk_nodes
 from modelexport.graph.opened import ModelFile
 
 _DIGEST_SIZE = 16
@@ -88,5 +89,5 @@ class Holdings:
         if dtype == onnx.TensorProto.STRING:
             return None
         kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
-        found: np.ndarray = np.frombuffer(content[len(described(dtype, shape, b"")) :], kind).reshape(shape)
+        found: np.ndarray = np.frombuffer(data_of(content), kind).reshape(shape)
         return found

@@ -27,6 +27,17 @@ def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
     return tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in kind.shape.dim)
 
 
+def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    """Those of the axes that the model's inputs really leave open."""
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    found = {
+        name: {axis: label for axis, label in wanted.items() if dims[name][axis].HasField("dim_param")}
+        for name, wanted in axes.items()
+        if name in dims
+    }
+    return {name: kept for name, kept in found.items() if kept}
+
+
 def fits(dims: Dims, shape: Sequence[int]) -> bool:
     """Whether a shape has the sizes that are fixed."""
     pairs = zip(dims, shape, strict=False)

@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 from onnx import TensorProto, helper
 
-from modelexport.graph.index import Tensor, described
+from modelexport.graph.canonical import described
+from modelexport.graph.index import Tensor
 from modelexport.graph.outline import digest
 
 _TYPES = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-import numpy as np
 import onnx
 
+from modelexport.graph.canonical import attributes_of, constant_content, tensor_content
 from modelexport.graph.order import in_order
 
 MAIN = ""
@@ -223,7 +223,7 @@ class _Builder:
                 inputs=tuple(names.get(name, name) for name in proto.input),
                 outputs=tuple(names.get(name, name) for name in proto.output),
                 attributes=attributes_of(proto),
-                constant=_constant(proto),
+                constant=constant_content(proto),
                 metadata={prop.key: prop.value for prop in proto.metadata_props},
                 overload=proto.overload,
             )
@@ -280,87 +280,5 @@ def _value_id(graph_id: str, name: str) -> str:
     return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id else name
 
 
-def attributes_of(proto: onnx.NodeProto) -> bytes:
-    """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
-    kept = [
-        item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    ]
-    return b"".join(sorted(map(_attribute, kept)))
-
-
-def _attribute(item: onnx.AttributeProto) -> bytes:
-    if item.t.metadata_props or any(tensor.metadata_props for tensor in item.tensors):
-        plain = onnx.AttributeProto()
-        plain.CopyFrom(item)
-        for tensor in (*([plain.t] if plain.HasField("t") else []), *plain.tensors):
-            tensor.ClearField("metadata_props")
-        item = plain
-    return item.SerializeToString(deterministic=True)
-
-
 def _tensor(proto: onnx.TensorProto, value_id: str) -> Tensor:
-    return Tensor(value_id, proto.data_type, tuple(proto.dims), _content(proto))
-
-
-def _content(proto: onnx.TensorProto) -> bytes | None:
-    """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
-    if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
-        return None
-    if proto.data_type == onnx.TensorProto.STRING:
-        data = b"\0".join(proto.string_data)
-    else:
-        data = onnx.numpy_helper.to_array(proto).tobytes()
-    return described(proto.data_type, tuple(proto.dims), data)
-
-
-def described(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
-    return repr((dtype, shape)).encode() + data
-
-
-def _has_data(proto: onnx.TensorProto) -> bool:
-    fields = (
-        "raw_data",
-        "float_data",
-        "int32_data",
-        "int64_data",
-        "double_data",
-        "uint64_data",
-        "string_data",
-    )
-    return any(getattr(proto, name) for name in fields) or 0 in proto.dims
-
-
-def _constant(proto: onnx.NodeProto) -> bytes | None:
-    """The content of a Constant node that holds numbers, in whichever of its attributes they are."""
-    if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
-        return None
-    for item in proto.attribute:
-        if item.ref_attr_name:  # in a function, whose callers give it
-            return None
-        if item.name == "value":
-            return _content(item.t)
-        if item.name in _NUMBERS:
-            dtype, array = _NUMBERS[item.name]
-            found = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
-            return described(dtype, found.shape, found.tobytes())
-    return None
-
-
-# Attributes of a Constant that hold numbers of a certain type.
-_NUMBERS = {
-    "value_int": (onnx.TensorProto.INT64, np.int64),
-    "value_ints": (onnx.TensorProto.INT64, np.int64),
-    "value_float": (onnx.TensorProto.FLOAT, np.float32),
-    "value_floats": (onnx.TensorProto.FLOAT, np.float32),
-}
-
-
-def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
-    """Those of the axes that the model's inputs really leave open."""
-    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
-    found = {
-        name: {axis: label for axis, label in wanted.items() if dims[name][axis].HasField("dim_param")}
-        for name, wanted in axes.items()
-        if name in dims
-    }
-    return {name: kept for name, kept in found.items() if kept}
+    return Tensor(value_id, proto.data_type, tuple(proto.dims), tensor_content(proto))
