@@ -15,9 +15,8 @@ from modelexport.converting.layers import draw_layers
 from modelexport.converting.literals import attribute_fact, strings_literal, tensor_text
 from modelexport.converting.value_types import GraphPart, graphs_of, typed_ports
 from modelexport.graph.embed import PREFIX
-from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, value_id, walk_nodes
 from modelexport.graph.opened import ModelFile
-from modelexport.graph.value_types import value_id
 from modelexport.graph.weights import has_data
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import ModuleCall
@@ -140,7 +139,7 @@ class _Artist:
 
     def _inputs(self, part: GraphPart) -> Iterator[Box]:
         for name in self._given(part):
-            value = value_id(name, part.id)
+            value = value_id(part.id, name)
             if name and value not in self._sources:
                 box_id = self._unused(value)
                 self._sources[value] = box_id, 0
@@ -166,7 +165,7 @@ class _Artist:
             yield self._constant(part, sparse.values.name, "", sparse.values.name in given)
 
     def _constant(self, part: GraphPart, name: str, content: str, is_input: bool) -> Box:
-        value = value_id(name, part.id)
+        value = value_id(part.id, name)
         box_id = self._unused(value)
         self._sources.setdefault(value, (box_id, 0))
         found = None if self._known is None else self._known.initializers.get(value)
@@ -183,7 +182,7 @@ class _Artist:
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
         for place, value in enumerate(self._file.graph.yields[part.id]):
             name = self._returned(part, place)
-            box_id = self._unused(f"{value_id(name, part.id)} (output)")
+            box_id = self._unused(f"{value_id(part.id, name)} (output)")
             box = Box(box_id, Kind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
             self._connect(box)
             yield box

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx
 
 from modelexport.converting.drawing import Port
-from modelexport.graph.index import MAIN, bodies, function_id, node_key
-from modelexport.graph.value_types import type_name, value_id
+from modelexport.graph.index import MAIN, bodies, function_id, node_key, value_id
+from modelexport.graph.value_types import type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ def _ports(part: GraphPart) -> Iterator[Port]:
 
 def _declared(infos: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[Port]:
     for info in infos:
-        yield Port(value_id(info.name, graph_id), *_type(info.type))
+        yield Port(value_id(graph_id, info.name), *_type(info.type))
 
 
 def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
-    return Port(value_id(name, graph_id), type_name(dtype), f"[{', '.join(map(str, dims))}]")
+    return Port(value_id(graph_id, name), type_name(dtype), f"[{', '.join(map(str, dims))}]")
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from modelexport.costing.axes import Axes, Shape, Unknown, sensible, settled
 from modelexport.costing.constants import numbers_of
 from modelexport.costing.inference import Partial
 from modelexport.costing.values import NOTHING, UNDEFINED, Value
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, bodies, walk_nodes
+from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
 from modelexport.record.polynomial import Polynomial, Size
 
 
@@ -76,18 +76,14 @@ class Known:
 def _weights(proto: onnx.ModelProto) -> Iterator[tuple[str, Value]]:
     for graph_id, graph in _graphs(proto):
         for tensor in graph.initializer:
-            name = _value_id(graph_id, tensor.name)
+            name = value_id(graph_id, tensor.name)
             yield name, Value(tensor.data_type, tuple(tensor.dims), numbers_of(tensor), fixed=True, weight=name)
 
 
 def _stated(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
     for graph_id, graph in _graphs(proto):
         for value in [*graph.value_info, *graph.output]:
-            yield _value_id(graph_id, value.name), value
-
-
-def _value_id(graph_id: str, name: str) -> str:
-    return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id else name
+            yield value_id(graph_id, value.name), value
 
 
 def _graphs(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from modelexport.costing.constants import plain_attribute
+from modelexport.graph.domains import plain_domain
 from modelexport.graph.index import Graph, Node, called_id, function_id, walk_nodes
 from modelexport.graph.inlining import inlined
 
@@ -21,7 +22,7 @@ class Unfolded:
         self._origins = found.origins
         self._protos = dict(walk_nodes(proto))
         self._functions = {function_id(one): one for one in proto.functions}
-        self._opsets = {_plain(opset.domain): opset.version for opset in proto.opset_import}
+        self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
         self._members: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
             self._members.setdefault(node.graph, []).append(node)
@@ -38,10 +39,10 @@ class Unfolded:
         return self._protos[self.origin(node)[1]]
 
     def domain(self, node: Node) -> str:
-        return _plain(node.domain)
+        return plain_domain(node.domain)
 
     def opset(self, node: Node) -> int:
-        return self._opsets.get(_plain(node.domain), 1)
+        return self._opsets.get(plain_domain(node.domain), 1)
 
     def attributes(self, node: Node) -> dict[str, Any]:
         calls, _ = self.origin(node)
@@ -65,7 +66,3 @@ class Unfolded:
                 return found
             item = found
         return None
-
-
-def _plain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain

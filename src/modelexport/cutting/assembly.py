@@ -11,6 +11,8 @@ from modelexport.cutting.chains import Axis
 from modelexport.cutting.cut import Cut
 from modelexport.cutting.rerooting import Rerooting, made_here
 from modelexport.errors import CutImpossible
+from modelexport.graph.bodies import with_inner
+from modelexport.graph.domains import ONNX_DOMAINS
 from modelexport.graph.embed import PREFIX
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, called_id, function_id, node_key, walk_nodes
 from modelexport.graph.opened import ModelFile
@@ -195,21 +197,19 @@ class _Assembly:
     def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
         known = {function_id(function): function for function in self._file.proto.functions}
         found: dict[str, onnx.FunctionProto] = {}
-        waiting = [node for one in nodes for node in _with_inner(one)] if known else []
+        waiting = [node for one in nodes for node in with_inner(one)] if known else []
         while waiting:
             node = waiting.pop()
             name = called_id(node)
             if name in known and name not in found:
                 found[name] = known[name]
-                waiting += [inner for one in known[name].node for inner in _with_inner(one)]
+                waiting += [inner for one in known[name].node for inner in with_inner(one)]
         return [function for name, function in known.items() if name in found]
 
     def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
-        used = {node.domain for one in proto.graph.node for node in _with_inner(one)}
-        used |= {node.domain for function in proto.functions for one in function.node for node in _with_inner(one)}
-        used |= {function.domain for function in proto.functions} | {""}
-        if "ai.onnx" in used or "" in used:
-            used |= {"", "ai.onnx"}
+        used = {node.domain for one in proto.graph.node for node in with_inner(one)}
+        used |= {node.domain for function in proto.functions for one in function.node for node in with_inner(one)}
+        used |= {function.domain for function in proto.functions} | ONNX_DOMAINS
         yield from (one for one in self._file.proto.opset_import if one.domain in used)
 
     def _record(self, extracted: ModelFile) -> Provenance:
@@ -257,13 +257,6 @@ def _keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[str]:
     for body_id, body in bodies(proto, key):
         for inner in body.node:
             yield from _keys(inner, body_id)
-
-
-def _with_inner(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    yield proto
-    for _, body in bodies(proto, ""):
-        for inner in body.node:
-            yield from _with_inner(inner)
 
 
 def _all_values(file: ModelFile) -> Iterator[str]:

@@ -12,6 +12,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from modelexport.diffing.writing import written
+from modelexport.graph.domains import plain_domain
 from modelexport.graph.value_types import type_name
 from modelexport.record.changes import FieldChange
 
@@ -24,7 +25,7 @@ Opsets = Mapping[str, int]
 
 
 def opsets_of(model: onnx.ModelProto) -> Opsets:
-    return {("" if item.domain == "ai.onnx" else item.domain): item.version for item in model.opset_import}
+    return {plain_domain(item.domain): item.version for item in model.opset_import}
 
 
 def attribute_changes(
@@ -46,7 +47,7 @@ def _values(node: onnx.NodeProto) -> dict[str, str]:
 
 
 def _defaults(node: onnx.NodeProto, opsets: Opsets) -> dict[str, str]:
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:

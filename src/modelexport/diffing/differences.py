@@ -19,6 +19,7 @@ from modelexport.diffing.replaced import ReplacedWeights
 from modelexport.diffing.settling import settle
 from modelexport.diffing.sides import Compared
 from modelexport.diffing.weighing import Weighing
+from modelexport.graph.domains import ONNX_DOMAINS
 from modelexport.graph.index import Node
 from modelexport.record.changes import (
     Change,
@@ -275,7 +276,7 @@ def _change_of(region: Region) -> Change:
 
 
 def node_ref(node: Node) -> NodeRef:
-    own = node.domain in ("", "ai.onnx")
+    own = node.domain in ONNX_DOMAINS
     return NodeRef(node.key, node.name, node.op_type if own else f"{node.domain}.{node.op_type}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.canonical import type_of
+from modelexport.graph.domains import ONNX_DOMAINS, plain_domain
 from modelexport.graph.index import FLOATS, MAIN, Graph, Node
 
 # The order of what they read changes nothing, not even the last bit.
@@ -98,7 +99,7 @@ def _constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator
 
 def is_literal(node: Node) -> bool:
     """Whether a node only holds a constant."""
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx") and bool(node.outputs)
+    return node.op_type == "Constant" and node.domain in ONNX_DOMAINS and bool(node.outputs)
 
 
 def _constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None) -> Constant:
@@ -109,4 +110,4 @@ def _constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None)
 
 
 def operator_of(node: Node) -> tuple[str, str]:
-    return node.op_type, "" if node.domain == "ai.onnx" else node.domain
+    return node.op_type, plain_domain(node.domain)

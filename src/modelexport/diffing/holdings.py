@@ -14,7 +14,7 @@ from modelexport.diffing.flow import is_literal
 from modelexport.graph.canonical import data_of, described, type_of
 from modelexport.graph.contents import content_of
 from modelexport.graph.external import external_data, is_external
-from modelexport.graph.index import KEY_SEPARATOR, Graph, bodies, walk_nodes
+from modelexport.graph.index import Graph, bodies, value_id, walk_nodes
 from modelexport.graph.opened import ModelFile
 
 _DIGEST_SIZE = 16
@@ -58,7 +58,7 @@ class Holdings:
         """Tensors of bodies whose data is in another file."""
         inside = (found for key, node in walk_nodes(self._file.proto) for found in bodies(node, key))
         return {
-            f"{body_id}{KEY_SEPARATOR}{tensor.name}": tensor
+            value_id(body_id, tensor.name): tensor
             for body_id, body in inside
             for tensor in body.initializer
             if is_external(tensor)

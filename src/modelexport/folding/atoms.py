@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from modelexport.folding.bodies import captured, has_bodies, plain_bodies
+from modelexport.folding.bodies import has_bodies, plain_bodies
+from modelexport.graph.bodies import captured
 from modelexport.graph.order import in_order
 
 # A node whose bodies hold more than this is not folded: the names in its bodies are kept for every call of it.

@@ -1,4 +1,4 @@
-"""Names inside the graphs that control flow nodes hold: which come from outside, and how to give them others."""
+"""The graphs that control flow nodes hold: how to give other names to what is in them, and to make them comparable."""
 
 from __future__ import annotations
 
@@ -6,44 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
+from modelexport.graph.bodies import bodies_of, captured, declared
+
 Rename = Callable[[str], str]
 
 
 def has_bodies(node: onnx.NodeProto) -> bool:
     return any(True for _ in bodies_of(node))
-
-
-def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def captured(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Names that the bodies of a node read from outside of it, in the order in which they first occur."""
-    found: dict[str, None] = {}
-    for body in bodies_of(node):
-        for name in _free(body, frozenset()):
-            found.setdefault(name)
-    return tuple(found)
-
-
-def _free(graph: onnx.GraphProto, known: frozenset[str]) -> Iterator[str]:
-    inside = known | frozenset(declared(graph))
-    for node in graph.node:
-        yield from (name for name in node.input if name and name not in inside)
-        for body in bodies_of(node):
-            yield from _free(body, inside)
-    yield from (value.name for value in graph.output if value.name not in inside)
-
-
-def declared(graph: onnx.GraphProto) -> Iterator[str]:
-    """Names that a graph gives to values of its own."""
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (tensor.values.name for tensor in graph.sparse_initializer)
-    yield from (name for node in graph.node for name in node.output if name)
 
 
 def names_inside(node: onnx.NodeProto) -> Iterator[str]:

@@ -12,6 +12,8 @@ from modelexport.folding.bodies import names_inside, rename_captured, unite_type
 from modelexport.folding.naming import Names, identifier, relative
 from modelexport.folding.patterns import Function, Region
 from modelexport.folding.plan import Plan, hidden_values
+from modelexport.graph.bodies import with_inner
+from modelexport.graph.domains import plain_domain
 from modelexport.graph.embed import PREFIX
 from modelexport.graph.folded import FOLDED_DOMAIN
 
@@ -42,7 +44,7 @@ class _Builder:
         self._regions = plan.regions
         taken = Names(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
         self._names = {one.number: taken.free(identifier(one.class_name)) for one in plan.functions}
-        self._versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+        self._versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
         self._weights = {tensor.name for tensor in model.graph.initializer}
         self._types = {value.name: value for value in model.graph.value_info}
 
@@ -137,7 +139,7 @@ class _Builder:
             yield node
 
     def _imports(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
-        domains = sorted({_domain(one) for node in nodes for one in _domains(node)})
+        domains = sorted({plain_domain(inner.domain) for node in nodes for inner in with_inner(node)})
         versions = {**self._versions, FOLDED_DOMAIN: _OPSET}
         return [onnx.helper.make_opsetid(name, versions[name]) for name in domains if name in versions]
 
@@ -195,16 +197,3 @@ def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
         shared.ClearField("doc_string")
     unite_types(shared, nodes[1:])
     return shared
-
-
-def _domains(node: onnx.NodeProto) -> Iterator[str]:
-    """The domains of the operators that a node, and what is in its bodies, calls."""
-    yield node.domain
-    for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for inner in body.node:
-                yield from _domains(inner)
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name

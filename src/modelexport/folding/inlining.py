@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 import onnx
 
 from modelexport.errors import UserError
-from modelexport.folding.bodies import bodies_of, names_inside, rename_captured
+from modelexport.folding.bodies import names_inside, rename_captured
 from modelexport.folding.naming import Names
-from modelexport.graph.index import MAIN, bodies, called_id, function_id, node_key
+from modelexport.graph.bodies import bodies_of, with_inner
+from modelexport.graph.domains import ONNX_DOMAINS, plain_domain
+from modelexport.graph.index import MAIN, bodies, called_id, function_id, node_key, walk_nodes
 from modelexport.record.evidence import Attribution, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Provenance
@@ -21,7 +23,6 @@ from modelexport.record.provenance import Provenance
 # Functions that call functions that call functions can unfold to more than any machine holds.
 _MOST = 1_000_000
 _DEEPEST = 100
-_ONNX = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
     flat.CopyFrom(model)
     kept = dict(_not_inlined(model))
     functions = {function_id(one): one for one in model.functions if function_id(one) not in kept}
-    inliner = _Inliner(functions, record, Names(_all_values(model)), Names(_all_nodes(model)))
+    inliner = _Inliner(functions, record, Names(_all_values(model)), Names(node.name for _, node in walk_nodes(model)))
     nodes = list(inliner.expanded(model.graph.node, _Scope(), _Place(MAIN, MAIN)))
     left = [one for one in model.functions if function_id(one) in kept]
     del flat.graph.node[:], flat.functions[:]
@@ -61,10 +62,10 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
 
 
 def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     for function in model.functions:
         for entry in function.opset_import:
-            known = versions.get(_domain(entry.domain), entry.version)
+            known = versions.get(plain_domain(entry.domain), entry.version)
             if known != entry.version:
                 domain = entry.domain or "ai.onnx"
                 yield function_id(function), f"it is written for {domain} {entry.version}, the model for {known}"
@@ -74,7 +75,10 @@ def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
 def _endless(model: onnx.ModelProto) -> set[str]:
     """Functions that could never be put in the place of all their calls."""
     known = {function_id(function) for function in model.functions}
-    waiting = {function_id(one): {called_id(node) for node in _nodes_in(one.node)} & known for one in model.functions}
+    waiting = {
+        function_id(one): {called_id(inner) for node in one.node for inner in with_inner(node)} & known
+        for one in model.functions
+    }
     callers: dict[str, list[str]] = {}
     for name, called in waiting.items():
         for other in called:
@@ -92,14 +96,14 @@ def _endless(model: onnx.ModelProto) -> set[str]:
 
 def _set_imports(flat: onnx.ModelProto, gone: Mapping[str, onnx.FunctionProto]) -> None:
     """Domains that only functions used are used by the model now; those of the functions themselves by nobody."""
-    known = {_domain(entry.domain) for entry in flat.opset_import}
+    known = {plain_domain(entry.domain) for entry in flat.opset_import}
     for function in gone.values():
         for entry in function.opset_import:
-            if _domain(entry.domain) not in known:
-                known.add(_domain(entry.domain))
+            if plain_domain(entry.domain) not in known:
+                known.add(plain_domain(entry.domain))
                 flat.opset_import.append(entry)
-    used = {_domain(one) for node in _every_node(flat) for one in [node.domain]}
-    stale = {function.domain for function in gone.values()} - used - set(_ONNX)
+    used = {plain_domain(node.domain) for _, node in walk_nodes(flat)}
+    stale = {function.domain for function in gone.values()} - used - ONNX_DOMAINS
     left = [entry for entry in flat.opset_import if entry.domain not in stale]
     del flat.opset_import[:]
     flat.opset_import.extend(left)
@@ -287,24 +291,3 @@ def _all_values(model: onnx.ModelProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from (*node.input, *node.output, *names_inside(node))
-
-
-def _all_nodes(model: onnx.ModelProto) -> Iterator[str]:
-    yield from (node.name for node in _every_node(model))
-
-
-def _every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    yield from _nodes_in([*model.graph.node, *(node for function in model.functions for node in function.node)])
-
-
-def _nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes, and those in their bodies."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += [inner for body in bodies_of(node) for inner in body.node]
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name

@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from modelexport.graph.domains import ONNX_DOMAINS
+
 
 def tensor_content(proto: onnx.TensorProto) -> bytes | None:
     """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
@@ -56,7 +58,7 @@ def _has_data(proto: onnx.TensorProto) -> bool:
 
 def constant_content(proto: onnx.NodeProto) -> bytes | None:
     """The content of a Constant node that holds numbers, in whichever of its attributes they are."""
-    if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
+    if proto.op_type != "Constant" or proto.domain not in ONNX_DOMAINS:
         return None
     for item in proto.attribute:
         if item.ref_attr_name:  # in a function, whose callers give it

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from modelexport.graph.domains import ONNX_DOMAINS
 from modelexport.graph.index import KEY_SEPARATOR, Graph
 from modelexport.record.edges import Edges
-
-_ONNX_DOMAINS = ("", "ai.onnx")
 
 
 def edges_of(graph: Graph) -> Edges:
@@ -28,7 +27,7 @@ def edges_of(graph: Graph) -> Edges:
         inputs=graph.inputs,
         outputs=graph.outputs,
         initializers=MappingProxyType({name: math.prod(tensor.shape) for name, tensor in graph.initializers.items()}),
-        domains=MappingProxyType({node.key: node.domain for node in graph.nodes if node.domain not in _ONNX_DOMAINS}),
+        domains=MappingProxyType({node.key: node.domain for node in graph.nodes if node.domain not in ONNX_DOMAINS}),
     )
 
 

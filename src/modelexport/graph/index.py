@@ -193,7 +193,7 @@ class _Builder:
         own = [value.name for value in graph.input]
         own += [tensor.name for tensor in graph.initializer]
         own += [output for node in graph.node for output in node.output]
-        names = {**outer, **{name: _value_id(graph_id, name) for name in own if name}}
+        names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
         for tensor in graph.initializer:
             self.initializers[names[tensor.name]] = _tensor(tensor, names[tensor.name])
         self.yields[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
@@ -204,7 +204,7 @@ class _Builder:
     def add_function(self, function: onnx.FunctionProto) -> None:
         graph_id = function_id(function)
         own = [*function.input, *(output for node in function.node for output in node.output)]
-        names = {name: _value_id(graph_id, name) for name in own if name}
+        names = {name: value_id(graph_id, name) for name in own if name}
         self.yields[graph_id] = tuple(names.get(name, name) for name in function.output)
         self.takes[graph_id] = tuple(names[name] for name in function.input if name)
         for node in function.node:
@@ -235,7 +235,7 @@ class _Builder:
 
 def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
     first = next((output for output in proto.output if output), proto.name)
-    return _value_id(graph_id, first)
+    return value_id(graph_id, first)
 
 
 def function_id(function: onnx.FunctionProto) -> str:
@@ -276,9 +276,10 @@ def bodies(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphPro
             yield f"{key}{KEY_SEPARATOR}{attribute.name}[{position}]", body
 
 
-def _value_id(graph_id: str, name: str) -> str:
+def value_id(graph_id: str, name: str) -> str:
+    """How a value is called here: by its name, in bodies and functions behind the id of the graph."""
     return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id else name
 
 
-def _tensor(proto: onnx.TensorProto, value_id: str) -> Tensor:
-    return Tensor(value_id, proto.data_type, tuple(proto.dims), tensor_content(proto))
+def _tensor(proto: onnx.TensorProto, name: str) -> Tensor:
+    return Tensor(name, proto.data_type, tuple(proto.dims), tensor_content(proto))

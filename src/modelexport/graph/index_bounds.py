@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
-from modelexport.graph.index import KEY_SEPARATOR, Graph, Node, function_id, walk_nodes
+from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
 
 # Their outputs hold elements of these inputs, and no others that matter.
 _ARRANGING = {
@@ -47,7 +47,7 @@ class _Search:
         self._protos = dict(walk_nodes(proto))
         self._shapes = {value.name: value.type.tensor_type.shape.dim for value in proto.graph.value_info}
         self._formals = {
-            function_id(function): [f"{function_id(function)}{KEY_SEPARATOR}{name}" for name in function.input]
+            function_id(function): [value_id(function_id(function), name) for name in function.input]
             for function in proto.functions
         }
         self._returned: dict[str, list[tuple[str, int]]] = {}

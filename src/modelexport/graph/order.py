@@ -6,9 +6,11 @@ nodes that they add.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx
+
+from modelexport.graph.bodies import captured
 
 
 def in_order(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
@@ -22,21 +24,7 @@ def in_order(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
 
 def names_read(node: onnx.NodeProto) -> set[str]:
     """Names that a node, or a body inside of it, reads from outside."""
-    return {name for name in node.input if name} | {name for body in _bodies(node) for name in _free_names(body)}
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _free_names(body: onnx.GraphProto) -> Iterator[str]:
-    own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    own |= {name for node in body.node for name in node.output}
-    read = {name for node in body.node for name in names_read(node)} | {value.name for value in body.output}
-    yield from read - own
+    return {name for name in node.input if name} | {*captured(node)}
 
 
 def _sorted(before: Sequence[Sequence[int]]) -> list[int]:

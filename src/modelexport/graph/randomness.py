@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import onnx
 import onnx.numpy_helper
 
+from modelexport.graph.domains import ONNX_DOMAINS
 from modelexport.graph.index import MAIN, bodies, function_id, node_key
 from modelexport.graph.weights import has_data
 
-_ONNX_DOMAINS = ("", "ai.onnx")
 DRAWING = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -44,7 +44,7 @@ def random_nodes(proto: onnx.ModelProto) -> tuple[RandomNode, ...]:
 
 
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
-    return next((item.version for item in imports if item.domain in _ONNX_DOMAINS), 1)
+    return next((item.version for item in imports if item.domain in ONNX_DOMAINS), 1)
 
 
 def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, opset: int) -> Iterator[RandomNode]:
@@ -53,7 +53,7 @@ def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, ops
     stored = {**outer, **dict(_constants(nodes))}
     for node in nodes:
         key = node_key(node, graph_id)
-        if node.domain in _ONNX_DOMAINS and (node.op_type in DRAWING or _drops(node, stored, opset)):
+        if node.domain in ONNX_DOMAINS and (node.op_type in DRAWING or _drops(node, stored, opset)):
             yield RandomNode(key, node.name, node.op_type)
         for body_id, body in bodies(node, key):
             inner = {tensor.name: tensor for tensor in body.initializer}

@@ -9,7 +9,7 @@ import onnx
 import onnx.shape_inference
 
 from modelexport.graph.check import checkable
-from modelexport.graph.index import FLOATS, KEY_SEPARATOR, MAIN, bodies, function_id, node_key
+from modelexport.graph.index import FLOATS, MAIN, bodies, function_id, node_key, value_id
 from modelexport.graph.opened import ModelFile
 
 Types = dict[str, onnx.TypeProto]
@@ -80,11 +80,6 @@ def type_name(dtype: int) -> str:
     return _NAMES.get(dtype, f"type {dtype}")
 
 
-def value_id(name: str, graph_id: str) -> str:
-    """How an index calls a value: by its name, in bodies and functions behind that of the graph."""
-    return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id and name else name
-
-
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
     if dim.HasField("dim_value"):
         return dim.dim_value
@@ -99,7 +94,7 @@ def _typed(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
 
 def _graph_types(graph: onnx.GraphProto, graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:
     for tensor in graph.initializer:
-        yield value_id(tensor.name, graph_id), onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+        yield value_id(graph_id, tensor.name), onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
     for node in graph.node:
         for body_id, body in bodies(node, node_key(node, graph_id)):
             yield from _graph_types(body, body_id)
@@ -109,4 +104,4 @@ def _graph_types(graph: onnx.GraphProto, graph_id: str) -> Iterator[tuple[str, o
 def _values(values: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:
     for value in values:
         if value.HasField("type") and value.type.WhichOneof("value"):
-            yield value_id(value.name, graph_id), value.type
+            yield value_id(graph_id, value.name), value.type

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from modelexport.graph.domains import plain_domain
 from modelexport.graph.index import Node
 from modelexport.lineage.classes import NOTHING, Classes
 from modelexport.lineage.operators import family, is_commutative
-
-# The domain of ONNX's own operators, which may be left out.
-_ONNX = "ai.onnx"
 
 
 class Anchors:
@@ -158,4 +156,4 @@ class Anchors:
 
 def _is_same_operator(node: Node, origin: Node) -> bool:
     """An operator of the same name in another domain may do more: ONNX Runtime's own Conv has an activation inside."""
-    return (node.op_type, node.domain or _ONNX) == (origin.op_type, origin.domain or _ONNX)
+    return (node.op_type, plain_domain(node.domain)) == (origin.op_type, plain_domain(origin.domain))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.axis_sizes import Dims
+from modelexport.graph.domains import ONNX_DOMAINS
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.value_types import ValueTypes, type_name
 from modelexport.pages.columns import Distinct, Json, Texts
@@ -13,7 +14,6 @@ from modelexport.pages.module_tree import ModuleTree
 from modelexport.record.evidence import Attribution
 from modelexport.record.provenance import NodeEntry, Provenance
 
-_ONNX_DOMAINS = ("", "ai.onnx")
 _NONE = -1
 
 
@@ -113,7 +113,7 @@ class NodeColumns:
 
 
 def _operator(entry: NodeEntry, node: Node | None) -> str:
-    if node is None or node.domain in _ONNX_DOMAINS:
+    if node is None or node.domain in ONNX_DOMAINS:
         return entry.op_type
     return f"{node.domain}::{entry.op_type}"
 

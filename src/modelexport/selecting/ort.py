@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from modelexport.graph.domains import ONNX_DOMAINS
 from modelexport.graph.index import Node
 from modelexport.selecting.dialect import Dialect, Selection, Settings, Sight, Text
 
@@ -22,7 +23,7 @@ def names_of(selection: Selection) -> tuple[str, ...]:
 
 def further(node: Node) -> tuple[str, ...]:
     suffix = _TAKEN_APART.get(node.op_type)
-    return () if suffix is None or node.domain not in ("", "ai.onnx") else (node.name + suffix,)
+    return () if suffix is None or node.domain not in ONNX_DOMAINS else (node.name + suffix,)
 
 
 ORT_EXCLUDE = Dialect(

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 import onnx
 
+from modelexport.graph.bodies import captured
 from modelexport.graph.opened import ModelFile
+from modelexport.graph.order import names_read
 from modelexport.graph.value_types import ValueTypes
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -48,7 +50,7 @@ def free_nodes(
 def _screen_nodes(graph: onnx.GraphProto, surroundings: _Surroundings) -> int:
     readers: dict[str, list[onnx.NodeProto]] = {value.name: [onnx.NodeProto()] for value in graph.output}
     for node in graph.node:
-        for name in (*node.input, *_inner_inputs(node)):
+        for name in names_read(node):
             readers.setdefault(name, []).append(node)
     found = {node.name: surroundings.screen(node, old, readers) for node, old in surroundings.to_be_free()}
     screens = {name: screen for name, screen in found.items() if screen is not None}
@@ -88,7 +90,7 @@ class _Surroundings:
     ) -> _Surroundings:
         needed = {value.name for value in model.graph.output}
         for node in model.graph.node:
-            needed.update(_inner_inputs(node) if node.name in names else [*node.input, *_inner_inputs(node)])
+            needed.update(captured(node) if node.name in names else names_read(node))
         return cls(
             model.graph,
             {output: node for node in model.graph.node for output in node.output},
@@ -188,21 +190,12 @@ class _Surroundings:
         return True
 
 
-def _inner_inputs(node: onnx.NodeProto) -> Iterator[str]:
-    """What the nodes in the bodies of a node read."""
-    for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for inner in body.node:
-                yield from inner.input
-                yield from _inner_inputs(inner)
-
-
 def _remove_unread(graph: onnx.GraphProto) -> None:
     """Pairs that nobody reads any more, and the scales that were for them."""
     kept = list(graph.node)
     while True:
         read = {value.name for value in graph.output}
-        read.update(name for node in kept for name in (*node.input, *_inner_inputs(node)))
+        read.update(name for node in kept for name in names_read(node))
         left = [
             node for node in kept if node.op_type not in (_QUANTIZE, _DEQUANTIZE) or not read.isdisjoint(node.output)
         ]
