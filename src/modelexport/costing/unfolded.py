@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
 
 from modelexport.costing.constants import plain_attribute
 from modelexport.graph.domains import plain_domain
-from modelexport.graph.index import Graph, Node, called_id, function_id, walk_nodes
+from modelexport.graph.given import given_by, resolved
+from modelexport.graph.index import Graph, Node, function_id, walk_nodes
 from modelexport.graph.inlining import inlined
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -45,24 +46,8 @@ class Unfolded:
         return self._opsets.get(plain_domain(node.domain), 1)
 
     def attributes(self, node: Node) -> dict[str, Any]:
-        calls, _ = self.origin(node)
-        return dict(self._attributes(self.proto(node), calls))
-
-    def _attributes(self, proto: onnx.NodeProto, calls: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        for item in proto.attribute:
-            given = self._given(item, calls) if item.ref_attr_name else item
-            if given is not None and given.type not in _GRAPHS:
-                yield item.name, plain_attribute(given)
-
-    def _given(self, item: onnx.AttributeProto, calls: Sequence[str]) -> onnx.AttributeProto | None:
-        """What the calls around a node of a function, from the inside out, say that an attribute of it is."""
-        for key in reversed(calls):
-            call = self._protos[key]
-            function = self._functions.get(called_id(call))
-            defaults = () if function is None else function.attribute_proto
-            wanted = item.ref_attr_name
-            found = next((one for one in [*call.attribute, *defaults] if one.name == wanted), None)
-            if found is None or not found.ref_attr_name:
-                return found
-            item = found
-        return None
+        found: Iterable[onnx.AttributeProto] = self.proto(node).attribute
+        if any(item.ref_attr_name for item in found):
+            calls, _ = self.origin(node)
+            found = resolved(found, given_by((self._protos[key] for key in calls), self._functions))
+        return {item.name: plain_attribute(item) for item in found if item.type not in _GRAPHS}

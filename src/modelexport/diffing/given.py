@@ -8,7 +8,8 @@ from dataclasses import replace
 import onnx
 
 from modelexport.graph.canonical import attributes_of
-from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.given import Attributes, given_by, resolved
+from modelexport.graph.index import Graph, Node, function_id, walk_nodes
 
 
 def node_protos(
@@ -19,20 +20,20 @@ def node_protos(
     origins  by the key of a node that was put in: the keys of the calls around it and its own, from the outside in
     """
     written = dict(walk_nodes(model))
-    functions = {f"{one.domain}::{one.name}": one for one in model.functions}
+    functions = {function_id(one): one for one in model.functions}
     found: dict[str, onnx.NodeProto] = {}
     for key in keys:
         *calls, own = origins.get(key, (key,))
         proto = written.get(own)
         if proto is not None:
-            around = [written[call] for call in reversed(calls) if call in written]
-            found[key] = _given(proto, around, functions) if around else proto
+            around = [written[call] for call in calls if call in written]
+            found[key] = _with_attributes(proto, given_by(around, functions)) if around and _refers(proto) else proto
     return found
 
 
 def with_given(graph: Graph, model: onnx.ModelProto, origins: Mapping[str, Sequence[str]]) -> Graph:
     """The graph, in which nodes differ that are called with different attributes."""
-    referring = {key for key, proto in walk_nodes(model) if any(item.ref_attr_name for item in proto.attribute)}
+    referring = {key for key, proto in walk_nodes(model) if _refers(proto)}
     wanted = [key for key, found in origins.items() if found[-1] in referring]
     if not wanted:
         return graph
@@ -44,26 +45,13 @@ def with_given(graph: Graph, model: onnx.ModelProto, origins: Mapping[str, Seque
     return replace(graph, nodes=tuple(nodes))
 
 
-def _given(
-    proto: onnx.NodeProto, around: Sequence[onnx.NodeProto], functions: Mapping[str, onnx.FunctionProto]
-) -> onnx.NodeProto:
-    """around  the calls, from the inside out"""
-    if not any(item.ref_attr_name for item in proto.attribute):
-        return proto
-    call, *outer = around
-    stated = (
-        {item.name: item for item in _given(call, outer, functions).attribute}
-        if outer
-        else {item.name: item for item in call.attribute}
-    )
-    function = functions.get(f"{call.domain}::{call.op_type}")
-    usual = {item.name: item for item in function.attribute_proto} if function is not None else {}
+def _refers(proto: onnx.NodeProto) -> bool:
+    return any(item.ref_attr_name for item in proto.attribute)
+
+
+def _with_attributes(proto: onnx.NodeProto, given: Attributes) -> onnx.NodeProto:
     made = onnx.NodeProto()
     made.CopyFrom(proto)
     del made.attribute[:]
-    for item in proto.attribute:
-        value = {**usual, **stated}.get(item.ref_attr_name) if item.ref_attr_name else item
-        if value is not None:
-            made.attribute.add().CopyFrom(value)
-            made.attribute[-1].name = item.name
+    made.attribute.extend(resolved(proto.attribute, given))
     return made

@@ -5,7 +5,7 @@ There is nobody to say what the nodes and values inside were called, so they get
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -15,6 +15,7 @@ from modelexport.folding.bodies import names_inside, rename_captured
 from modelexport.folding.naming import Names
 from modelexport.graph.bodies import bodies_of, with_inner
 from modelexport.graph.domains import ONNX_DOMAINS, plain_domain
+from modelexport.graph.given import Attributes, given_by, resolved
 from modelexport.graph.index import MAIN, bodies, called_id, function_id, node_key, walk_nodes
 from modelexport.record.evidence import Attribution, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import Hierarchy
@@ -134,7 +135,7 @@ class _Scope:
 
     values: dict[str, str] = field(default_factory=dict)
     prefix: str = ""
-    attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     calls: tuple[Attribution, ...] = ()
     functions: tuple[str, ...] = ()
 
@@ -182,8 +183,7 @@ class _Inliner:
         for output in (output for inner in function.node for output in inner.output if output):
             if output not in values:
                 values[output] = self._values.free(prefix + output)
-        given = _resolved(node.attribute, scope.attributes)
-        attributes = {one.name: one for one in (*function.attribute_proto, *given)}
+        attributes = given_by([node], self._functions, scope.attributes)
         calls = (*scope.calls, self._known(key))
         inside = _Scope(values, prefix, attributes, calls, (*scope.functions, name))
         yield from self.expanded(function.node, inside, _Place(name, new))
@@ -260,29 +260,15 @@ def narrowed(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierar
     )
 
 
-def _set_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> None:
+def _set_attributes(node: onnx.NodeProto, given: Attributes) -> None:
     """Attributes that refer to those of the call, in a node and its bodies."""
     if any(one.ref_attr_name for one in node.attribute):
-        found = list(_resolved(node.attribute, given))
+        found = list(resolved(node.attribute, given))
         del node.attribute[:]
         node.attribute.extend(found)
     for body in bodies_of(node):
         for inner in body.node:
             _set_attributes(inner, given)
-
-
-def _resolved(
-    attributes: Iterable[onnx.AttributeProto], given: Mapping[str, onnx.AttributeProto]
-) -> Iterator[onnx.AttributeProto]:
-    """Attributes as the call has them. One that refers to something the call does not give is not there."""
-    for one in attributes:
-        if not one.ref_attr_name:
-            yield one
-        elif one.ref_attr_name in given:
-            value = onnx.AttributeProto()
-            value.CopyFrom(given[one.ref_attr_name])
-            value.name = one.name
-            yield value
 
 
 def _all_values(model: onnx.ModelProto) -> Iterator[str]:
