@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import onnx
 
@@ -14,12 +16,18 @@ from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, Torch
 EXPORTERS = ("dynamo", "torchscript")
 FX_GRAPHS: tuple[FxKind, ...] = ("torch_export", "symbolic_trace")
 _BOTH = "both"
+_Item = TypeVar("_Item", str, str | Path)
 
 
 def known(kind: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise UnknownName(kind, name, names)
     return name
+
+
+def several(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
+    """One is as good as a list of one."""
+    return (given,) if isinstance(given, str | Path) else given
 
 
 def tag_policy(

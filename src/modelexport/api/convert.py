@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
 from modelexport.converting.catalogue import NETRON, ensure_format, picture
 from modelexport.converting.draw import draw
 from modelexport.converting.drawing import Drawing
-from modelexport.errors import FileUnreadable, FileUnwritable, RecordMissing, UserError
+from modelexport.errors import FileUnreadable, RecordMissing, UserError
 from modelexport.graph.atomic import Stage, ensure_writable, staging
-from modelexport.graph.embed import EmbedOptions, Names, sidecar_path
+from modelexport.graph.embed import EmbedOptions, Names
 from modelexport.graph.external import data_files
 from modelexport.graph.saving import ensure_model_target
 
@@ -81,7 +82,7 @@ def convert(
     if to != _EXPLORER and (given or other is not None):
         raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
     inputs = [path, *given, *([] if other is None else [other])]
-    _spare([target], inputs)
+    ensure_spared([target], inputs)
     if to == NETRON:
         return _netron(path, target, depth)
     ensure_writable(target)
@@ -90,7 +91,7 @@ def convert(
     shown = picture(drawn.drawing, to, depth)
     extras = [*_node_data(drawn, given, target), *(_sync(drawn, one, target) for one in beside)]
     weights = [file for one in (drawn, *beside) for file in data_files(one.opened.file.proto, one.opened.path.parent)]
-    _spare([target, *(extra.path for extra in extras)], [*inputs, *weights])
+    ensure_spared([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
         _write(stage, target, shown.parts)
         for extra in extras:
@@ -124,8 +125,6 @@ def _drawn(path: Path) -> _Drawn:
 
 def _netron(path: Path, target: Path, depth: int | None) -> Converted:
     """The model with the path of its module in the name of every node, and all that is known in its metadata."""
-    from modelexport.api.writing import ensure_apart, write_tagged
-
     if depth is not None:
         raise UserError("netron shows every node, not modules to a depth", "Leave --depth out.")
     ensure_apart(target, path)
@@ -167,16 +166,6 @@ def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, 
     lineage = found.lineage
     links = (*lineage.nodes.items(), *lineage.initializers.items())
     return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
-
-
-def _spare(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
-    read = {path.resolve(): path for given in inputs if given.name for path in (given, sidecar_path(given))}
-    for target in targets:
-        if target.resolve() in read:
-            raise FileUnwritable(
-                f"cannot write {target}: {read[target.resolve()]} is read here, and would be lost",
-                "Write to a file of another name.",
-            )
 
 
 def _write(stage: Stage, path: Path, parts: Iterator[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modelexport.analysis.recorded import belongs
 from modelexport.api.kinship import kinship
-from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.opening import OpenedFile, model_path, open_file
 from modelexport.api.relink import planted_ancestor, relinked
 from modelexport.costing.counting import count
 from modelexport.diffing.differences import differences
@@ -16,7 +16,7 @@ from modelexport.diffing.given import with_given
 from modelexport.diffing.holdings import Holdings
 from modelexport.diffing.parts import part_of
 from modelexport.diffing.sides import Compared
-from modelexport.errors import FileUnreadable, ModelMismatch, RecordMissing, RecordUnreadable, UserError
+from modelexport.errors import ModelMismatch, RecordMissing, RecordUnreadable, UserError
 from modelexport.folding.inlining import narrowed
 from modelexport.graph.embed import MODULE_KEY, read_outline, read_record
 from modelexport.graph.inlining import Inlined, inlined
@@ -26,7 +26,6 @@ from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
 from modelexport.record.cost import NodeCost
-from modelexport.record.evidence import unattributed
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
@@ -70,7 +69,7 @@ def diff(
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
-    opened = [open_file(_model_path(Path(path))) for path in (left, right)]
+    opened = [open_file(model_path(Path(path))) for path in (left, right)]
     for one in opened:
         ensure_sound(one.file.proto, one.graph, str(one.path))
     told = [_told(one) for one in opened]
@@ -95,12 +94,6 @@ def _first(one: str | None, other: str | None) -> str:
     return one if one is not None else other or ""
 
 
-def _model_path(path: Path) -> Path:
-    if path.suffix == ".json":
-        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
-    return path
-
-
 def _told(opened: OpenedFile) -> _Told:
     try:
         record = opened.record
@@ -114,7 +107,7 @@ def _told(opened: OpenedFile) -> _Told:
 
 def _sides(left: _Told, right: _Told) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
     """Where each file's modules are known from, and the record that says so."""
-    one, other = _own(left), _own(right)
+    one, other = left.record, right.record
     if one is not None and other is None and _has_own_tree(right, one):
         other = _relinked(right)
     if other is not None and one is None and _has_own_tree(left, other):
@@ -125,10 +118,6 @@ def _sides(left: _Told, right: _Told) -> tuple[tuple[Source, Provenance | None],
     found = [(Source.RECORD if told.record is not None else Source.RELINKED) for told in (left, right)]
     lent = Source.NONE if one is None and other is None else Source.OTHER
     return (found[0] if one else lent, one), (found[1] if other else lent, other)
-
-
-def _own(told: _Told) -> Provenance | None:
-    return told.record
 
 
 def _has_own_tree(told: _Told, other: Provenance) -> bool:
@@ -156,7 +145,10 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
     calls = _hints(told) if record is None else _calls(record)
     if source is Source.NONE and calls:
         source = Source.NODES
-    calls = {**calls, **(_hinted(calls, flat) if record is None else _narrowed(record, flat))}
+    if record is None:
+        calls |= _hinted(calls, flat)
+    else:
+        calls |= {key: str(call) for key, call in _put_in(record, flat.origins).items()}
     exporter = record or told.record or told.stale
     return Compared(
         path=str(opened.path),
@@ -179,18 +171,13 @@ def _calls(record: Provenance) -> dict[str, str]:
 
 def _put_in(record: Provenance, origins: Mapping[str, Sequence[str]]) -> dict[str, ModuleCall]:
     """A node of a function is one of each call of it, and belongs to that of its modules which the call is for."""
-    missing = unattributed("not in the record")
     found = {}
     for key, around in origins.items():
-        *calls, own = (missing if (entry := record.nodes.get(one)) is None else entry.attribution for one in around)
+        *calls, own = map(record.recorded, around)
         call = narrowed(own, calls, record.hierarchy).ancestor
         if call is not None:
             found[key] = call
     return found
-
-
-def _narrowed(record: Provenance, flat: Inlined) -> dict[str, str]:
-    return {key: str(call) for key, call in _put_in(record, flat.origins).items()}
 
 
 def _hinted(calls: Mapping[str, str], flat: Inlined) -> dict[str, str]:

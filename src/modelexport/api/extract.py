@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.choices import embed_options
+from modelexport.api.choices import embed_options, several
 from modelexport.api.foreign import Source
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.surroundings import Clock, Progress
@@ -85,7 +85,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         provenance = replace(opened.subject.provenance, edges=edges_of(opened.graph))
     with clock.step("cut"):
         cutter = Cutter(opened.file, provenance)
-        cut = cutter.cut(selected(provenance, [modules] if isinstance(modules, str) else modules))
+        cut = cutter.cut(selected(provenance, several(modules)))
     with clock.step("write"):
         found = extracted_file(opened, cutter, cut, target, embedding)
     if source is not None:

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from modelexport.analysis.analyze import Subject
 from modelexport.analysis.recorded import fit, read_best
+from modelexport.errors import FileUnreadable
 from modelexport.graph.edges import edges_of
 from modelexport.graph.embed import read_record
 from modelexport.graph.index import Graph
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
 from modelexport.record.provenance import Provenance
+
+SIDECAR = ".json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +55,10 @@ class OpenedFile:
 
 def open_file(path: Path) -> OpenedFile:
     return OpenedFile(path, open_model(path))
+
+
+def model_path(path: Path) -> Path:
+    """Raise FileUnreadable for a record, which some verbs take in the place of its model and others do not."""
+    if path.suffix == SIDECAR:
+        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
+    return path

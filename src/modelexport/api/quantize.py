@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from modelexport.api.choices import embed_options, known
+from modelexport.api.choices import embed_options, known, several
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.relink import RelinkResult
 from modelexport.api.surroundings import Clock, Progress
@@ -17,7 +17,7 @@ from modelexport.errors import ExtraMissing, UnknownName, UserError
 from modelexport.graph.embed import name_nodes
 from modelexport.graph.folded import ensure_flat
 from modelexport.graph.saving import ensure_model_target
-from modelexport.queries.answer import answer_query
+from modelexport.queries.answer import find_nodes
 from modelexport.record.provenance import NodeEntry
 from modelexport.record.verification import Verification
 from modelexport.selecting.checking import check as check_selection
@@ -28,8 +28,6 @@ from modelexport.tools.quantizers import FORMS, METHODS, TYPES, Quantization, qu
 
 if TYPE_CHECKING:
     from modelexport.tools.tool import Feed
-
-_Item = TypeVar("_Item", str, str | Path)
 
 # The report runs the models node by node, which takes its time.
 _MOST_REPORTED = 4
@@ -94,8 +92,8 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     report       compare with `file` module by module
     """
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(_several(op_types)))
-    data = tuple(Path(path) for path in _several(calibration))
+    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(several(op_types)))
+    data = tuple(Path(path) for path in several(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
     if samples < 1:
@@ -108,7 +106,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_apart(target, path)
         ensure_flat(opened.file.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
-        job.choose(_several(exclude), _several(include))
+        job.choose(several(exclude), several(include))
         wanted = static or check or report
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:
@@ -119,10 +117,6 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if not report or found.path is None:
         return found
     return replace(found, report=_reported(found.path, path, feeds, progress))
-
-
-def _several(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
-    return (given,) if isinstance(given, str | Path) else given
 
 
 def _settings(
@@ -173,12 +167,7 @@ class _Job:
     def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
         found: dict[str, NodeEntry] = {}
         for text in queries:
-            answer = answer_query(text, self._opened.provenance, whole_modules=True)
-            if not answer.nodes:
-                raise UserError(
-                    f"the query selects nothing: {answer.query}",
-                    "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
-                )
+            answer = find_nodes(text, self._opened.provenance, whole_modules=True)
             found.update((entry.key, entry) for entry in answer.nodes)
         return tuple(found.values())
 

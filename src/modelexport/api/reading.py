@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from modelexport.analysis.analyze import Subject, analyze_file
 from modelexport.analysis.facts import Analysis
 from modelexport.analysis.recorded import read_sidecar
-from modelexport.api.opening import open_file
-from modelexport.errors import FileUnreadable
+from modelexport.api.opening import SIDECAR, model_path, open_file
 from modelexport.graph.edges import edges_of
 from modelexport.graph.model_file import open_model
 from modelexport.record.provenance import Provenance
@@ -20,13 +19,11 @@ if TYPE_CHECKING:
     from modelexport.analysis.findings import Validation
     from modelexport.analysis.inspection import Inspection
 
-_SIDECAR = ".json"
-
 
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == _SIDECAR:
+    if path.suffix == SIDECAR:
         return read_sidecar(path)
     opened = _open(path)
     return replace(opened.provenance, edges=edges_of(opened.graph))
@@ -61,7 +58,7 @@ def validate(
     from modelexport.analysis.validate import run_checks
 
     path = Path(path)
-    inspection = inspect(open_model(_model_path(path)), path)
+    inspection = inspect(open_model(model_path(path)), path)
     if not repair:
         return run_checks(inspection, check_consistency=check_consistency)
     repaired, written = _repair(inspection, None if output is None else Path(output))
@@ -84,10 +81,4 @@ def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
 
 
 def _open(path: Path) -> Subject:
-    return open_file(_model_path(path)).subject
-
-
-def _model_path(path: Path) -> Path:
-    if path.suffix == _SIDECAR:
-        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
-    return path
+    return open_file(model_path(path)).subject

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from modelexport.api.choices import known
-from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.choices import known, several
+from modelexport.api.opening import OpenedFile, model_path, open_file
 from modelexport.api.writing import ensure_apart, stage_copy
-from modelexport.errors import FileUnreadable, FileUnwritable, UserError
+from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.atomic import ensure_writable, staging
 from modelexport.graph.embed import name_nodes
 from modelexport.graph.index import Node
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.value_types import ValueTypes
-from modelexport.queries.answer import Answer, answer_query
+from modelexport.queries.answer import Answer, answer_query, find_nodes
 from modelexport.record.provenance import NodeEntry
 from modelexport.selecting.catalogue import DIALECTS
 from modelexport.selecting.checking import check
@@ -66,13 +66,13 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     label      for layer-ann, one for each query
     """
     chosen = DIALECTS[known("dialect", dialect, list(DIALECTS))]
-    settings = Settings(precision, tuple(_several(device)), tuple(_several(label)))
+    settings = Settings(precision, tuple(several(device)), tuple(several(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
-    opened = open_file(_model_path(Path(source)))
+    opened = open_file(model_path(Path(source)))
     for target in targets:
         ensure_apart(target, opened.path)
-    answers = [_answered(opened, text) for text in _queries(query)]
+    answers = [find_nodes(text, opened.provenance) for text in _queries(query)]
     notes = tuple(note for text, answer in zip(_queries(query), answers, strict=True) for note in _inside(text, answer))
     if named is not None:
         opened, renaming = _with_names(opened, chosen)
@@ -86,21 +86,11 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
 
 
-def _several(given: str | Sequence[str]) -> Sequence[str]:
-    return (given,) if isinstance(given, str) else given
-
-
 def _queries(query: str | Sequence[str]) -> Sequence[str]:
-    queries = _several(query)
+    queries = several(query)
     if not queries:
         raise UserError("there is no query", "Give one, such as op=MatMul.")
     return queries
-
-
-def _model_path(path: Path) -> Path:
-    if path.suffix == ".json":
-        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
-    return path
 
 
 def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | None) -> list[Path]:
@@ -125,16 +115,6 @@ def _check_settings(dialect: Dialect, settings: Settings) -> None:
         if getattr(settings, field.name) and field.name not in dialect.takes:
             users = ", ".join(one.name for one in DIALECTS.values() if field.name in one.takes)
             raise UserError(f"{options[field.name]} means nothing for {dialect.name}", f"It is for {users}.")
-
-
-def _answered(opened: OpenedFile, text: str) -> Answer:
-    answer = answer_query(text, opened.provenance)
-    if not answer.nodes:
-        raise UserError(
-            f"the query selects nothing: {answer.query}",
-            "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
-        )
-    return answer
 
 
 def _inside(text: str, answer: Answer) -> Iterator[str]:

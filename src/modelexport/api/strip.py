@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modelexport.api.choices import several
+from modelexport.api.opening import model_path
 from modelexport.api.writing import ensure_apart
-from modelexport.errors import FileUnreadable, UserError
+from modelexport.errors import UserError
 from modelexport.graph.embed import (
     MODEL_KEYS,
     NODE_KEYS,
@@ -40,10 +42,9 @@ def strip(
     keep               keys that stay, with or without their prefix: tag, module, …, record
     exporter_metadata  also remove what torch writes on nodes
     """
-    path, target = Path(source), Path(output)
-    kept = frozenset(_key(name) for name in ((keep,) if isinstance(keep, str) else keep))
-    if path.suffix == ".json":
-        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
+    target = Path(output)
+    kept = frozenset(_key(name) for name in several(keep))
+    path = model_path(Path(source))
     ensure_model_target(target)
     ensure_apart(target, path)
     model = open_model(path)

@@ -10,11 +10,10 @@ from pathlib import Path
 from modelexport.analysis.analyze import Subject as Opened
 from modelexport.api.cost import ensure_axes, ensure_sizes
 from modelexport.api.opening import open_file
+from modelexport.api.writing import ensure_spared
 from modelexport.costing.counting import count
-from modelexport.errors import FileUnwritable
 from modelexport.graph.atomic import write_atomically
 from modelexport.graph.axis_sizes import AxisSizes, dims_of
-from modelexport.graph.embed import sidecar_path
 from modelexport.graph.small_inside import small_inside
 from modelexport.graph.value_types import ValueTypes
 from modelexport.pages.data import MOST_NODES, Subject, page_data
@@ -69,7 +68,7 @@ def view(
     """
     target = page_path(file) if output is None else Path(output)
     given = [Path(path) for path in (file, *overlays, *([against] if against is not None else []))]
-    _ensure_apart(target, given)
+    ensure_spared([target], given)
     page = make_page(file, overlays=overlays, against=against, at=at)
     data = page.html.encode()
     write_atomically(target, data)
@@ -136,14 +135,6 @@ def _fitting(subject: Subject) -> Page:
     notes = (f"Modules alone are shown: {found}.", *subject.notes)
     page = page_html(subject.name, page_data(replace(subject, notes=notes), nodes=False))
     return Page(page, nodes, False, notes)
-
-
-def _ensure_apart(target: Path, given: Sequence[Path]) -> None:
-    read = {path.resolve() for one in given for path in (one, sidecar_path(one))}
-    if target.resolve() in read:
-        raise FileUnwritable(
-            f"cannot write {target}: it is read here, and would be lost", "Write to a file of another name."
-        )
 
 
 def _sizes(opened: Opened, cost: Cost, at: dict[str, int]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,12 +60,18 @@ def stage_copy(stage: Stage, opened: OpenedFile, path: Path) -> tuple[Path, ...]
 
 
 def ensure_apart(target: Path, *inputs: Path) -> None:
-    """A model that is written never takes the place of a file that was read for it, or of that one's record."""
-    read = {path.resolve(): path for given in inputs for path in (given, sidecar_path(given))}
-    for path in (target, sidecar_path(target)):
-        if path.resolve() in read:
+    """A model that is written, with its record, never takes the place of a file that was read for it."""
+    ensure_spared((target, sidecar_path(target)), inputs)
+
+
+def ensure_spared(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """What is written never takes the place of a file that was read for it, or of that one's record."""
+    named = [path for path in inputs if path.name]  # `.` and `/` are folders, which reading them will say
+    read = {path.resolve(): path for given in named for path in (given, sidecar_path(given))}
+    for target in targets:
+        if target.resolve() in read:
             raise FileUnwritable(
-                f"cannot write {target}: {read[path.resolve()]} is read here, and would be lost",
+                f"cannot write {target}: {read[target.resolve()]} is read here, and would be lost",
                 "Write to a file of another name.",
             )
 

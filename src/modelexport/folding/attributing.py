@@ -62,11 +62,11 @@ class _Attributions:
                 atoms = [self._regions.atom_at(region, number).proto for region in function.calls]
                 columns = [keys_inside(node, graph_id), *(keys_inside(atom, MAIN) for atom in atoms)]
                 for key, *keys in zip(*columns, strict=True):
-                    yield key, shared([self._known(one) for one in keys], self._record.hierarchy)
+                    yield key, shared([self._record.recorded(one) for one in keys], self._record.hierarchy)
 
     def of_calls(self, regions: Sequence[Region]) -> Attribution:
         owners = tuple(dict.fromkeys(region.call for region in regions))
-        inside = [self._known(node_key(atom.proto, MAIN)) for atom in self._regions.atoms(regions[0])]
+        inside = [self._record.recorded(node_key(atom.proto, MAIN)) for atom in self._regions.atoms(regions[0])]
         return Attribution(
             owners,
             self._record.hierarchy.common_ancestor(owners),
@@ -74,10 +74,6 @@ class _Attributions:
             (Evidence(EvidenceKind.LINEAGE, "fold", f"{len(inside)} node{'s' * (len(inside) > 1)}"),),
             layer_id=_common([one.layer_id for one in inside]) if len(owners) == 1 else None,
         )
-
-    def _known(self, key: str) -> Attribution:
-        entry = self._record.nodes.get(key)
-        return unattributed("not in the record") if entry is None else entry.attribution
 
 
 def shared(found: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:

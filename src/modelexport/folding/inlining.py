@@ -24,6 +24,7 @@ from modelexport.record.provenance import Provenance
 # Functions that call functions that call functions can unfold to more than any machine holds.
 _MOST = 1_000_000
 _DEEPEST = 100
+_NO_RECORD = unattributed("there is no record")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +231,7 @@ class _Inliner:
             body.node.extend(inner)
 
     def _known(self, key: str) -> Attribution:
-        entry = None if self._record is None else self._record.nodes.get(key)
-        return unattributed("not in the record") if entry is None else entry.attribution
+        return _NO_RECORD if self._record is None else self._record.recorded(key)
 
     def _attribution(self, key: str, scope: _Scope) -> Attribution:
         found = self._known(key)

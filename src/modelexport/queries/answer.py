@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from modelexport.errors import UserError
 from modelexport.queries.expression import Expression, Field, Operator, Term, asserted_terms, deepened
 from modelexport.queries.known import check_names
 from modelexport.queries.parsing import parse_query
@@ -39,6 +40,17 @@ def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = Fal
     nodes = select(expression, provenance)
     remarks = () if nodes else tuple(_remarks(expression, provenance))
     return Answer(str(expression), provenance, nodes, remarks)
+
+
+def find_nodes(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:
+    """The same, for whoever has no use for a query without nodes: UserError says why there are none."""
+    answer = answer_query(text, provenance, whole_modules=whole_modules)
+    if not answer.nodes:
+        raise UserError(
+            f"the query selects nothing: {answer.query}",
+            "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
+        )
+    return answer
 
 
 def select(expression: Expression, provenance: Provenance) -> tuple[NodeEntry, ...]:

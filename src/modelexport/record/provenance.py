@@ -8,7 +8,7 @@ from functools import cached_property
 
 from modelexport.errors import UnknownName, UserError
 from modelexport.record.edges import Edges
-from modelexport.record.evidence import Attribution
+from modelexport.record.evidence import Attribution, unattributed
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.tags import TagPolicy, Tags
 from modelexport.record.tensors import Boundary, TensorEntry, find_boundary
@@ -66,6 +66,11 @@ class Provenance:
 
     def attribution(self, name_or_key: str) -> Attribution:
         return self.entry(name_or_key).attribution
+
+    def recorded(self, key: str) -> Attribution:
+        """The same by key alone; an empty one with a reason for a node that the record does not have."""
+        entry = self.nodes.get(key)
+        return unattributed("not in the record") if entry is None else entry.attribution
 
     def tag(self, attribution: Attribution) -> str:
         return "" if attribution.ancestor is None else self.tags.tag(attribution.ancestor.path)
