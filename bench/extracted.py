@@ -23,7 +23,8 @@ from corpus.building import perturbed
 import modelexport as mx
 from bench.report import Table
 from modelexport.api.extract import extracted_file
-from modelexport.api.extract_check import Reference, compare, run_reference
+from modelexport.api.extract_check import compare
+from modelexport.api.extract_reference import Reference, run_reference
 from modelexport.api.foreign import Source
 from modelexport.api.opening import OpenedFile, open_file
 from modelexport.api.surroundings import Clock

@@ -12,7 +12,7 @@ from modelexport.diffing.attributes import Opsets, attribute_changes, opsets_of
 from modelexport.diffing.ends import ValueType, shapes_differ, types_differ
 from modelexport.diffing.flow import COMMUTATIVE, Constant, Flow
 from modelexport.diffing.given import node_protos
-from modelexport.diffing.pairing import Pairs
+from modelexport.diffing.pairs import Pairs
 from modelexport.diffing.sides import Compared
 from modelexport.graph.index import KEY_SEPARATOR, Node
 from modelexport.record.changes import FieldChange

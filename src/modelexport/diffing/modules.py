@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.diffing.flow import Flow
-from modelexport.diffing.pairing import Pairs
+from modelexport.diffing.pairs import Pairs
 from modelexport.diffing.sides import Compared
 from modelexport.graph.index import Node
 from modelexport.record.changes import Source

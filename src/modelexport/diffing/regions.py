@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.diffing.flow import Flow
-from modelexport.diffing.pairing import Pairs
+from modelexport.diffing.pairs import Pairs
 from modelexport.graph.index import Node
 from modelexport.record.lineage import Link, Relation
 

@@ -10,7 +10,7 @@ import numpy as np
 from modelexport.diffing.comparing import Comparing
 from modelexport.diffing.flow import Constant
 from modelexport.diffing.packed import packed_place, unpacked
-from modelexport.diffing.pairing import Pairs
+from modelexport.diffing.pairs import Pairs
 from modelexport.diffing.regions import Region
 from modelexport.diffing.weighing import Weighing, weight_ref
 from modelexport.record.changes import WeightChange, WeightForm

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from modelexport.diffing.pairing import Pairs
+from modelexport.diffing.pairs import Pairs
 from modelexport.diffing.signatures import Signatures
 from modelexport.graph.index import Node
 
