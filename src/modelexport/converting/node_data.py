@@ -17,8 +17,9 @@ from typing import Any
 
 from modelexport.converting.drawing import Box, Drawing, Kind
 from modelexport.converting.model_explorer import graph_id, node_id
-from modelexport.errors import FileUnreadable, RecordMismatch
+from modelexport.errors import FileUnreadable
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.overlay import ensure_about, read_json
 from modelexport.record.provenance import is_within
 
 Json = dict[str, Any]
@@ -57,12 +58,7 @@ class NodeData:
 
 
 def read_overlay(path: Path) -> Json:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileUnreadable(f"cannot read {path}: {(error.strerror or str(error)).lower()}", _HINT) from error
-    except (ValueError, RecursionError) as error:
-        raise FileUnreadable(f"{path} is not JSON", _HINT) from error
+    document = read_json(path)
     if not isinstance(document, dict) or _reader(document) is None:
         raise FileUnreadable(f"{path} is not an overlay", _HINT)
     return document
@@ -72,26 +68,16 @@ def node_data(document: Json, drawing: Drawing, hierarchy: Hierarchy, path: Path
     """`path` is named if the document is not what it seems to be, or about modules that the model does not have."""
     read = _reader(document)
     try:
-        _check_kin(document, hierarchy, path)
+        ensure_about(hierarchy, _classes(document), path)
         return [] if read is None else list(read(document, drawing))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileUnreadable(f"{path} is damaged: {type(error).__name__} {error}", _HINT) from error
 
 
-def _check_kin(document: Json, hierarchy: Hierarchy, path: Path) -> None:
-    """Names of nodes are alike in models that have nothing in common; modules with their classes are not."""
+def _classes(document: Json) -> dict[str, str]:
+    """Of the modules that it names, by path."""
     told = document["modules"] if "modules" in document else document["calls"]
-    classes = {one["path"]: one["class"] for one in told if one["path"] is not None}
-    for name, class_name in classes.items():
-        module = hierarchy.modules.get(hierarchy.canonical.get(name, name))
-        if module is None or module.class_name != class_name:
-            raise RecordMismatch(
-                f"{path} is of another model: it has a module {name or '(model)'} of the class {class_name}, "
-                f"which {f'is of the class {module.class_name}' if module else 'is not there'} in this one",
-                "Give what `profile` or `verify` wrote about this file, or about one that was made from it.",
-            )
-    if not classes:
-        raise RecordMismatch(f"{path} names no module", "Give what `profile` or `verify` wrote about this file.")
+    return {one["path"]: one["class"] for one in told if one["path"] is not None}
 
 
 def _reader(document: Json) -> Callable[[Json, Drawing], Iterator[NodeData]] | None:

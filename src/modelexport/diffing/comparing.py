@@ -177,7 +177,7 @@ class Comparing:
         """Types and shapes that do not follow from what is different before."""
         for place, (value, theirs) in enumerate(zip(node.outputs, other.outputs, strict=False)):
             one, now = self._left.types.get(value), self._right.types.get(theirs)
-            if one is None or now is None or not (types_differ(one, now) or shapes_differ(one, now)):
+            if one is None or now is None or not _differ(one, now):
                 continue
             self._moved.add(value)
             if not explained:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelexport.errors import FileUnreadable, RecordMismatch
+from modelexport.errors import FileUnreadable
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.overlay import ensure_about, read_json
 from modelexport.record.verification import Status, Verdict
 
 _SCHEMA = 1
@@ -62,7 +62,7 @@ Overlay = Profiled | Verified
 
 def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
-    document = _document(path)
+    document = read_json(path)
     try:
         found = _overlay(document)
     except _DAMAGE as error:
@@ -74,18 +74,8 @@ def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
             f"{path} is neither a profile nor a verification",
             "Write one with `modelexport profile --format json` or `modelexport verify --format json`.",
         )
-    _check_kin(path, found.classes, hierarchy)
+    ensure_about(hierarchy, found.classes, path)
     return found
-
-
-def _document(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    except (ValueError, RecursionError) as error:
-        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
 
 
 def _overlay(document: object) -> Overlay | None:
@@ -140,21 +130,6 @@ def _call(item: dict[str, Any]) -> CallVerdict:
 def _decibels(outputs: dict[str, Any]) -> float:
     """Of tensors that were compared. Where there is no number, there is nothing but noise."""
     return math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
-
-
-def _check_kin(path: Path, classes: Mapping[str, str], hierarchy: Hierarchy) -> None:
-    """It belongs to this model if every module in it is one of the model's."""
-    for name, class_name in classes.items():
-        module = hierarchy.modules.get(hierarchy.canonical.get(name, name))
-        if module is None or module.class_name != class_name:
-            there = f"is of the class {module.class_name}" if module else "is not there"
-            raise RecordMismatch(
-                f"{path} is of another model: it has a module {name or '(model)'} of the class {class_name}, "
-                f"which {there} in this one",
-                "Give what `profile` or `verify` wrote about this file, or about one that was made from it.",
-            )
-    if not classes:
-        raise RecordMismatch(f"{path} names no module", "Give what `profile` or `verify` wrote about this file.")
 
 
 def _text(value: object) -> str:
