@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from modelexport.analysis.analyze import Subject
 from modelexport.analysis.recorded import fit, read_best
 from modelexport.errors import FileUnreadable
 from modelexport.graph.edges import edges_of
-from modelexport.graph.embed import read_record
+from modelexport.graph.embed import name_nodes, read_record
 from modelexport.graph.index import Graph
 from modelexport.graph.model_file import open_model
 from modelexport.graph.opened import ModelFile
@@ -55,6 +56,13 @@ class OpenedFile:
 
 def open_file(path: Path) -> OpenedFile:
     return OpenedFile(path, open_model(path))
+
+
+def with_names(opened: OpenedFile, refuses: Callable[[str], str]) -> tuple[OpenedFile, int]:
+    """The same file with names for nodes that have none of their own or one that is refused, and how many those are."""
+    attributions = {key: entry.attribution for key, entry in opened.subject.provenance.nodes.items()}
+    changed = name_nodes(opened.file.proto, attributions, refuses)
+    return OpenedFile(opened.path, replace(opened.file)), len(changed)
 
 
 def model_path(path: Path) -> Path:

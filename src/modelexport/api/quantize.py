@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.choices import embed_options, known, several
-from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.opening import OpenedFile, open_file, with_names
 from modelexport.api.relink import RelinkResult
 from modelexport.api.surroundings import Clock, Progress
 from modelexport.api.tooling import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
-from modelexport.graph.embed import name_nodes
 from modelexport.graph.folded import ensure_flat
 from modelexport.graph.saving import ensure_model_target
 from modelexport.queries.answer import find_nodes
@@ -178,10 +177,7 @@ class _Job:
     def _give_names(self) -> None:
         groups = [self._selection(group) for group in (self.excluded, self.included or ()) if group]
         if any(True for group in groups for _ in name_problems(group, ORT_EXCLUDE)):
-            nodes = self._opened.subject.provenance.nodes
-            attributions = {key: entry.attribution for key, entry in nodes.items()}
-            count = len(name_nodes(self._opened.file.proto, attributions, ORT_EXCLUDE.refuses))
-            self._opened = OpenedFile(self._opened.path, replace(self._opened.file))
+            self._opened, count = with_names(self._opened, ORT_EXCLUDE.refuses)
             self.notes.append(f"{count} nodes without a name of their own were given one: quantizers go by names")
             self.renamed = True
 

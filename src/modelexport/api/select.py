@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from modelexport.api.choices import known, several
-from modelexport.api.opening import OpenedFile, model_path, open_file
+from modelexport.api.opening import OpenedFile, model_path, open_file, with_names
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.atomic import ensure_writable, staging
-from modelexport.graph.embed import name_nodes
 from modelexport.graph.index import Node
 from modelexport.graph.saving import ensure_model_target
 from modelexport.graph.value_types import ValueTypes
@@ -75,8 +74,11 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     answers = [find_nodes(text, opened.provenance) for text in _queries(query)]
     notes = tuple(note for text, answer in zip(_queries(query), answers, strict=True) for note in _inside(text, answer))
     if named is not None:
-        opened, renaming = _with_names(opened, chosen)
-        notes = (*notes, *renaming)
+        opened, count = with_names(opened, chosen.refuses)
+        told = (
+            f"{count} of {len(opened.graph.nodes)} nodes were given another name" if count else "every node had a name"
+        )
+        notes = (*notes, told)
     selection = _selection(opened, answers, chosen)
     check(selection, chosen)
     found = chosen.write(selection, settings)
@@ -123,14 +125,6 @@ def _inside(text: str, answer: Answer) -> Iterator[str]:
     more = {entry.key for entry in whole.nodes} - {entry.key for entry in answer.nodes}
     if more:
         yield f"{len(more)} more nodes are inside of the modules that {answer.query} names: {whole.query} is with these"
-
-
-def _with_names(opened: OpenedFile, dialect: Dialect) -> tuple[OpenedFile, tuple[str, ...]]:
-    """The same file with names that the dialect can write, and what was done."""
-    nodes = opened.subject.provenance.nodes
-    changed = name_nodes(opened.file.proto, {key: entry.attribution for key, entry in nodes.items()}, dialect.refuses)
-    note = f"{len(changed)} of {len(nodes)} nodes were given another name" if changed else "every node had a name"
-    return OpenedFile(opened.path, replace(opened.file)), (note,)
 
 
 def _selection(opened: OpenedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:

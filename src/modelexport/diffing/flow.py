@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from modelexport.graph.canonical import type_of
 from modelexport.graph.domains import ONNX_DOMAINS, plain_domain
@@ -103,9 +104,7 @@ def is_literal(node: Node) -> bool:
 
 
 def _constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None) -> Constant:
-    size = 1
-    for side in shape:
-        size *= side
+    size = prod(shape)
     return Constant(name, dtype, shape, digest, small=size < FEW and (dtype not in FLOATS or size <= 1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 
 from modelexport.diffing.modules import Modules
 from modelexport.diffing.regions import Region
@@ -71,11 +72,7 @@ def _weights(modules: Modules, side: int, nodes: Iterable[Node]) -> Iterator[int
     """The sizes of the weights that nodes read, each once."""
     flow = modules.sides[side].flow
     read = {one.name: one for node in nodes for _, one in flow.read_constants(node) if not one.small}
-    for constant in read.values():
-        size = 1
-        for dim in constant.shape:
-            size *= dim
-        yield size
+    yield from (prod(constant.shape) for constant in read.values())
 
 
 def _change(modules: Modules, side: int, call: str, nodes: Sequence[Node]) -> ModuleChange:

@@ -9,9 +9,6 @@ from functools import cached_property
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import ROOT, Hierarchy, Module, parent_path
 
-# Where nodes are shown that belong to no module. No module can have this path: the record has no such key.
-NOBODY = None
-
 
 @dataclass(frozen=True)
 class Place:

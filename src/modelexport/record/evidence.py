@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -105,9 +104,6 @@ class Attribution:
     @property
     def modules(self) -> tuple[str, ...]:
         return tuple(str(owner) for owner in self.owners)
-
-
-Claims = Mapping[str, Claim]
 
 
 def unattributed(reason: str) -> Attribution:

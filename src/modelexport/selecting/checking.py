@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from modelexport.errors import SelectionInexpressible
 from modelexport.graph.index import MAIN, Node
+from modelexport.graph.inlining import root_of
+from modelexport.record.wording import some_of
 from modelexport.selecting.dialect import Dialect, Selection, Sight
 
 _SHOWN = 5
@@ -98,10 +100,7 @@ def _is_seen(node: Node, selection: Selection, dialect: Dialect, chosen: set[str
 
 def _is_body(graph_id: str, selection: Selection) -> bool:
     """Whether it is a body, or one in a body, of the main graph; not one in a function."""
-    graph = selection.graph
-    while graph_id in graph.owners:
-        graph_id = graph.by_key[graph.owners[graph_id]].graph
-    return graph_id == MAIN
+    return root_of(graph_id, selection.graph) == MAIN
 
 
 def _outermost(node: Node, selection: Selection) -> str:
@@ -117,6 +116,4 @@ def _called(node: Node) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    rest = len(found) - _SHOWN
-    return ", ".join(found[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    return some_of(list(names), _SHOWN)

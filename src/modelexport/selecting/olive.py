@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from modelexport.errors import SelectionInexpressible
 from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.record.wording import some_of
 from modelexport.selecting.dialect import Dialect, Selection, Settings, Sight, Text
 
 # Olive puts these where what reads or makes their values is, whatever they are called.
@@ -77,13 +78,10 @@ def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
 def _check_order(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> None:
     moved = [key for key, split in wanted.items() if _counts(graph.by_key[key]) and placed[key] != split]
     if moved:
-        shown = ", ".join(
-            f"{graph.by_key[key].name!r} (of split {wanted[key]}, reads from split {placed[key]})"
-            for key in moved[:_SHOWN]
-        )
-        rest = f" and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
+        told = [f"{graph.by_key[key].name!r} (of split {wanted[key]}, reads from split {placed[key]})" for key in moved]
         raise SelectionInexpressible(
-            f"Olive's splits run one after the other, and some nodes read what a later split makes: {shown}{rest}",
+            f"Olive's splits run one after the other, and some nodes read what a later split makes: "
+            f"{some_of(told, _SHOWN)}",
             "Let each query select a stretch of the model, with all that lies between; the first one first.",
         )
 

@@ -21,6 +21,7 @@ from modelexport.record.changes import (
 )
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
+from modelexport.record.wording import some_of
 from modelexport.views.amounts import count_text, counted
 from modelexport.views.sizes import flops_text, size_text
 
@@ -235,7 +236,7 @@ def joined_paths(paths: Sequence[str]) -> str:
         return paths[0] or "(model)"
     columns = list(zip(*map(_numbers, paths), strict=True))
     if math.prod(len(set(column)) for column in columns) != len(set(paths)):
-        return ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+        return some_of(paths, _SHOWN)
     texts = [_range(sorted(set(column))) for column in columns]
     parts = _pattern(paths[0]).split("*")
     name = "".join(part + text for part, text in zip(parts, [*texts[:-1], ""], strict=True))

@@ -18,6 +18,7 @@ from modelexport.record.verification import (
     Tolerance,
     Verification,
 )
+from modelexport.record.wording import some_of
 from modelexport.views.amounts import (
     calls_text,
     cosine_text,
@@ -95,9 +96,8 @@ def _unknown_parameters(verification: Verification, shown: Shown) -> Iterator[Re
     """They matter where something is wrong: the fault may be in one of them."""
     unknown = () if verification.parameters is None else verification.parameters.unknown
     if unknown and (shown.verbose or not verification.numbers_agree):
-        listed = unknown if shown.everything else unknown[:_LISTED_PARAMETERS]
-        more = f" and {len(unknown) - len(listed)} more" if len(unknown) > len(listed) else ""
-        yield plain(f"no copy in the file, not compared: {', '.join(listed)}{more}", "dim")
+        listed = some_of(unknown, len(unknown) if shown.everything else _LISTED_PARAMETERS)
+        yield plain(f"no copy in the file, not compared: {listed}", "dim")
 
 
 def _more(number: int) -> Iterator[Text]:

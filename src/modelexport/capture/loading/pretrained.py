@@ -14,6 +14,7 @@ from modelexport.capture.loading.checkpoint import CONFIG, open_checkpoint, read
 from modelexport.capture.loading.loaded import LoadedModel, LoadOptions
 from modelexport.capture.loading.third_party import explained, hub_answers, library, quiet, reason, seeded
 from modelexport.errors import ModelNotFound, ModelUnloadable
+from modelexport.record.wording import some_of
 
 _SHOWN_KEYS = 3
 
@@ -156,6 +157,5 @@ def _refuse_foreign_weights(blueprint: _Blueprint, module: torch.nn.Module, repo
 def _missing_note(missing: set[str], seed: int) -> tuple[str, ...]:
     if not missing:
         return ()
-    shown = ", ".join(sorted(missing)[:_SHOWN_KEYS])
-    rest = f" and {len(missing) - _SHOWN_KEYS} more" if len(missing) > _SHOWN_KEYS else ""
-    return (f"not in the checkpoint, so random from seed {seed}: {shown}{rest}",)
+    shown = some_of(sorted(missing), _SHOWN_KEYS)
+    return (f"not in the checkpoint, so random from seed {seed}: {shown}",)
