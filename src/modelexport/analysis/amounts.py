@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import onnx
-
 from modelexport.analysis.facts import Amounts
-from modelexport.graph.index import Graph, Tensor
+from modelexport.graph.index import Graph
 from modelexport.graph.trained import is_folded_weight
-from modelexport.graph.weights import storage_size
 from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import lineage_of
 from modelexport.record.provenance import Provenance
@@ -58,7 +55,7 @@ def sum_by_module(provenance: Provenance, graph: Graph) -> ModuleSums:
     parameters = provenance.hierarchy.parameter_owners
     for name, attribution in provenance.initializers.items():
         tensor = graph.initializers[name]
-        size, nbytes = math.prod(tensor.shape), _nbytes(tensor)
+        size, nbytes = math.prod(tensor.shape), tensor.nbytes
         trained = name in parameters or is_folded_weight(tensor, attribution, provenance.hierarchy)
         for found in _holders(sums, attribution):
             found.tensors += 1
@@ -73,7 +70,3 @@ def _holders(sums: ModuleSums, attribution: Attribution) -> Iterable[_Sum]:
     around = {above for path in owners for above in lineage_of(path)}
     yield from (sums._own.setdefault(path, _Sum()) for path in owners)
     yield from (sums._total.setdefault(path, _Sum()) for path in around)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return storage_size(onnx.TensorProto(data_type=tensor.dtype, dims=tensor.shape))

@@ -11,9 +11,9 @@ from functools import cache
 import onnx
 
 from modelexport.converting.drawing import Box, Drawing, Fact, Facts, Kind, Layer, Port, Sheet, Wire
+from modelexport.converting.graph_parts import GraphPart, graphs_of, typed_ports
 from modelexport.converting.layers import draw_layers
 from modelexport.converting.literals import attribute_fact, strings_literal, tensor_text
-from modelexport.converting.value_types import GraphPart, graphs_of, typed_ports
 from modelexport.graph.embed import PREFIX
 from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, value_id, walk_nodes
 from modelexport.graph.opened import ModelFile

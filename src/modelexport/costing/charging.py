@@ -8,7 +8,7 @@ convolution's. If that is none or several of them, to the one around them all, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import ModuleCall
@@ -33,7 +33,7 @@ class Charging:
         paths = list(dict.fromkeys(owner.path for owner in owners))
         if len(paths) > 1 and weights:
             paths = self._holding(paths, weights) or paths
-        return paths[0] if len(paths) == 1 else self._around(owners)
+        return paths[0] if len(paths) == 1 else self._record.hierarchy.common_module(owners)
 
     def owners_within(self, key: str, calls: Sequence[str]) -> tuple[ModuleCall, ...]:
         """Of the owners of a function's node, those that the calls around it are made for."""
@@ -55,13 +55,6 @@ class Charging:
             path for path in paths if path in modules and any(one.size == size for one in modules[path].parameters)
         ]
         return found if len(found) == 1 else []
-
-    def _around(self, owners: Iterable[ModuleCall]) -> str | None:
-        if self._record is None:
-            return None
-        stacks = [[call.path for call in self._record.hierarchy.stack(owner)] for owner in owners]
-        common = [path for path in stacks[0] if all(path in stack for stack in stacks)]
-        return common[-1] if common else None
 
     def holders(self, name: str) -> tuple[str | None, ...]:
         """The modules that a weight belongs to."""

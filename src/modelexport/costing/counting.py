@@ -12,8 +12,7 @@ from modelexport.costing.piece import Piece
 from modelexport.costing.propagation import Propagation
 from modelexport.costing.summing import Sums
 from modelexport.graph.canonical import data_of
-from modelexport.graph.index import Graph, Node, Tensor
-from modelexport.graph.weights import storage_size
+from modelexport.graph.index import Graph, Node
 from modelexport.record.cost import ONCE, Axis, Cost, Kind, NodeCost
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.provenance import Provenance
@@ -83,7 +82,7 @@ class Counting:
             flops=_total(one["flops"] for one in sizes),
             other=_total(one["other"] for one in sizes),
             parameters=sum(map(self._holdings.size, read)),
-            weight_bytes=sum(_nbytes(self._graph.initializers[name]) for name in read) + _constant_bytes(node),
+            weight_bytes=sum(self._graph.initializers[name].nbytes for name in read) + _constant_bytes(node),
             activation_bytes=_total(one["activation_bytes"] for one in sizes),
             times=sizes_sum(piece.times for piece in pieces),
             reason=self._reason(node, pieces),
@@ -97,7 +96,7 @@ class Counting:
 
     def add_weights(self, sums: Sums) -> None:
         for name, tensor in self._graph.initializers.items():
-            sums.add_weight(self._charging.holders(name), _nbytes(tensor))
+            sums.add_weight(self._charging.holders(name), tensor.nbytes)
             for one in self._holdings[name]:
                 sums.add_parameter(one.places, one.parameter, one.size)
         for node in self._graph.nodes:
@@ -117,10 +116,6 @@ def _total(sizes: Iterable[Polynomial | None]) -> Polynomial | None:
     if len(found) == 1:
         return found[0]
     return None if None in found else sizes_sum(size for size in found if size is not None)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return storage_size(onnx.TensorProto(data_type=tensor.dtype, dims=tensor.shape))
 
 
 def _constant_bytes(node: Node) -> int:

@@ -15,6 +15,7 @@ import onnx
 
 from modelexport.graph.canonical import attributes_of, constant_content, tensor_content
 from modelexport.graph.order import in_order
+from modelexport.graph.weights import storage_size
 
 MAIN = ""
 # Keeps the parts of a node key apart: owner of the body, attribute that holds it, first output inside.
@@ -66,6 +67,11 @@ class Tensor:
     dtype: int
     shape: tuple[int, ...]
     content: bytes | None
+
+    @property
+    def nbytes(self) -> int:
+        """As it is stored: four bits are half a byte, and of strings nobody knows."""
+        return storage_size(onnx.TensorProto(data_type=self.dtype, dims=self.shape))
 
 
 @dataclass(frozen=True)

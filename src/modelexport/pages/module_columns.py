@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-import onnx
-
 from modelexport.graph.value_types import type_name
-from modelexport.graph.weights import storage_size
 from modelexport.pages.columns import Json, Texts
 from modelexport.pages.node_columns import Content, shape_text
 from modelexport.record.evidence import Confidence
@@ -69,7 +66,7 @@ def weight_columns(content: Content, texts: Texts) -> Json:
         "module": [content.tree.place_of(attribution) for _, attribution, _ in shown],
         "dtype": [texts.place(_dtype(content, name)) for name, _, _ in shown],
         "shape": [texts.place(_shape(content, name, tensor.shape)) for name, _, tensor in shown],
-        "bytes": [_nbytes(tensor.dtype, tensor.shape) for _, _, tensor in shown],
+        "bytes": [tensor.nbytes for _, _, tensor in shown],
         "named": [int(name in known) for name, _, _ in shown],
         "confidence": [attribution.confidence.value for _, attribution, _ in shown],
     }
@@ -101,7 +98,7 @@ def _sums(content: Content) -> Mapping[str, list[int]]:
     for name, attribution in content.provenance.initializers.items():
         tensor = content.graph.initializers.get(name)
         if tensor is not None:
-            sums["bytes"][tree.place_of(attribution)] += _nbytes(tensor.dtype, tensor.shape)
+            sums["bytes"][tree.place_of(attribution)] += tensor.nbytes
     for number, module in enumerate(place.module for place in tree.places):
         held = [item for item in module.parameters if _is_first(join(module.path, item.name), item.tied)]
         sums["parameters"][number] += sum(max(0, math.prod(item.shape)) for item in held)
@@ -111,7 +108,3 @@ def _sums(content: Content) -> Mapping[str, list[int]]:
 def _is_first(name: str, tied: tuple[str, ...]) -> bool:
     """A parameter that several modules hold is counted for one of them."""
     return all(name <= other for other in tied)
-
-
-def _nbytes(dtype: int, shape: tuple[int, ...]) -> int:
-    return storage_size(onnx.TensorProto(data_type=dtype, dims=shape))

@@ -57,9 +57,8 @@ class ModuleTree:
             return self.nobody
         if len(attribution.owners) < 2:
             return self.place_at(attribution.ancestor.path)
-        stacks = [[call.path for call in self.hierarchy.stack(owner)] for owner in attribution.owners]
-        common = [path for path in stacks[0] if all(path in stack for stack in stacks)]
-        return self.place_at(common[-1] if common else attribution.ancestor.path)
+        common = self.hierarchy.common_module(attribution.owners)
+        return self.place_at(attribution.ancestor.path if common is None else common)
 
     def place_at(self, path: str) -> int:
         """Of a module; of the nearest one around it that is in the tree where it is not."""

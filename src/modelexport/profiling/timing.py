@@ -82,9 +82,8 @@ class Timeline:
         around = self._around(keys)
         if around is None:
             return None
-        stacks = [[call.path for call in self.record.hierarchy.stack(owner)] for owner in self._owners(keys)]
-        common = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
-        return common[-1] if common else around.path
+        common = self.record.hierarchy.common_module(self._owners(keys))
+        return around.path if common is None else common
 
     def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
         """In the order of the hierarchy; what belongs to no module comes last."""

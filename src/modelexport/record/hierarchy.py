@@ -178,6 +178,12 @@ class Hierarchy:
             shared = level[0]
         return shared
 
+    def common_module(self, calls: Iterable[ModuleCall]) -> str | None:
+        """The path of the innermost module around all of `calls`, be it by several calls of that module."""
+        stacks = [[call.path for call in self.stack(one)] for one in calls]
+        shared = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
+        return shared[-1] if shared else None
+
     def children(self, path: str) -> tuple[str, ...]:
         return self._children.get(path, ())
 
