@@ -127,13 +127,14 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
     found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
-    if found.path is None:
+    written = found.path
+    if written is None:
         return found
-    if _narrow_tensors(open_file(found.path)) <= _narrow_tensors(opened):
+    if _narrow_tensors(open_file(written)) <= _narrow_tensors(opened):
         found = replace(found, notes=(*found.notes, _NOTHING))
     if not report:
         return found
-    return replace(found, report=_reported(found.path, path, feeds, progress))
+    return replace(found, report=_reported(written, path, feeds, progress))
 
 
 def _narrow_tensors(opened: OpenedFile) -> int:
