@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -158,6 +158,10 @@ def test_a_module_between_several_is_named() -> None:
 
 def test_the_whole_model_may_be_asked_for_by_the_name_that_messages_give_it() -> None:
     assert [node.key for node in CHAIN.cut("(model)").nodes] == ["a1", "b1", "b2", "c1", "y"]
+
+
+def test_the_whole_model_returns_what_it_did_in_the_same_order() -> None:
+    assert replace(CHAIN, outputs=["y", "b2"]).cut("(model)").leaves == ("y", "b2")
 
 
 def test_modules_that_have_nothing_to_do_with_each_other() -> None:
