@@ -22,6 +22,7 @@ from corpus.building import build, inputs_of
 from corpus.manifest import Row, read_rows
 from corpus.outcome import Outcome
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import modelexport as mx
@@ -36,6 +37,7 @@ COLUMNS = ("model", "torch", "file", "difference", "equal", "modules", "because"
 
 # Where PyTorch and the file do different work, and what the difference is.
 DIFFERENT = {
+    "bilinear": "torch's counter does not know the operator of `nn.Bilinear`, which is two products in the file",
     "deberta-v2": "the exporter projects the relative positions once and for all, since they follow from weights alone",
 }
 # Where modules alone differ, and the whole agrees.
@@ -155,13 +157,19 @@ def file_flops(path: Path, inputs: object) -> dict[str, int]:
 def _sizes(path: Path, inputs: object) -> dict[str, int]:
     """What the open axes of a file are for these inputs."""
     values = list(open_model(path).proto.graph.input)
-    names = [value.name for value in values]
-    given = inputs if isinstance(inputs, dict) else dict(zip(names, _listed(inputs), strict=False))
+    given = _by_name(inputs, [value.name for value in values])
     sizes: dict[str, int] = {}
     for value in values:
         pairs = zip(dims_of(value) or (), given[value.name].shape, strict=False)
         sizes.update({dim: size for dim, size in pairs if isinstance(dim, str)})
     return sizes
+
+
+def _by_name(inputs: object, names: list[str]) -> dict[str, torch.Tensor]:
+    """Inputs may be tensors by name, or one after the other, with some in lists and dictionaries."""
+    if isinstance(inputs, dict) and inputs.keys() >= set(names):
+        return inputs
+    return dict(zip(names, (one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)), strict=False))
 
 
 def _listed(inputs: object) -> list[torch.Tensor]:

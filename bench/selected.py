@@ -10,8 +10,8 @@ node is in float there if the quantizer does not know its operator, or if some f
 a bias) comes out of no DequantizeLinear, or if something else than QuantizeLinear reads what it makes: of what ONNX
 Runtime can run in integers, only products (MatMul, Gemm) can make floats.
 
-Some operators compute nothing by themselves, and the quantizer leaves them in the format of what they read (Reshape,
-Transpose, Relu before it is absorbed): after a node in float they are in float. They are counted as `follow`.
+ONNX Runtime's quantizers leave some operators in the format of what they read (Reshape, Transpose, pools, Relu before
+it is absorbed): after a node in float they are in float. They are counted as `follow`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ QUERIES = (
     "op=MatMul & !layer=0",
     "op=Gemm",
     "op=Conv",
-    "role=residual | role=norm",
+    "role=residual",
+    "role=norm",
     "param=**.weight & op!=Gather",
 )
 MODES = ("dynamic", "qoperator", "qdq")
@@ -78,7 +79,7 @@ _MOVING = (
     "Gather",
     "GatherElements",
 )
-_OTHERS = ("Resize", "MaxPool", "AveragePool", "Where", "TopK", "Relu", "Clip", "Concat", "LeakyRelu", "Sigmoid")
+_OTHERS = ("Resize", "MaxPool", "AveragePool", "GlobalAveragePool", "Where", "TopK", "Relu", "Clip", "Concat")
 FOLLOWERS = frozenset((*_MOVING, *_OTHERS))
 _ROUNDING = frozenset(("QuantizeLinear", *FOLLOWERS))
 # Inputs from here on are biases, which are added in more bits.

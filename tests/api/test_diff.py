@@ -91,6 +91,7 @@ def test_a_quantized_file(bert: Path, tmp_path: Path) -> None:
 
 
 def test_two_layers_of_one_model(bert: Path) -> None:
+    assert mx.diff(bert, bert, left_module="(model)").left.module == ""
     same = mx.diff(bert, bert, left_module="encoder.layer.1")
     assert same.identical
     found = mx.diff(bert, bert, left_module="encoder.layer.0", right_module="encoder.layer.1")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -434,6 +435,9 @@ def test_weights_of_a_callable_come_from_the_seed(nets: str) -> None:
 
 def test_callables_that_cannot_be_used(nets: str) -> None:
     assert "Did you mean 'Net'?" in refusal(f"{nets}:Nett", ModelNotFound)
+    text = refusal(f"{nets}:q", ModelNotFound)
+    assert "Known: Net, " in text
+    assert not {"__builtins__", "torch", "number"} & set(re.findall(r"\w+", text))
     assert "no luck (ZeroDivisionError)" in refusal(f"{nets}:fails", ModelUnloadable)
     assert "a tuple of Net, Tensor" in refusal(f"{nets}:wrong", ModelUnloadable)
     assert "is a int" in refusal(f"{nets}:number", ModelUnloadable)

@@ -115,6 +115,14 @@ def test_a_reader_that_goes_away(small_path: Path) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there is no such shell")
+def test_output_that_is_closed_from_the_start(small_path: Path) -> None:
+    command = _command("-m", "modelexport", "query", str(small_path), "op=*")
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    result = subprocess.run(closing, stderr=subprocess.PIPE, text=True, check=False, env=_environment())
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
 def test_a_full_disk(small_path: Path) -> None:
     command = _command("-m", "modelexport", "analyze", str(small_path))

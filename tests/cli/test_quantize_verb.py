@@ -190,6 +190,50 @@ class TestFiles:
         assert contents(tmp_path) == before
 
 
+class TestNothingToQuantize:
+    def test_it_is_said(self, small_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
+        assert mx.quantize(small_path, once).notes == ()
+        capsys.readouterr()
+        assert run("quantize", once, "-o", twice, "--format", "json") == 0
+        (note,) = json.loads(capsys.readouterr().out)["notes"]
+        assert note.startswith("nothing was quantized: ")
+
+
+class TestFailingQuantizers:
+    @pytest.mark.parametrize(
+        ("options", "hint"),
+        [
+            (["--weight-type", "int4"], "add --static, or choose"),
+            (["--static", "--weight-type", "float8"], "--method distribution"),
+            (["--static", "--weight-type", "int16", "--quant-format", "qoperator"], "--quant-format qdq"),
+        ],
+    )
+    def test_the_hint_is_about_what_was_asked_for(
+        self, small_path: Path, tmp_path: Path, capsys: Captured, options: list[str], hint: str
+    ) -> None:
+        assert run("quantize", small_path, "-o", tmp_path / "out.onnx", *options) == 2
+        told = capsys.readouterr().err
+        assert hint in told
+        assert "run-tool" not in told
+
+    def test_samples_that_the_file_does_not_take(self, small_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        samples = tmp_path / "samples.npz"
+        np.savez(samples, ids=np.full((4, 2), 10**6))
+        assert run("quantize", small_path, "-o", tmp_path / "out.onnx", "--static", "--calibration", samples) == 2
+        told = capsys.readouterr().err
+        assert "give inputs that it takes: --calibration FILE.npz" in told
+        assert "--inputs" not in told
+
+    def test_samples_without_names(self, small_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        samples = tmp_path / "samples.npy"
+        np.save(samples, np.arange(8).reshape(4, 2))
+        assert run("quantize", small_path, "-o", tmp_path / "out.onnx", "--static", "--calibration", samples) == 2
+        told = capsys.readouterr().err
+        assert "holds one array" in told
+        assert f"numpy.savez('{samples.with_suffix('.npz')}', NAME=numpy.load('{samples}')" in told
+
+
 def test_a_folded_file(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
     mx.fold(small_path, tmp_path / "folded.onnx")
     text = refused(tmp_path, capsys, "quantize", tmp_path / "folded.onnx", "-o", tmp_path / "int8.onnx")

@@ -76,7 +76,7 @@ def test_what_is_refused(small: SmallFile, tmp_path: Path, capsys: Captured) -> 
         ("op=Relu", "names", "control characters"),
         ("op=Relu", "tensorrt", "control characters"),
         ("op=Add", "layer-ann", "-o FILE.onnx"),
-        ("op=Add", "torch", "unknown dialect 'torch'"),
+        ("op=Add", "torch", "unknown tool 'torch'"),
         ("op=Add &", "names", "op=Add &"),
         ("op=Add", "olive-split", "second split"),
     ):

@@ -104,6 +104,8 @@ def test_conv_that_pads_by_itself(how: str, size: int) -> None:
         ("bi,bj->bij", ((2, 3), (2, 4))),
         ("ij,jk,kl->il", ((3, 4), (4, 5), (5, 6))),
         ("ii->i", ((4, 4),)),
+        ("bhst,btd->bsd", ((2, 3, 4, 5), (2, 5, 6))),
+        ("ij,kj->i", ((3, 4), (5, 4))),
     ],
 )
 def test_einsum_is_what_torch_counts(equation: str, shapes: Sequence[Sequence[int]]) -> None:

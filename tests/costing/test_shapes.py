@@ -36,6 +36,19 @@ def test_a_shape_is_taken_apart_and_put_together() -> None:
     assert not found.unknown
 
 
+def test_an_axis_may_be_empty() -> None:
+    """As the cache of keys is at the first token."""
+    nodes = [
+        node("Concat", "past new", "keys", axis=1),
+        node("Transpose", "keys", "turned", perm=[0, 2, 1]),
+        node("MatMul", "new turned", "y"),
+    ]
+    model = file_of(nodes, [value("past", ("batch", "past", 8)), value("new", ("batch", 1, 8))])
+    assert cost_of(model).total.flops == 2 * BATCH * (Polynomial.axis("past") + 1) * 8
+    assert cost_of(model, {"past": 0, "batch": 3}).total.flops == 2 * 3 * 8
+    assert cost_of(model, {"past": 5, "batch": 0}).total.flops == 0
+
+
 def test_a_size_of_minus_one_is_replaced_by_the_one_that_is_there() -> None:
     """As TorchScript does for `x.expand(-1, sequence)`."""
     nodes = [

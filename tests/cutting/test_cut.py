@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -145,6 +145,23 @@ def test_a_module_between_several_is_named() -> None:
     with pytest.raises(CutImpossible, match=r"^b lies between the parts of a c") as refused:
         CHAIN.cut("a", "c")
     assert "Ask for it as well" in refused.value.hint
+    with pytest.raises(CutImpossible, match=r"^b, c lie between the parts of a d") as refused:
+        Scene(
+            nodes=[
+                (f"{one}1", "Neg", [read], one) for one, read in (("a", "x"), ("b", "a1"), ("c", "b1"), ("d", "c1"))
+            ],
+            calls=[("", ""), *((one, "") for one in "abcd")],
+            outputs=["d1"],
+        ).cut("a", "d")
+    assert "Ask for them as well" in refused.value.hint
+
+
+def test_the_whole_model_may_be_asked_for_by_the_name_that_messages_give_it() -> None:
+    assert [node.key for node in CHAIN.cut("(model)").nodes] == ["a1", "b1", "b2", "c1", "y"]
+
+
+def test_the_whole_model_returns_what_it_did_in_the_same_order() -> None:
+    assert replace(CHAIN, outputs=["y", "b2"]).cut("(model)").leaves == ("y", "b2")
 
 
 def test_modules_that_have_nothing_to_do_with_each_other() -> None:

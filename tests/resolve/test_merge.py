@@ -213,7 +213,7 @@ def test_a_module_that_owns_nothing_has_a_reason() -> None:
     reasons = absent_modules(net, {"a.p"}, {"norm"})
     assert set(reasons) == {"", "a", "drop", "norm", "gone"}
     assert reasons["a"] == reasons[""] == "the modules inside of it issue all of its operators"
-    assert "exporter's optimizer" in reasons["norm"]
+    assert reasons["norm"].startswith("the operators that it issues itself were removed by the exporter's optimizer")
     assert "exporter" in reasons["gone"]
     assert "optimizer" not in reasons["gone"]
     assert "issues none when evaluated" in reasons["drop"]

@@ -107,6 +107,10 @@ class TestNodesThatCannotBeTold:
         key = next(one.key for one in graph.nodes if one.op_type == "Neg")
         for dialect in ("ort-exclude", "layer-ann", "modelopt", "tensorrt", "olive-split"):
             assert "flatten" in refusal(chosen(graph, [key]), dialect)
+        for dialect in ("ort-exclude", "modelopt", "tensorrt"):  # nor do they make anything of the name of a call
+            assert "'call' is a call of one" in refusal(chosen(graph, ["y"]), dialect)
+        for dialect in ("names", "layer-ann", "olive-split"):
+            check(chosen(graph, ["y"]), DIALECTS[dialect])
 
 
 class TestModelOpt:

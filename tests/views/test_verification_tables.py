@@ -166,9 +166,11 @@ class TestRanking:
     def test_what_is_left_out_is_counted(self) -> None:
         calls = numbers("", 120, 60), numbers("a", 120, 60), numbers("b", 60, 60), numbers("c", 60, 60)
         shown = lines(verification(*calls), Shown(by_loss=True))
-        left_out = "2 modules that lose less, or nothing, 1 around others that lose no more than what is inside of them"
+        left_out = "2 modules that lose less, or nothing, 1 around others that loses no more than what is inside"
         assert f"not shown: {left_out} (--all)" in shown
         assert not any(line.startswith("not shown") for line in lines(verification(*calls), Shown(True, None, True)))
+        shown = lines(verification(*calls[:3]), Shown(by_loss=True))
+        assert any(line.startswith("not shown: 1 module that loses less, or nothing, ") for line in shown)
 
     def test_nothing_is_lost(self) -> None:
         assert "no module loses anything" in lines(verification(numbers("a", 120, 120)), Shown(by_loss=True))

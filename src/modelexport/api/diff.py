@@ -26,7 +26,7 @@ from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.changes import Diff, Source
 from modelexport.record.cost import NodeCost
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.hierarchy import ROOT, ROOT_NAME, Hierarchy, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
 
@@ -66,6 +66,7 @@ def diff(
 
     left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
     right_module  with this one of the second; the same as `left_module` if only that is given, all of it if empty
+                  or `(model)`
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
@@ -208,9 +209,9 @@ def _hints(told: _Told) -> dict[str, str]:
 
 
 def _part(side: Compared, module: str, told: _Told) -> Compared:
-    if not module:
-        return side
     record = told.record
+    if _is_whole(module, record):
+        return side
     if record is None:
         raise UserError(
             f"{side.path} has no record that says which of its nodes belong to {module!r}",
@@ -222,6 +223,12 @@ def _part(side: Compared, module: str, told: _Told) -> Compared:
     if not keys:
         raise UserError(f"{module!r} has no nodes in {side.path}", "Choose a module that `modelexport analyze` lists.")
     return replace(side, graph=part_of(side.graph, keys), module=module)
+
+
+def _is_whole(module: str, record: Provenance | None) -> bool:
+    if module == ROOT_NAME and record is not None:
+        return record.hierarchy.path_of(module) == ROOT
+    return module in (ROOT, ROOT_NAME)
 
 
 def _links(left: Compared, right: Compared, *, weights: bool) -> Mapping[str, Link]:

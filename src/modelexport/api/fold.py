@@ -59,7 +59,7 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     model = opened.file.proto
     beside = pack(opened.record) if read_record(model) is None else ""
     folded = fold_model(model, opened.subject.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
-    folding = replace(folded.folding, note=_staleness(opened))
+    folding = replace(folded.folding, note="; ".join(filter(None, (_staleness(opened), _loss(folded.folding)))))
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
@@ -70,6 +70,12 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
         files = stage_model(stage, file, target)
         stage.write(sidecar_path(target), write_document(folded.provenance))
     return FoldResult(target, (*files, sidecar_path(target)), folded.provenance, folding)
+
+
+def _loss(folding: Folding) -> str:
+    if not folding.functions or folding.after < folding.before:
+        return ""
+    return f"folding does not pay here: there are no fewer nodes than before ({folding.before}, now {folding.after})"
 
 
 def _staleness(opened: OpenedFile) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
+
 from modelexport.api.choices import embed_options, known, several
 from modelexport.api.opening import OpenedFile, open_file, with_names
 from modelexport.api.relink import RelinkResult
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
 
 # The report runs the models node by node, which takes its time.
 _MOST_REPORTED = 4
+_NARROW = frozenset(
+    onnx.TensorProto.DataType.Value(name)
+    for name in ("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4", "FLOAT8E4M3FN")
+)
+_NOTHING = (
+    "nothing was quantized: ONNX Runtime found no node that it could; there is none of a kind that it quantizes, "
+    "or they are quantized already or left out"
+)
 
 
 @dataclass(frozen=True)
@@ -111,11 +121,22 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
     tool = quantizer(job.settings)
-    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed)
+    giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
+    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
     found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
-    if not report or found.path is None:
+    written = found.path
+    if written is None:
         return found
-    return replace(found, report=_reported(found.path, path, feeds, progress))
+    if _narrow_tensors(open_file(written)) <= _narrow_tensors(opened):
+        found = replace(found, notes=(*found.notes, _NOTHING))
+    if not report:
+        return found
+    return replace(found, report=_reported(written, path, feeds, progress))
+
+
+def _narrow_tensors(opened: OpenedFile) -> int:
+    """Whatever a quantizer does, it leaves weights or zero points of few bits in the file."""
+    return sum(tensor.dtype in _NARROW for tensor in opened.graph.initializers.values())
 
 
 def _settings(

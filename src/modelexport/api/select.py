@@ -64,7 +64,7 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     device     for layer-ann, one for each query or one for all: gpu if it is left out
     label      for layer-ann, one for each query
     """
-    chosen = DIALECTS[known("dialect", dialect, list(DIALECTS))]
+    chosen = DIALECTS[known("tool", dialect, list(DIALECTS))]
     settings = Settings(precision, tuple(several(device)), tuple(several(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)

@@ -38,6 +38,7 @@ class ToolRun:
     feeds     inputs, for tools that look at the model while it runs and for the check
     check     whether ONNX Runtime can run what comes out
     renamed   whether nodes were given other names since the file was opened
+    giving    how whoever asked for this can give other inputs
     """
 
     chain: Sequence[tuple[Tool, str]]
@@ -47,6 +48,7 @@ class ToolRun:
     feeds: tuple[Feed, ...]
     check: bool = True
     renamed: bool = False
+    giving: str = "--inputs FILE.npz"
 
 
 def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
@@ -54,14 +56,14 @@ def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
     with clock.step("read"):
         ancestor = ancestor_of(opened)
     with tempfile.TemporaryDirectory() as folder:
-        steps = _Steps(opened, Path(folder), run.feeds, clock)
+        steps = _Steps(opened, Path(folder), run, clock)
         if run.renamed:
             steps.write_first()
         for one, option in run.chain:
             steps.run(one, option)
         with clock.step("check"):
             if run.check:
-                steps.check(run.label)
+                steps.check()
         with clock.step("link"):
             made = steps.last
             ensure_sound(made.file.proto, made.graph, f"what {run.label} made")
@@ -81,10 +83,10 @@ class _Steps:
     idle  tools that changed nothing
     """
 
-    def __init__(self, opened: OpenedFile, folder: Path, feeds: tuple[Feed, ...], clock: Clock) -> None:
+    def __init__(self, opened: OpenedFile, folder: Path, run: ToolRun, clock: Clock) -> None:
         self.last = self._first = opened
         self.idle: list[str] = []
-        self._folder, self._feeds, self._clock = folder, feeds, clock
+        self._folder, self._run, self._feeds, self._clock = folder, run, run.feeds, clock
         self._count = 0
 
     def write_first(self) -> None:
@@ -106,7 +108,8 @@ class _Steps:
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = made
 
-    def check(self, tool: str) -> None:
+    def check(self) -> None:
+        tool = self._run.label
         try:
             told = _failure(self.last.path, self._feeds[0])
         except ModuleNotFoundError as error:
@@ -118,9 +121,12 @@ class _Steps:
             raise self._with_reason(
                 ToolFailed(
                     f"ONNX Runtime cannot run what {tool} made: {told}",
-                    "The tool broke the model. Nothing was written; --no-check writes it all the same.",
+                    f"{self._broken()} Nothing was written; --no-check writes it all the same.",
                 )
             )
+
+    def _broken(self) -> str:
+        return self._run.chain[-1][0].remedy or "The tool broke the model."
 
     def _with_reason(self, error: ToolFailed) -> ToolFailed:
         """No tool is to blame for a file that could not be run before either."""
@@ -133,7 +139,7 @@ class _Steps:
         told = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
         return ToolFailed(
             f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{told}",
-            "Mend the file first, or give inputs that it takes: --inputs FILE.npz. Nothing was written; --no-check "
+            f"Mend the file first, or give inputs that it takes: {self._run.giving}. Nothing was written; --no-check "
             "writes what the tool made all the same, if it made anything.",
         )
 
@@ -154,11 +160,17 @@ def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed,
     except Exception as error:
         raise ToolFailed(
             f"{tool.name} failed: {_told(error)}",
-            "Nothing was written. The message is the tool's own; some tools get along with what another one has "
-            f"cleaned up: try modelexport run-tool FILE --tool onnxslim+{tool.name}.",
+            f"Nothing was written. The message is the tool's own. {tool.remedy or _cleaned(tool)}",
         ) from error
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
+
+
+def _cleaned(tool: Tool) -> str:
+    return (
+        "Some tools get along with what another one has cleaned up: "
+        f"try modelexport run-tool FILE --tool onnxslim+{tool.name}."
+    )
 
 
 def _opened(path: Path, tool: Tool) -> OpenedFile:

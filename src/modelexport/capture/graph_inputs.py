@@ -164,8 +164,8 @@ def _check_type(value: onnx.ValueInfoProto, stated: str) -> None:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """An archive with Python objects inside is refused, never unpickled."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with path.open("rb") as file:
+            return _named_arrays(path, np.load(file, allow_pickle=False))
     except OSError as error:
         raise InputError(
             f"cannot read the arrays {str(path)!r}: {error.strerror or error}", "Check the path."
@@ -175,3 +175,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             f"{str(path)!r} is not an npz file of plain arrays: {error}",
             "Write it with numpy.savez(path, input_ids=..., ...).",
         ) from error
+
+
+def _named_arrays(path: Path, loaded: np.ndarray | np.lib.npyio.NpzFile) -> dict[str, np.ndarray]:
+    if isinstance(loaded, np.ndarray):
+        raise InputError(
+            f"{str(path)!r} holds one array, which does not say the input that it is for",
+            "Give an npz file with an array for each input: "
+            f"numpy.savez({str(path.with_suffix('.npz'))!r}, NAME=numpy.load({str(path)!r}), …).",
+        )
+    with loaded as archive:
+        return {name: archive[name] for name in archive.files}

@@ -12,7 +12,9 @@ from modelexport.cli.options import Speech, format_option, model_argument, outpu
 @click.command()
 @model_argument("left")
 @model_argument("right")
-@click.option("--left-module", metavar="MODULE", help="Compare this module of LEFT alone; `block#2` is one call.")
+@click.option(
+    "--left-module", metavar="MODULE", help="Compare this module of LEFT alone; `block#2` is one call, `(model)` all."
+)
 @click.option("--right-module", metavar="MODULE", help="With this one of RIGHT; the same as that of LEFT if left out.")
 @click.option("--no-weights", is_flag=True, help="Do not read large weights.")
 @click.option("--cost/--no-cost", default=None, help="Count what modules that differ take; by default, if quick.")

@@ -18,7 +18,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("file", metavar="FILE", type=_FILE)
-@click.argument("modules", metavar="MODULE|QUERY", nargs=-1, required=True)
+@click.argument("modules", metavar="MODULE|QUERY...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", type=_FILE, required=True, help="The file to write.")
 @click.option("--verify", is_flag=True, help="Compare it with the PyTorch module; needs -m.")
 @click.option(

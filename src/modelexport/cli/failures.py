@@ -26,6 +26,7 @@ class _Failure:
 
 def run_guarded(command: click.Command, arguments: list[str]) -> int:
     """Run a command; its exit code."""
+    _open_closed_output()
     # A name that the terminal's encoding cannot show must not end the program.
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
@@ -80,6 +81,13 @@ def _say(failure: _Failure) -> None:
     for text in (failure.message, failure.hint):
         if text:
             click.echo(printable_lines(text), err=True)
+
+
+def _open_closed_output() -> None:
+    """Whoever starts a program without output (`>&-`) wants none; and the first file must not get its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _leave_output() -> None:

@@ -15,7 +15,7 @@ from modelexport.views.printable import printable
 @click.command()
 @model_argument("model")
 @click.argument("query", metavar="QUERY...", nargs=-1, required=True)
-@click.option("--for", "dialect", required=True, metavar="TOOL", help="Who is to read it: one of those below.")
+@click.option("--for", "dialect", required=True, metavar="TOOL", help="Who is to read it: one of those above.")
 @output_option("Write to FILE instead of standard output; for layer-ann, the annotated model.")
 @click.option(
     "--named",

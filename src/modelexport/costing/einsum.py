@@ -20,13 +20,17 @@ def einsum_made(op: Operator) -> Sequence[Shape]:
 
 
 def einsum(op: Operator) -> Polynomial:
-    """Products that sum over something; what is multiplied number by number is none."""
+    """Products that sum over something; what is multiplied number by number is none.
+
+    What one operand alone has and nobody needs is summed up before it is multiplied.
+    """
     terms, result, sizes = _read(op)
     left, total = terms[0], Polynomial()
     for place, right in enumerate(terms[1:], start=1):
         needed = {*result, *(label for term in terms[place + 1 :] for label in term)}
-        labels = dict.fromkeys([*left, *right])
-        if any(label not in needed and label in left and label in right for label in labels):
+        shared = {*left} & {*right}
+        labels = [label for label in dict.fromkeys([*left, *right]) if label in needed or label in shared]
+        if shared - needed:
             total += Polynomial.of(2) * product(sizes[label] for label in labels)
         left = [label for label in labels if label in needed]
     return total

@@ -57,13 +57,17 @@ class Border:
         return maker is not None and maker.key in self._taken
 
     def leaves(self, nodes: Sequence[Node]) -> tuple[str, ...]:
-        """Values that the nodes make and somebody outside reads, in file order."""
+        """Values that the nodes make and somebody outside reads, in file order; results of the model in their own."""
         values = [value for node in nodes for value in node.outputs if value]
         found = [value for value in values if self._is_read_outside(value)]
         if not found:  # nobody needs what it returns
             found = [value for value in values if not any(True for _ in self._nest.readers(value))]
         data = [value for value in found if not self._is_arithmetic(value)]
-        return tuple(data or found)
+        returned = data or found
+        places = {value: place for place, value in enumerate(self._nest.graph.outputs)}
+        if places.keys() >= set(returned):
+            returned.sort(key=places.__getitem__)
+        return tuple(returned)
 
     def _is_arithmetic(self, value: str) -> bool:
         """A size that somebody else happens to use as well is not what a module returns."""

@@ -16,7 +16,7 @@ from modelexport.errors import CutImpossible
 from modelexport.graph.index import Graph, Node, walk_nodes
 from modelexport.graph.opened import ModelFile
 from modelexport.graph.value_types import ValueTypes
-from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.wording import some_of
 
@@ -223,9 +223,10 @@ def _handed_notes(call: ModuleCall, found: HandedOn, reason: str) -> Iterator[st
 
 def _check_way(selection: Selection, in_the_way: Sequence[ModuleCall]) -> None:
     if in_the_way:
+        verb, them = ("lies", "it") if len(in_the_way) == 1 else ("lie", "them")
         raise CutImpossible(
-            f"{_named(in_the_way)} lies between the parts of {_asked(selection)}",
-            f"Ask for it as well, or for the module around all of them: {_word(selection.root)}.",
+            f"{_named(in_the_way)} {verb} between the parts of {_asked(selection)}",
+            f"Ask for {them} as well, or for the module around all of them: {_word(selection.root)}.",
             (selection.root,),
         )
 
@@ -283,4 +284,4 @@ def _named(calls: Iterable[ModuleCall]) -> str:
 
 
 def _word(call: ModuleCall) -> str:
-    return str(call) or "(model)"
+    return str(call) or ROOT_NAME

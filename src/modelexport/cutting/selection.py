@@ -92,14 +92,14 @@ def outermost_calls(calls: Iterable[ModuleCall], hierarchy: Hierarchy) -> tuple[
 def _root(names: Sequence[str], calls: tuple[ModuleCall, ...], hierarchy: Hierarchy) -> ModuleCall:
     if len(calls) == 1:
         return calls[0]
-    if len(names) == 1 and names[0] in hierarchy.canonical:
-        return ModuleCall(hierarchy.canonical[names[0]])  # a container: nobody calls it, and it is what was asked for
+    if len(names) == 1 and (path := hierarchy.path_of(names[0])) is not None:
+        return ModuleCall(path)  # a container: nobody calls it, and it is what was asked for
     return hierarchy.common_ancestor(calls) or ModuleCall(ROOT)
 
 
 def _calls_named(name: str, provenance: Provenance) -> Iterator[ModuleCall]:
     hierarchy = provenance.hierarchy
-    path = hierarchy.canonical.get(name)
+    path = hierarchy.path_of(name)
     if path is None:
         called = ModuleCall.parse(name)
         path = hierarchy.canonical.get(called.path)

@@ -49,7 +49,7 @@ class Folding:
     before    nodes of the file before, those in bodies and functions included
     after     the same afterwards: every function counts once
     outside   by class: nodes of folded modules that could not become part of the call
-    note      what is wrong with the file that was folded
+    note      what is wrong with the file that was folded, or with folding it
     """
 
     before: int

@@ -12,6 +12,8 @@ from functools import cached_property
 from types import MappingProxyType
 
 ROOT = ""
+# How the root is written where nothing at all would be hard to see, and how it may be asked for.
+ROOT_NAME = "(model)"
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -113,6 +115,10 @@ class Hierarchy:
         for module in self.modules.values():
             paths.update(dict.fromkeys(module.aliases, module.path))
         return paths
+
+    def path_of(self, name: str) -> str | None:
+        """The own path of the module that somebody asks for by a name; None if there is none."""
+        return self.canonical.get(name, ROOT if name == ROOT_NAME else None)
 
     @cached_property
     def call_counts(self) -> Mapping[str, int]:

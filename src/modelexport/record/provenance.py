@@ -123,7 +123,7 @@ class Provenance:
         """The same of a call."""
         hierarchy = self.hierarchy
         wanted = ModuleCall.parse(module)
-        path = hierarchy.canonical.get(module)
+        path = hierarchy.path_of(module)
         if path is None and wanted not in hierarchy.stacks:
             raise UnknownName("module", module, hierarchy.canonical)
 

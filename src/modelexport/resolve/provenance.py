@@ -48,12 +48,12 @@ def absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str]
 
 def _reason(hierarchy: Hierarchy, path: str, owned: set[str], owned_before: set[str] | None) -> str:
     if owned_before is not None and path in owned_before:
-        return "its operators were folded or removed by the exporter's optimizer"
+        return "the operators that it issues itself were removed by the exporter's optimizer, or became constants"
     prefix = f"{path}." if path else ""
     if any(other.startswith(prefix) for other in owned if other != path):
         return "the modules inside of it issue all of its operators"
     if any(tensor.size for tensor in hierarchy.modules[path].parameters):
-        return "its operators were folded or removed by the exporter"
+        return "the operators that it issues itself were removed by the exporter, or became constants"
     if owned_before is None:
         return "no operator of it is in the graph: it issues none when evaluated, or the exporter shared or removed it"
     return "no operator names it: it issues none when evaluated, or runs where the exporter does not look"

@@ -12,6 +12,7 @@ from modelexport.record.wording import some_of
 from modelexport.selecting.dialect import Dialect, Selection, Sight
 
 _SHOWN = 5
+_FLATTEN = "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query."
 
 
 def check(selection: Selection, dialect: Dialect) -> None:
@@ -19,6 +20,7 @@ def check(selection: Selection, dialect: Dialect) -> None:
     if dialect.grouped:
         _check_groups(selection, dialect)
     _check_sight(selection, dialect)
+    _check_calls(selection, dialect)
     if dialect.by_name:
         problems = dict(name_problems(selection, dialect))
         if problems:
@@ -78,7 +80,7 @@ def _check_sight(selection: Selection, dialect: Dialect) -> None:
     if in_functions:
         raise SelectionInexpressible(
             f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are",
-            "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query.",
+            _FLATTEN,
         )
     owners = dict.fromkeys(_called(graph.by_key[_outermost(node, selection)]) for node in unseen)
     how = "as well" if dialect.grouped else "instead"
@@ -87,6 +89,18 @@ def _check_sight(selection: Selection, dialect: Dialect) -> None:
         f"another node",
         f"Select the node around them {how} ({_some(owners)}), or leave them out of the query.",
     )
+
+
+def _check_calls(selection: Selection, dialect: Dialect) -> None:
+    """A call goes where it is put; but a tool that changes nodes does so in the function, under the names there."""
+    if dialect.grouped or dialect.sight is Sight.ALL:
+        return
+    calls = [_called(node) for node in selection.nodes if node.function in selection.graph.yields]
+    if calls:
+        verb = "is a call of one" if len(calls) == 1 else "are calls of them"
+        raise SelectionInexpressible(
+            f"{dialect.name} does not look into functions, and {_some(calls)} {verb}", _FLATTEN
+        )
 
 
 def _is_seen(node: Node, selection: Selection, dialect: Dialect, chosen: set[str]) -> bool:

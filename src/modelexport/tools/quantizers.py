@@ -31,6 +31,7 @@ TYPES = {
     "float8": "QFLOAT8E4M3FN",
 }
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile", "distribution": "Distribution"}
+_BYTES = frozenset({"int8", "uint8"})
 FORMS = {"qdq": "QDQ", "qoperator": "QOperator"}
 
 
@@ -58,7 +59,28 @@ def quantizer(settings: Quantization) -> Tool:
     """A tool that quantizes in this way."""
     name = settings.form or "int8"
     work = partial(_static if settings.form else _dynamic, settings)
-    return Tool(name, "quantization by ONNX Runtime", "onnxruntime", work, calibrates=bool(settings.form))
+    static = bool(settings.form)
+    return Tool(name, "quantization by ONNX Runtime", "onnxruntime", work, calibrates=static, remedy=_remedy(settings))
+
+
+def _remedy(settings: Quantization) -> str:
+    """For whoever asked for it on the command line of `quantize`."""
+    types = {settings.weight_type, settings.activation_type} - {""}
+    if "float8" in types:
+        return (
+            "float8 takes all of --static --weight-type float8 --activation-type float8 --method distribution, and few "
+            "operators take float8 even so: try int8."
+        )
+    if not settings.form and types - _BYTES:
+        return "Without --static, weights are int8 or uint8: add --static, or choose one of these."
+    if settings.form == "qoperator" and types - _BYTES:
+        return "In this format, numbers are int8 or uint8: choose one of these, or --quant-format qdq."
+    if types - _BYTES:
+        return "Few operators take such types: try --weight-type int8 --activation-type int8."
+    return (
+        "Leave out what it stumbles over (--exclude QUERY), or clean the file up first: "
+        "modelexport run-tool FILE --tool onnxslim -o CLEAN, and quantize CLEAN."
+    )
 
 
 def quantized_types(form: str) -> frozenset[str]:

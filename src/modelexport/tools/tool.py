@@ -37,6 +37,7 @@ class Tool:
     options     what may stand behind the colon; the first one is meant if nothing does
     any_option  whether the tool itself knows what may stand there
     calibrates  whether it looks at the model while it runs, and so needs inputs
+    remedy      what to try where it fails; empty if nothing is known of that
     """
 
     name: str
@@ -46,6 +47,7 @@ class Tool:
     options: tuple[str, ...] = ()
     any_option: bool = False
     calibrates: bool = False
+    remedy: str = ""
 
     @property
     def extra(self) -> str:

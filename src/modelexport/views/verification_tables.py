@@ -139,11 +139,16 @@ def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[Re
     yield made if ranking.rows else Text("no module loses anything", "green")
     left_out = []
     if ranking.less:
-        left_out.append(f"{counted(ranking.less, 'module')} that lose less, or nothing")
+        left_out.append(f"{counted(ranking.less, 'module')} that {_lose(ranking.less)} less, or nothing")
     if ranking.around:
-        left_out.append(f"{ranking.around} around others that lose no more than what is inside of them")
+        lose = _lose(ranking.around)
+        left_out.append(f"{ranking.around} around others that {lose} no more than what is inside")
     if left_out:
         yield Text(f"not shown: {', '.join(left_out)} (--all)", "dim")
+
+
+def _lose(count: int) -> str:
+    return "loses" if count == 1 else "lose"
 
 
 def _table(*columns: str) -> Table:

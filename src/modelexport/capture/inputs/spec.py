@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from modelexport.capture.graph_inputs import read_arrays
 from modelexport.capture.inputs.request import InputSpec
 from modelexport.errors import InputError, UnknownName
 
@@ -95,17 +95,8 @@ def dtype_named(name: str, owner: str) -> torch.dtype:
 
 
 def read_arrays_file(path: Path) -> Mapping[str, torch.Tensor]:
-    """Arrays with their own dtypes; an archive with Python objects inside is refused, never unpickled."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: _tensor(archive[name], name) for name in archive.files}
-    except OSError as error:
-        raise InputError(f"cannot read the arrays {str(path)!r}: {error.strerror or error}") from error
-    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{str(path)!r} is not an npz file of plain arrays: {error}",
-            "Write it with numpy.savez(path, input_ids=..., ...).",
-        ) from error
+    """Arrays with their own dtypes."""
+    return {name: _tensor(array, name) for name, array in read_arrays(path).items()}
 
 
 def _tensor(array: np.ndarray, name: str) -> torch.Tensor:

@@ -88,9 +88,28 @@ def _attribute(place: ModuleType, name: str, source: str) -> object:
     found: object = place
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ModelNotFound(f"{source!r}: {part!r} is not in it", UnknownName("name", part, dir(found)).hint)
+            raise ModelNotFound(f"{source!r}: {part!r} is not in it", _proposal(part, found))
         found = getattr(found, part)
     return found
+
+
+def _proposal(name: str, place: object) -> str:
+    """What could have been meant: models, and what may return one, that are made there; not what is imported."""
+    usable = {one: value for one, value in _members(place) if not one.startswith("_") and callable(value)}
+    own = [one for one, value in usable.items() if isinstance(value, torch.nn.Module) or _is_made_in(value, place)]
+    known = own or list(usable)
+    return UnknownName("name", name, known).hint if known else "There is nothing in it that could be a model."
+
+
+def _members(place: object) -> Iterator[tuple[str, object]]:
+    return ((name, getattr(place, name, None)) for name in dir(place))
+
+
+def _is_made_in(value: object, place: object) -> bool:
+    if not isinstance(place, ModuleType):
+        return True
+    made_in = getattr(value, "__module__", None)
+    return isinstance(made_in, str) and (made_in == place.__name__ or made_in.startswith(f"{place.__name__}."))
 
 
 def _call(found: object, source: str) -> object:
