@@ -81,7 +81,6 @@ _MOVING = (
 )
 _OTHERS = ("Resize", "MaxPool", "AveragePool", "GlobalAveragePool", "Where", "TopK", "Relu", "Clip", "Concat")
 FOLLOWERS = frozenset((*_MOVING, *_OTHERS))
-_ROUNDING = frozenset(("QuantizeLinear", *FOLLOWERS))
 # Inputs from here on are biases, which are added in more bits.
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 # What ONNX Runtime runs in integers even if it is to make floats.
@@ -217,8 +216,7 @@ def _still_there(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
 def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
     types, known, in_integers = ValueTypes(ModelFile(before, {})), quantized_types("qdq"), quantized_types("qoperator")
     paired = {name for node in after.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
-    read_otherwise = {name for node in after.graph.node if node.op_type not in _ROUNDING for name in node.input}
-    read_otherwise.update(value.name for value in after.graph.output)
+    read_otherwise = _read_as_floats(after)
     there = {node.name: node for node in after.graph.node}
     found = set()
     for node in before.graph.node:
@@ -233,6 +231,16 @@ def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
         ends = not needs_end or kept is None or read_otherwise.isdisjoint(kept.output)
         if node.op_type not in known or (kept is not None and not (paired_all and ends)):
             found.add(node.name)
+    return found
+
+
+def _read_as_floats(model: onnx.ModelProto) -> set[str]:
+    """Values that something else than QuantizeLinear reads, also if others hand them on to it."""
+    found = {value.name for value in model.graph.output}
+    for node in reversed(model.graph.node):  # readers come after makers
+        hands_on = node.op_type in FOLLOWERS and found.isdisjoint(node.output)
+        if node.op_type != "QuantizeLinear" and not hands_on:
+            found.update(node.input)
     return found
 
 
