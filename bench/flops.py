@@ -37,12 +37,15 @@ COLUMNS = ("model", "torch", "file", "difference", "equal", "modules", "because"
 
 # Where PyTorch and the file do different work, and what the difference is.
 DIFFERENT = {
+    "lilt": "what the last layer makes of the layout is read by nobody, and is not in the file",
+    "unused": "what nobody reads is not in the file",
     "bilinear": "torch's counter does not know the operator of `nn.Bilinear`, which is two products in the file",
     "deberta-v2": "the exporter projects the relative positions once and for all, since they follow from weights alone",
 }
 # Where modules alone differ, and the whole agrees.
 PARTS = {
     "big-bird": "it exchanges attention modules while it runs, and torch's counter loses their names",
+    "trocr": "`encoder.pooler` is not in the file",
     "owlvit": "`owlvit.visual_projection` is not in the file",
     "upernet": "`auxiliary_head` is not in the file",
     "mask2former": "`class_predictor` is in the file for one of its two calls",
