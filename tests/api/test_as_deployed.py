@@ -14,7 +14,7 @@ from tests.architectures import build
 from torch import nn
 
 import modelexport as mx
-from modelexport.errors import RuntimeFailed
+from modelexport.errors import RuntimeFailed, UserError
 from modelexport.record.verification import CallNumbers, Status, Verification
 
 EXPORTERS = ("dynamo", "torchscript")
@@ -242,3 +242,9 @@ class TestWhatIsWrong:
         file = changed(files["net"], tmp_path / "broken.onnx", broken)
         with pytest.raises(RuntimeFailed, match=r"cannot load .*NoSuchOperator"):
             mx.verify(file, against=files["net"], as_deployed=True)
+
+
+def test_a_folded_file_is_to_be_made_flat_first(files: dict[str, Path], tmp_path: Path) -> None:
+    mx.fold(files["bert"], tmp_path / "folded.onnx")
+    with pytest.raises(UserError, match="is folded"):
+        mx.verify(tmp_path / "folded.onnx", MODELS["bert"](), as_deployed=True)

@@ -102,6 +102,15 @@ def test_two_layers_of_one_model(bert: Path) -> None:
     assert found.left.nodes == found.right.nodes
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_two_calls_of_one_module(tmp_path: Path, exporter: str) -> None:
+    block = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), block, block, block).eval()
+    path = mx.export(net, tmp_path / "net.onnx", inputs=torch.randn(3, 4), exporter=exporter, no_check=True).path
+    for left, right in (("1#0", "1#1"), ("1#1", "1#2"), ("1.0#0", "1.0#2")):
+        assert mx.diff(path, path, left_module=left, right_module=right).identical
+
+
 def test_a_module_that_does_not_exist(bert: Path) -> None:
     with pytest.raises(mx.UserError, match=r"unknown module 'encoder.layer.9'"):
         mx.diff(bert, bert, left_module="encoder.layer.9")

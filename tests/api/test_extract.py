@@ -90,6 +90,35 @@ def test_a_query(bert: Path, tmp_path: Path) -> None:
     assert asked <= set(found.provenance.nodes)
 
 
+def test_nodes_of_a_module_need_not_return_what_it_returns(bert: Path, tmp_path: Path) -> None:
+    found = mx.extract(bert, "op=Softmax & layer=0", tmp_path / "part.onnx", model=build("bert"))
+    assert found.check is not None
+    assert found.ok
+    assert {one.against for one in found.check.outputs} == {"file"}
+
+
+class Between(torch.nn.Module):
+    """What lies between two modules reads an input of the model, which comes near to what one of them is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.a, self.b, self.last = (torch.nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.last(self.b(self.a(self.first(x).relu()) + y))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_what_lies_between_modules_may_read_an_input_of_the_model(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, inputs = Between().eval(), (torch.randn(2, 4, 16), torch.randn(2, 4, 16))
+    path = exported(net, inputs, tmp_path / "net.onnx", exporter)
+    found = mx.extract(path, ["a", "b"], tmp_path / "part.onnx", model=net, inputs=inputs)
+    assert found.check is not None
+    assert found.check.ok
+    assert set(found.check.fed.values()) == {Feed.GIVEN, Feed.RUN}
+
+
 def test_what_a_query_does_not_find(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no node matches"):
         mx.extract(bert, "class=BertPooler & layer=0", tmp_path / "part.onnx")

@@ -11,6 +11,7 @@ from modelexport.analysis.analyze import Subject
 from modelexport.api.observing import Opened, with_crossings
 from modelexport.api.opening import open_file
 from modelexport.api.relink import ancestor_of, relinked
+from modelexport.graph.folded import ensure_flat
 
 _TOOL = "ort:all"
 
@@ -20,6 +21,8 @@ def as_deployed(opened: Opened) -> Iterator[Opened]:
     """What runs in the place of a file, all optimizations on, on the CPU; valid inside of the block."""
     from modelexport.tools.optimizers import save_optimized
 
+    # ONNX Runtime puts functions in the places of their calls, and the modules inside are lost.
+    ensure_flat(opened.source.file.proto, str(opened.source.path))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimized.onnx"
         save_optimized(opened.source.path, target)

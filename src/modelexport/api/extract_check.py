@@ -70,6 +70,7 @@ def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float 
         compared,
         missing=len(outputs.missing),
         lost=outputs.lost(results),
+        whole=outputs.whole,
     )
 
 
@@ -111,12 +112,14 @@ class _Feeding:
         return seen
 
     def _by_content(self, seen: np.ndarray) -> int | None:
+        """What holds the same: of what the modules were given, else of the whole run; else what comes near."""
         wanted = sample(seen)
-        near = self._nearest(wanted, self._given)
-        if near is not None:
-            return near
-        same = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
-        return self._nearest(wanted, same) if wanted.telling else None
+        kept = self._reference.kept if wanted.telling else ()
+        for among in (self._given, kept):
+            same = [number for number in among if alike(self._reference.sample(number), wanted)]
+            if same:
+                return self._nearest(wanted, same)
+        return self._nearest(wanted, self._given)
 
     def _nearest(self, wanted: Sample, among: Sequence[int]) -> int | None:
         apart = [(distance(self._reference.sample(number), wanted), number) for number in among]
@@ -148,11 +151,13 @@ def _dtype(end: End) -> np.dtype[Any]:
 class _Outputs:
     """
     coarsest  the tolerance, or the largest one that the type of a tensor made necessary
+    whole     whole calls were cut out: nodes of one need not return what it returned
     """
 
     def __init__(self, cut: Cut, reference: Reference, tolerance: float | None) -> None:
         self._usual = self.coarsest = TOLERANCE if tolerance is None else tolerance
         self._chosen = tolerance is not None
+        self.whole = cut.selection.nodes is None
         self._reference = reference
         self._made = {value for node in cut.nodes for value in node.outputs} | set(cut.enters)
         self._left = reference.returned(cut.selection.calls)
@@ -172,7 +177,9 @@ class _Outputs:
         found = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
         for end, array in pairs:
             if found[end.name] is None:
-                found[end.name] = self._elsewhere(end, array) or self._returned(end, array, agreeing=False)
+                found[end.name] = self._elsewhere(end, array)
+            if found[end.name] is None and self.whole:
+                found[end.name] = self._returned(end, array, agreeing=False)
             if found[end.name] is None:
                 found[end.name] = self._in_file(end, array)
         return tuple(one for one in found.values() if one is not None)
@@ -193,6 +200,8 @@ class _Outputs:
 
         What nobody uses is not in the file at all, or does not leave the part.
         """
+        if not self.whole:
+            return 0
         here = [sample(array) for array in results]
         left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
         return len([one for one in map(self._reference.sample, left) if not any(alike(one, other) for other in here)])

@@ -93,6 +93,8 @@ def run_reference(
     def again(show: See) -> None:
         PiecewiseRun(opened.file, None, often=False).run(feed, show)
 
+    for name, array in feed.items():  # a part may read what the model is given
+        see(name, array)
     with clock.step("file"):
         PiecewiseRun(opened.file, wanted, often=False).run(feed, see)
     return Reference(runs.prepared.source, watched, spool, values, again)

@@ -97,7 +97,12 @@ class Cutter:
     def _glue_notes(self, glue: frozenset[str]) -> Iterator[str]:
         entries = [self.provenance.nodes[key] for key in sorted(glue) if key in self._nest.graph.computed]
         if entries:
-            yield f"{len(entries)} nodes between its parts come along: {some_of([entry.op_type for entry in entries])}"
+            some = (
+                "1 node between its parts comes"
+                if len(entries) == 1
+                else f"{len(entries)} nodes between its parts come"
+            )
+            yield f"{some} along: {some_of([entry.op_type for entry in entries])}"
 
     def _scope(self, selection: Selection, keys: frozenset[str]) -> tuple[str, ...]:
         """The innermost graph that nodes are in, and the graphs around it, in which all the others must be."""

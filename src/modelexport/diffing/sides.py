@@ -79,7 +79,8 @@ class Compared:
         return stack[first:]
 
     def _is_part(self, call: str) -> bool:
-        return self.module in (call, ModuleCall.parse(call).path)
+        one = ModuleCall.parse(call)
+        return self.module in (call, one.path, f"{one.path}#{one.index}")
 
     def class_of(self, call: str) -> str:
         path = ModuleCall.parse(call).path
@@ -89,4 +90,6 @@ class Compared:
 
     def relative(self, call: str) -> str:
         """A call as it is written inside of the part that was asked for."""
-        return call.removeprefix(self.module).removeprefix(".") if self.module else call
+        if not self.module:
+            return call
+        return call.removeprefix(self.module).removeprefix(self.module.removesuffix("#0")).removeprefix(".")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modelexport.record.extraction import RETURNED, End, Extraction, ExtractionCheck, Feed
+from modelexport.record.wording import some_of
 from modelexport.views.amounts import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -50,10 +51,17 @@ def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
         if verbose or not apart.agrees:
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
             yield plain(f"{one.name}: {figures}, against {_against(one.against)}", "" if apart.agrees else "red")
+        if apart.agrees and apart.sqnr < _TELLING:
+            small = f"the numbers of {one.name} are so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB)"
+            yield plain(f"note: {small}: try a smaller --tolerance", "yellow")
     for name, feed in check.fed.items():
         if verbose or feed is not Feed.GIVEN:
             yield plain(f"{name} was fed {_FROM[feed]}", "dim")
     yield plain(_verdict(check), "green" if check.ok else "red")
+
+
+# Decibels that equal numbers have at least, whatever their size.
+_TELLING = 40.0
 
 
 def _against(word: str) -> str:
@@ -61,6 +69,9 @@ def _against(word: str) -> str:
 
 
 def _verdict(check: ExtractionCheck) -> str:
+    if check.ok and not check.whole:
+        held = some_of(sorted({_against(one.against) for one in check.outputs}))
+        return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
     if check.ok:
         return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
     if not check.outputs:
