@@ -124,6 +124,15 @@ class Recorder:
 REAL = api.extract
 
 
+def test_numbers_below_the_tolerance_are_told(
+    small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    for sqnr in (120.0, -3.0):
+        monkeypatch.setattr(api, "extract", Recorder(replace(GOOD, sqnr=sqnr)))
+        assert run("extract", small_path, "layers.0", "-o", tmp_path / f"{sqnr}.onnx", "--verify", "-m", "my-net") == 0
+        assert ("the tolerance tells little" in capsys.readouterr().out) == (sqnr < 0)
+
+
 @pytest.mark.parametrize(("difference", "code"), [(GOOD, 0), (WRONG, 1)])
 def test_what_a_comparison_says(
     small_path: Path,
