@@ -89,7 +89,5 @@ class Compared:
         return self.hierarchy.modules[path].class_name
 
     def relative(self, call: str) -> str:
-        """A call as it is written inside of the part that was asked for."""
-        if not self.module:
-            return call
-        return call.removeprefix(self.module).removeprefix(self.module.removesuffix("#0")).removeprefix(".")
+        """A call as it is written inside of the part that was asked for; the number of a first call is not written."""
+        return call.removeprefix(self.module.removesuffix("#0")).removeprefix(".") if self.module else call

@@ -63,9 +63,9 @@ class _Fusions:
     """With whom calls share a node, whose result then is in no value of its own."""
 
     def __init__(self, compared: Sequence[Compared], provenance: Provenance) -> None:
-        self._partners = _partners(provenance)
-        self._given = {one.item.call: one.numbers_in for one in compared}
         self._order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
+        self._partners = _partners(provenance, self._order)
+        self._given = {one.item.call: one.numbers_in for one in compared}
         # A module that hands on what it is given has no node, and shares the fate of what it was given.
         self._by_number: dict[int, tuple[ModuleCall, ...]] = {}
         for one in compared:
@@ -83,10 +83,10 @@ class _Fusions:
         return Difference.worst(given for one in before if (given := self._given.get(one)) is not None)
 
 
-def _partners(provenance: Provenance) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
+def _partners(provenance: Provenance, order: Mapping[ModuleCall, int]) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
     """By call: those outside of it whose work is in one node with its own, or with that of a module inside of it."""
     hierarchy = provenance.hierarchy
-    stack, order = hierarchy.stack, {site.call: place for place, site in enumerate(hierarchy.calls)}
+    stack = hierarchy.stack
     groups = {frozenset(entry.attribution.owners) for entry in provenance.nodes.values()}
     found: dict[ModuleCall, set[ModuleCall]] = {}
     for owners in groups:
