@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.architectures import NAMES, build
+from tests.support.architectures import NAMES, build
 
 import modelexport as mx
 from bench.report import Table

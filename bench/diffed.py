@@ -20,8 +20,8 @@ import onnx
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
 from corpus.outcome import Outcome
-from tests.planted_changes import KINDS, is_told, plant
-from tests.scrambling import scrambled
+from tests.support.planted_changes import KINDS, is_told, plant
+from tests.support.scrambling import scrambled
 
 import modelexport as mx
 from bench.report import Table

@@ -19,11 +19,6 @@ from typing import Any
 import onnx
 import torch
 from corpus.building import perturbed
-
-import modelexport as mx
-from bench.report import Table
-from modelexport.api.extract import extracted_file
-from modelexport.api.extract_check import compare
 from modelexport.api.extract_reference import Reference, run_reference
 from modelexport.api.foreign import Source
 from modelexport.api.opening import OpenedFile, open_file
@@ -31,6 +26,11 @@ from modelexport.api.surroundings import Clock
 from modelexport.capture.spool import Spool
 from modelexport.cutting.cut import Cutter
 from modelexport.cutting.selection import select_calls
+
+import modelexport as mx
+from bench.report import Table
+from modelexport.api.extract import extracted_file
+from modelexport.api.extract_check import compare
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.record.hierarchy import ModuleCall
 

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from tests.architectures import build
-
 from modelexport.api.attribute import Judged, Scene, judge
 from modelexport.api.judging import Verdict, decide
-from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.api.surroundings import Clock
 from modelexport.capture.exported import ExportRequest
-from modelexport.capture.loading import LoadOptions
 from modelexport.capture.session import TracedRun, export_traced, trace, unfolded
 from modelexport.capture.source import SourceOptions, prepare
-from modelexport.graph.index import Graph, index_model
 from modelexport.graph.opened import ModelFile
+from modelexport.strategies.catalogue import ALL, CATALOGUE, chosen
+from tests.support.architectures import build
+
+from modelexport.api.signals import SignalOptions, record_signals
+from modelexport.capture.loading import LoadOptions
+from modelexport.graph.index import Graph, index_model
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Origin, Provenance
-from modelexport.strategies.catalogue import ALL, CATALOGUE, chosen
 
 DEFAULT = next(iter(CATALOGUE))
 EXPORTERS = ("dynamo", "torchscript")

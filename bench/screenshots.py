@@ -10,12 +10,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from modelexport.views.profile_data import profile_json
 from playwright.sync_api import Browser
-from tests.architectures import build
+from tests.support.architectures import build
 
 import modelexport as mx
 from bench.page_speed import chromium, page_opened
-from modelexport.views.profile_data import profile_json
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LARGEST = 250_000

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.architectures import build
+from tests.support.architectures import build
 
 import modelexport as mx
 from bench.report import Table

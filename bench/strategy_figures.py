@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from bench.foreign_files import write_nameless, write_plain
-from bench.judged_export import JudgedExport
 from modelexport.analysis.scores import Score
 from modelexport.api.attribute import Judged
 from modelexport.api.foreign import Source, judge_file
@@ -18,10 +16,13 @@ from modelexport.api.judging import Verdict
 from modelexport.api.strategy_scores import score_of
 from modelexport.api.surroundings import Clock
 from modelexport.record.evidence import Attribution, Claim, Confidence, EvidenceKind
-from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.provenance import NodeEntry
 from modelexport.resolve.merge import Agreement, agreement
 from modelexport.roles.layers import Layers
+
+from bench.foreign_files import write_nameless, write_plain
+from bench.judged_export import JudgedExport
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import NodeEntry
 
 OWN, PLAIN, NAMELESS = "own export", "plain export", "without names"
 

@@ -22,6 +22,12 @@ import onnx
 from corpus.attempt import first_line
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
+from modelexport.api.opening import open_file
+from modelexport.capture.graph_inputs import SampleRequest, graph_samples
+from modelexport.graph.model_file import open_model
+from modelexport.proving.measure import measure
+from modelexport.record.verification import Tolerance
+from modelexport.tools.models import read_whole
 
 import modelexport as mx
 from matrix.plan import PREFIX, is_lossy, run_chain
@@ -29,15 +35,9 @@ from matrix.score import SHARES, Outcome, Result
 from matrix.scoring import Relinked, Scorer, relink_model
 from matrix.truth import Values
 from matrix.values import run_values
-from modelexport.api.opening import open_file
 from modelexport.api.relink import ancestor_in, planted_ancestor
-from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
-from modelexport.graph.model_file import open_model
-from modelexport.proving.measure import measure
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.verification import Tolerance
-from modelexport.tools.models import read_whole
 
 Owners = Mapping[str, frozenset[ModuleCall]]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx
+from modelexport.graph.model_file import parse_model
+from modelexport.graph.sketch import sketches_of
 
 from matrix.hiding import hide
 from matrix.score import Score
@@ -14,9 +16,7 @@ from matrix.truth import Truth, Values
 from matrix.values import Comparer
 from modelexport.api.relink import Ancestor
 from modelexport.graph.index import Graph, Node, index_model
-from modelexport.graph.model_file import parse_model
 from modelexport.graph.outline import digested
-from modelexport.graph.sketch import sketches_of
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
 from modelexport.record.lineage import Lineage

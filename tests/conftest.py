@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.architectures import build
+from tests.support.architectures import build
 
 import modelexport as mx
 

@@ -8,13 +8,13 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from tests import nets
-from tests.architectures import build
+from tests.support import nets
+from tests.support.architectures import build
 from torch import Tensor, nn
 
 import modelexport as mx
 from modelexport.capture import torchscript
-from modelexport.graph.embed import OUTLINE_KEY, RECORD_KEY, read_node_keys
+from modelexport.graph.file.metadata import OUTLINE_KEY, RECORD_KEY, read_node_keys
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests import nets
+from tests.support import nets
 
 import modelexport as mx
 

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests import planting
-from tests.architectures import build
 from tests.conftest import Exports
+from tests.support import planted_faults as planting
+from tests.support.architectures import build
 
 import modelexport as mx
-from modelexport.strategies.catalogue import NAMES as STRATEGIES
+from modelexport.attribute.strategies import NAMES as STRATEGIES
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

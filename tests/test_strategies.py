@@ -14,22 +14,20 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.architectures import NAMES, build
 from tests.conftest import Exports
-from tests.stranger import plain_copy, renamed_copy
+from tests.support.architectures import NAMES, build
+from tests.support.foreign_copies import plain_copy, renamed_copy
 
 import modelexport as mx
 from modelexport.api import export as exporting
-from modelexport.api.attribute import Scene
-from modelexport.api.foreign import Source, judge_file
-from modelexport.api.judging import Verdict, decide
-from modelexport.api.surroundings import Clock
+from modelexport.api.attach import Source, judge_file
+from modelexport.api.opened_file import Clock
+from modelexport.attribute.judge import Scene, Verdict, decide
+from modelexport.attribute.roles.assign import Layers
+from modelexport.graph.file.reading import open_model
 from modelexport.graph.index import Graph, Node, index_model
-from modelexport.graph.model_file import open_model
-from modelexport.record.evidence import Attribution, Claim, Confidence, EvidenceKind
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.provenance import Origin
-from modelexport.roles.layers import Layers
+from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin
 
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 every = pytest.mark.parametrize("name", NAMES)

@@ -7,17 +7,17 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests.architectures import NAMES, build
 from tests.conftest import Exports
+from tests.support.architectures import NAMES, build
 from torch.export import Dim
 
 import modelexport as mx
 from modelexport.capture.arguments import CallArguments
-from modelexport.capture.experts import exportable_experts
-from modelexport.capture.inputs import InputRequest, make_inputs
-from modelexport.capture.state import quiet
+from modelexport.capture.inputs.make import make_inputs
+from modelexport.capture.inputs.specs import InputRequest
+from modelexport.capture.isolation import exportable_experts, quiet
 from modelexport.capture.torchscript import called_by_position
-from modelexport.graph.embed import strip_metadata
+from modelexport.graph.file.metadata import strip_metadata
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

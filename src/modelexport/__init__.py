@@ -13,61 +13,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modelexport.api.attach import attach
+    from modelexport.api.attach import attach, compare_strategies
     from modelexport.api.convert import Converted, convert
-    from modelexport.api.cost import cost
     from modelexport.api.diff import diff
     from modelexport.api.export import export
-    from modelexport.api.exporters import (
+    from modelexport.api.extract import extract
+    from modelexport.api.fold import FlattenResult, FoldResult, flatten, fold, strip
+    from modelexport.api.mission import (
         HierarchyExporter,
+        SemanticMapper,
+        SemanticQueryInterface,
         UniversalHierarchyExporter,
         export_hf_model_with_semantics,
     )
-    from modelexport.api.extract import extract
-    from modelexport.api.flatten import FlattenResult, flatten
-    from modelexport.api.fold import FoldResult, fold
     from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
     from modelexport.api.quantize import QuantizeResult, quantize
-    from modelexport.api.query import query
-    from modelexport.api.reading import analyze, compare, load, validate
+    from modelexport.api.read import analyze, compare, cost, load, query, validate
     from modelexport.api.relink import RelinkResult, relink
     from modelexport.api.run_tool import run_tool
     from modelexport.api.select import Selected, select
-    from modelexport.api.semantic_mapper import SemanticMapper
-    from modelexport.api.semantic_query import SemanticQueryInterface
-    from modelexport.api.strategy_scores import compare_strategies
-    from modelexport.api.strip import strip
     from modelexport.api.verify import verify
     from modelexport.api.view import ViewResult, view
     from modelexport.capture.hierarchy import TracingHierarchyBuilder
     from modelexport.errors import ModelExportError, UserError
-    from modelexport.record.changes import Diff
-    from modelexport.record.cost import Cost
-    from modelexport.record.evidence import Attribution, Confidence, Evidence
-    from modelexport.record.extraction import Extraction
     from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
-    from modelexport.record.provenance import NodeEntry, Provenance
+    from modelexport.record.provenance import (
+        Attribution,
+        Boundary,
+        Confidence,
+        Evidence,
+        NodeEntry,
+        Provenance,
+        TensorEntry,
+    )
+    from modelexport.record.results.cost import Cost
+    from modelexport.record.results.diff import Diff
+    from modelexport.record.results.files import Extraction
+    from modelexport.record.results.verification import Difference, Verdict, Verification
     from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
-    from modelexport.record.tensors import Boundary, TensorEntry
-    from modelexport.record.verification import Difference, Verdict, Verification
 
 # Where each public name lives. They are imported on first use, so that `import modelexport` costs nothing and no name
 # that works without torch ever imports it.
 _HOMES = {
-    "Attribution": "record.evidence",
-    "Boundary": "record.tensors",
-    "Confidence": "record.evidence",
-    "Cost": "record.cost",
+    "Attribution": "record.provenance",
+    "Boundary": "record.provenance",
+    "Confidence": "record.provenance",
+    "Cost": "record.results.cost",
     "Converted": "api.convert",
-    "Difference": "record.verification",
-    "Evidence": "record.evidence",
+    "Difference": "record.results.verification",
+    "Evidence": "record.provenance",
     "ExportResult": "api.options",
-    "Extraction": "record.extraction",
-    "FlattenResult": "api.flatten",
+    "Extraction": "record.results.files",
+    "FlattenResult": "api.fold",
     "FoldResult": "api.fold",
     "Hierarchy": "record.hierarchy",
-    "HierarchyExporter": "api.exporters",
+    "HierarchyExporter": "api.mission",
     "ModelExportError": "errors",
     "Module": "record.hierarchy",
     "ModuleCall": "record.hierarchy",
@@ -76,40 +77,40 @@ _HOMES = {
     "QuantizeResult": "api.quantize",
     "RelinkResult": "api.relink",
     "Selected": "api.select",
-    "SemanticMapper": "api.semantic_mapper",
-    "SemanticQueryInterface": "api.semantic_query",
+    "SemanticMapper": "api.mission",
+    "SemanticQueryInterface": "api.mission",
     "TORCH_NN_EXCEPTIONS": "record.tags",
     "TagPolicy": "record.tags",
     "Tags": "record.tags",
-    "TensorEntry": "record.tensors",
+    "TensorEntry": "record.provenance",
     "TracingHierarchyBuilder": "capture.hierarchy",
-    "UniversalHierarchyExporter": "api.exporters",
+    "UniversalHierarchyExporter": "api.mission",
     "UserError": "errors",
-    "Verdict": "record.verification",
-    "Verification": "record.verification",
+    "Verdict": "record.results.verification",
+    "Verification": "record.results.verification",
     "ViewResult": "api.view",
-    "analyze": "api.reading",
+    "analyze": "api.read",
     "attach": "api.attach",
-    "compare_strategies": "api.strategy_scores",
-    "compare": "api.reading",
+    "compare_strategies": "api.attach",
+    "compare": "api.read",
     "diff": "api.diff",
-    "Diff": "record.changes",
-    "cost": "api.cost",
+    "Diff": "record.results.diff",
+    "cost": "api.read",
     "convert": "api.convert",
     "export": "api.export",
-    "export_hf_model_with_semantics": "api.exporters",
+    "export_hf_model_with_semantics": "api.mission",
     "extract": "api.extract",
-    "flatten": "api.flatten",
+    "flatten": "api.fold",
     "fold": "api.fold",
-    "load": "api.reading",
+    "load": "api.read",
     "profile": "api.profile",
     "quantize": "api.quantize",
-    "query": "api.query",
+    "query": "api.read",
     "relink": "api.relink",
     "run_tool": "api.run_tool",
     "select": "api.select",
-    "strip": "api.strip",
-    "validate": "api.reading",
+    "strip": "api.fold",
+    "validate": "api.read",
     "verify": "api.verify",
     "view": "api.view",
 }

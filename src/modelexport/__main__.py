@@ -1,5 +1,5 @@
 """`python -m modelexport`."""
 
-from modelexport.cli import main
+from modelexport.cli.main import main
 
 main()

@@ -23,11 +23,16 @@
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
 report findings with exit code 1.
+
+Words that messages of several stages have in common, and text from files made safe to show.
+
+Names in a model come from whoever made it. A terminal obeys control characters and a spreadsheet formulas;
+neither may be reached by a node name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 # Known names in a message.
@@ -161,3 +166,28 @@ def _pointed(text: str, position: int, around: int = 60) -> str:
 
 def _visible(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
+
+
+_FORMULA_STARTS = ("=", "+", "-", "@")
+
+
+def some_of(names: Sequence[str], shown: int = 3) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def printable(text: str) -> str:
+    """The text with everything that is not a visible character written as an escape."""
+    return text if text.isprintable() else "".join(map(_escape_control, text))
+
+
+def cell(text: str) -> str:
+    """Text for a table file: printable, and never a formula."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(_FORMULA_STARTS) else shown
+
+
+def _escape_control(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -10,12 +10,12 @@ import pytest
 import torch
 from onnx import numpy_helper
 from onnxruntime.quantization import quantize_dynamic
-from tests.architectures import build
+from tests.support.architectures import build
 from torch import nn
 
 import modelexport as mx
 from modelexport.errors import RuntimeFailed, UserError
-from modelexport.record.verification import CallNumbers, Status, Verification
+from modelexport.record.results.verification import CallNumbers, Status, Verification
 
 EXPORTERS = ("dynamo", "torchscript")
 INPUTS = torch.linspace(-2, 2, 3 * 14 * 14).reshape(1, 3, 14, 14).sin()

@@ -12,7 +12,7 @@ import pytest
 from bench.odd_model import odd_model
 from onnx import TensorProto, helper
 from tests.conftest import Exports
-from tests.small_file import SmallFile
+from tests.support.small_file import SmallFile
 
 import modelexport as mx
 from modelexport.errors import (
@@ -24,9 +24,9 @@ from modelexport.errors import (
     UnknownName,
     UserError,
 )
-from modelexport.graph.embed import RECORD_KEY
-from modelexport.record.evidence import unattributed
-from modelexport.views.profile_data import profile_json
+from modelexport.graph.file.metadata import RECORD_KEY
+from modelexport.record.provenance import unattributed
+from modelexport.show.data.cost_and_profile import profile_json
 
 
 @pytest.fixture
@@ -287,11 +287,11 @@ def test_mermaid_cannot_draw_a_large_graph_without_modules(tmp_path: Path) -> No
 def test_mermaid_draws_more_modules_rather_than_a_single_box(
     small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelexport.converting.catalogue._MOST_MERMAID_MODULES", 2)
+    monkeypatch.setattr("modelexport.show.formats.catalogue._MOST_MERMAID_MODULES", 2)
     written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
     assert written.notes == ("modules are drawn, 1 level deep",)
     assert "layers.1 (Block)" in written.path.read_text()
-    monkeypatch.setattr("modelexport.converting.mermaid.MOST_EDGES", 3)
+    monkeypatch.setattr("modelexport.show.formats.text_formats.MOST_EDGES", 3)
     written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
     assert written.notes == ("modules are drawn, as one box",)
 
@@ -299,7 +299,7 @@ def test_mermaid_draws_more_modules_rather_than_a_single_box(
 def test_dot_draws_modules_if_there_are_too_many_nodes(
     exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelexport.converting.catalogue._MOST_DOT_NODES", 50)
+    monkeypatch.setattr("modelexport.show.formats.catalogue._MOST_DOT_NODES", 50)
     written = mx.convert(exports("bert", "dynamo").path, tmp_path / "a.dot", "dot")
     assert "modules are drawn instead" in written.notes[0]
     text = written.path.read_text()

@@ -8,14 +8,15 @@ import onnx
 import pytest
 from bench.flops import file_flops, torch_flops
 from onnx import TensorProto, helper
-from tests.architectures import build
 from tests.conftest import Exports
-from tests.small_file import small, small_path
+from tests.support.architectures import build
+from tests.support.small_file import small, small_path
 
 import modelexport as mx
-from modelexport.capture.inputs import InputRequest, make_inputs
+from modelexport.capture.inputs.make import make_inputs
+from modelexport.capture.inputs.specs import InputRequest
 from modelexport.errors import UserError
-from modelexport.graph import external, weights
+from modelexport.graph.file import external, weights
 from modelexport.record.hierarchy import Hierarchy, TensorInfo, join
 from modelexport.record.polynomial import Polynomial, sizes_sum
 

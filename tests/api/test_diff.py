@@ -8,12 +8,12 @@ import onnx
 import pytest
 import torch
 from tests.conftest import Exports
-from tests.planted_changes import KINDS, is_told, plant
-from tests.scrambling import scrambled
+from tests.support.planted_changes import KINDS, is_told, plant
+from tests.support.scrambling import scrambled
 
 import modelexport as mx
-from modelexport.graph.embed import PREFIX, strip_metadata
-from modelexport.record.changes import Change, Source, WeightForm
+from modelexport.graph.file.metadata import PREFIX, strip_metadata
+from modelexport.record.results.diff import Change, Source, WeightForm
 
 EXPORTERS = ("dynamo", "torchscript")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests import nets
+from tests.support import nets
 from torch import Tensor, nn
 
 import modelexport as mx

@@ -10,23 +10,22 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from tests.architectures import build
 from tests.conftest import Exports
-from tests.nets import Branching, ConstantTable, FoldedNorm, Functional, Repeated, Twins, perturbed
+from tests.support.architectures import build
+from tests.support.nets import Branching, ConstantTable, FoldedNorm, Functional, Repeated, Twins, perturbed
 
 import modelexport as mx
+from modelexport.api.attach import Source
 from modelexport.api.extract import extracted_file
 from modelexport.api.extract_check import CheckRequest, check_extracted
-from modelexport.api.foreign import Source
-from modelexport.api.opening import open_file
-from modelexport.api.surroundings import Clock
-from modelexport.cutting.cut import Cutter
-from modelexport.cutting.selection import select_modules
+from modelexport.api.opened_file import Clock, open_file
 from modelexport.errors import CutImpossible, FileUnwritable, QueryInvalid, RecordMissing, UnknownName, UserError
-from modelexport.graph.embed import CUT_KEY
-from modelexport.record.evidence import Attribution, Confidence
-from modelexport.record.extraction import Feed
+from modelexport.graph.file.metadata import CUT_KEY
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Attribution, Confidence
+from modelexport.record.results.files import Feed
+from modelexport.transform.extract.cut import Cutter
+from modelexport.transform.extract.selection import select_modules
 
 EXPORTERS = ("dynamo", "torchscript")
 

@@ -11,13 +11,13 @@ import onnx.checker
 import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from tests.conftest import Exports
-from tests.folding.graphs import Made, layers, results, saved
+from tests.support.foldable_graphs import Made, layers, results, saved
 
 import modelexport as mx
 from modelexport.errors import FileUnreadable, FileUnwritable, UnknownName, UserError
-from modelexport.graph.folded import FOLDED_KEY, ensure_flat
-from modelexport.graph.inlining import inlined
-from modelexport.graph.model_file import open_model
+from modelexport.graph.file.metadata import FOLDED_KEY, ensure_flat
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.functions import inlined
 
 
 @pytest.fixture

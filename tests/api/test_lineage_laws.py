@@ -9,7 +9,7 @@ import onnx
 import pytest
 from tests.conftest import Exports
 from tests.lineage.test_descent import reordered
-from tests.stranger import renamed_copy
+from tests.support.foreign_copies import renamed_copy
 
 import modelexport as mx
 from modelexport.record.lineage import Relation

@@ -11,15 +11,15 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from tests.views.test_profile_views import ensure_nested
+from tests.show.text.test_profile_views import ensure_nested
 from torch import nn
 
 import modelexport as mx
 from modelexport.api import profile as api
 from modelexport.errors import RecordMismatch, RecordMissing
-from modelexport.profiling.joining import join_events
-from modelexport.record.profile import KernelEvent
-from modelexport.views.profile_trace import profile_trace
+from modelexport.inspect.profile.joining import join_events
+from modelexport.record.results.profile import KernelEvent
+from modelexport.show.data.trace import profile_trace
 
 EXPORTERS = ("dynamo", "torchscript")
 

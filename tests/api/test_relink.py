@@ -12,12 +12,12 @@ import pytest
 import torch
 from onnx import numpy_helper
 from onnxruntime.quantization import quantize_dynamic
-from tests.architectures import build
+from tests.support.architectures import build
 from torch import nn
 
 import modelexport as mx
 from modelexport.errors import RecordMissing, RecordUnreadable, ToolFailed, UnknownName, UserError
-from modelexport.graph.embed import OUTLINE_KEY
+from modelexport.graph.file.metadata import OUTLINE_KEY
 from modelexport.record.lineage import Relation
 
 EXPORTERS = ("dynamo", "torchscript")

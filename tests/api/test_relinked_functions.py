@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from tests.building import model, node, provenance, tree
+from tests.support.building import model, node, provenance, tree
 
 import modelexport as mx
 from modelexport.api.writing import write_tagged
-from modelexport.graph.embed import EmbedOptions
+from modelexport.graph.file.metadata import EmbedOptions
+from modelexport.graph.file.reading import open_model
 from modelexport.graph.index import index_model
-from modelexport.graph.model_file import open_model
 from modelexport.record.provenance import Origin
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import onnx
 import pytest
 from tests.conftest import Exports
-from tests.small_file import SmallFile, small, small_path
+from tests.support.small_file import SmallFile, small, small_path
 
 import modelexport as mx
 from modelexport.errors import FileUnreadable, FileUnwritable, SelectionInexpressible, UnknownName, UserError
-from modelexport.graph.embed import sidecar_path
+from modelexport.graph.file.metadata import sidecar_path
 
 __all__ = ["small", "small_path"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests import nets
-from tests.architectures import build
-from tests.building import body, model, node, provenance, tree
 from tests.conftest import Exports
+from tests.support import nets
+from tests.support.architectures import build
+from tests.support.building import body, model, node, provenance, tree
 
 import modelexport as mx
 from modelexport.errors import UnknownName

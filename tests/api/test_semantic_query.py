@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from tests.building import model, node, provenance, tree
 from tests.conftest import Exports
+from tests.support.building import model, node, provenance, tree
 
 import modelexport as mx
-from modelexport.api.semantic_query import MODULE_TYPES
+from modelexport.api.mission import MODULE_TYPES
 from modelexport.errors import QueryInvalid, UnknownName
 
 both_exporters = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from tests import nets
+from tests.support import nets
 
 import modelexport as mx
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from modelexport.capture.calibration import calibration_feeds
+from modelexport.capture.onnxruntime.calibration import calibration_feeds
 from modelexport.errors import InputError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelexport.capture.cutting import Cutting
+from modelexport.capture.onnxruntime.piecewise import Cutting
 
 SIZES = st.lists(st.lists(st.integers(0, 50), max_size=3), min_size=1, max_size=40)
 

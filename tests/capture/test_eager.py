@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests import nets
-from tests.capture.watching import Doing, X, watched
+from tests.support import nets
+from tests.support.watched_runs import Doing, X, watched
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.capture.watching import Doing, X, watched
+from tests.support.watched_runs import Doing, X, watched
 from torch import Tensor
 
 from modelexport.graph.sample import LOOSEST

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tests.building import model, node, weight
+from tests.support.building import model, node, weight
 
-from modelexport.capture.feeding import feed_for
+from modelexport.capture.onnxruntime.session import feed_for
 from modelexport.errors import InputError
 
 IDS = np.array([[1, 2, 3]])

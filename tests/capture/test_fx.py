@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests import nets
-from tests.architectures import build
+from tests.support import nets
+from tests.support.architectures import build
 from torch import Tensor, nn
 
 from modelexport.capture import fx
-from modelexport.capture.arguments import bind_arguments, output_tensors
-from modelexport.capture.arrays import print_of
+from modelexport.capture.arguments import bind_arguments, output_tensors, print_of
 from modelexport.capture.fx import FxCapture, FxKind, trace_fx
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.graph.fingerprint import same_content

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import model, node
 from tests.conftest import Exports
+from tests.support.building import model, node
 
-from modelexport.capture.graph_inputs import SampleRequest, graph_feed, graph_samples
-from modelexport.capture.pieces import PiecewiseRun
+from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
+from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 from modelexport.errors import InputError
+from modelexport.graph.file.reading import open_model
 from modelexport.graph.index import index_model
-from modelexport.graph.model_file import open_model
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Size = int | str | None

@@ -10,14 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import body, model, node
 from tests.conftest import Exports
+from tests.support.building import body, model, node
 
-from modelexport.capture import pieces
-from modelexport.capture.graph_values import graph_values, weights_only
+from modelexport.capture.onnxruntime import piecewise as pieces
+from modelexport.capture.onnxruntime.piecewise import graph_values, weights_only
+from modelexport.graph.file.reading import ModelFile, open_model, parse_model
 from modelexport.graph.fingerprint import fingerprint, same_content
-from modelexport.graph.model_file import open_model, parse_model
-from modelexport.graph.opened import ModelFile
 from modelexport.record.signals import GraphValues
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)

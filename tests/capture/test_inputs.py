@@ -11,15 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from modelexport.capture.inputs import (
-    InputRequest,
-    InputSpec,
-    ModelInputs,
-    dynamic_axes,
-    make_inputs,
-    parse_input_spec,
-    processing,
-)
+from modelexport.capture.inputs import processing
+from modelexport.capture.inputs.make import make_inputs
+from modelexport.capture.inputs.specs import InputRequest, InputSpec, ModelInputs, dynamic_axes, parse_input_spec
 from modelexport.errors import ExtraMissing, InputError
 
 # Untyped: what the lazy modules of transformers export is hidden from mypy.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests import nets
-from tests.architectures import build
+from tests.support import nets
+from tests.support.architectures import build
 
 from modelexport.capture.arguments import bind_arguments
-from modelexport.capture.jit_graph import jit_graph_text
+from modelexport.capture.torchscript import jit_graph_text
 from modelexport.errors import ExportFailed
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from modelexport.capture.loading import LoadedModel, LoadOptions, load_model, pretrained
+from modelexport.capture.loading import pretrained
+from modelexport.capture.loading.models import load_model
+from modelexport.capture.loading.options import LoadedModel, LoadOptions
 from modelexport.errors import ModelExportError, ModelNotFound, ModelUnloadable, UnknownName, UserError
 
 # Untyped: what the lazy modules of transformers export is hidden from mypy.

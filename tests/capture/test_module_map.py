@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests import nets
+from tests.support import nets
 from torch.onnx._internal.torchscript_exporter import utils
 
-from modelexport.capture.exported import Exported, ExportRequest
-from modelexport.capture.module_map import scope_parts
-from modelexport.capture.session import export_traced, trace
+from modelexport.attribute.scopes import expected_scope
+from modelexport.attribute.strategies import universal
+from modelexport.capture.arguments import Exported, ExportRequest
+from modelexport.capture.export import export_traced, trace
+from modelexport.capture.hierarchy import scope_parts
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.signals import Signals
-from modelexport.strategies.torchscript_scopes import expected_scope
-from modelexport.strategies.universal import universal
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -59,7 +59,7 @@ GARBLED: list[object] = [None, [], "map", {}, {"__module": "x"}]
 def test_another_map_is_done_without(monkeypatch: pytest.MonkeyPatch, other: object) -> None:
     sound, hierarchy = exported()
     monkeypatch.setattr(
-        "modelexport.capture.module_map._holder", lambda: type("Trace", (), {"_trace_module_map": other})
+        "modelexport.capture.hierarchy._holder", lambda: type("Trace", (), {"_trace_module_map": other})
     )
     found, _ = exported()
     assert found.scopes.parts == {}
@@ -68,7 +68,7 @@ def test_another_map_is_done_without(monkeypatch: pytest.MonkeyPatch, other: obj
 
 
 def test_a_torch_without_the_map_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelexport.capture.module_map._NAME", "_gone")
+    monkeypatch.setattr("modelexport.capture.hierarchy._NAME", "_gone")
     found, _ = exported()
     assert found.scopes.parts == {}
     assert any("module map" in note for note in found.notes)

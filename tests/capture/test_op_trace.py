@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests import nets
+from tests.support import nets
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from modelexport.capture.arguments import bind_arguments
-from modelexport.capture.arrays import print_of, to_array
+from modelexport.capture.arguments import bind_arguments, print_of, to_array
 from modelexport.capture.hierarchy import trace_run
 from modelexport.errors import InputError
 from modelexport.graph.fingerprint import same_content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelexport.capture.operators import onnx_operators
+from modelexport.capture.op_trace import onnx_operators
 
 CAN_BECOME = {
     "aten::addmm": {"Gemm", "MatMul"},

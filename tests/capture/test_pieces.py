@@ -13,17 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import model, node
 from tests.conftest import Exports
+from tests.support.building import model, node
 
-from modelexport.capture import pieces
-from modelexport.capture.blocked import blocked_values, in_usual_order
-from modelexport.capture.pieces import PiecewiseRun
+from modelexport.capture.onnxruntime import piecewise as pieces
+from modelexport.capture.onnxruntime.piecewise import PiecewiseRun, blocked_values, in_usual_order
 from modelexport.errors import ExtraMissing, FileUnreadable, RuntimeFailed
-from modelexport.graph.contents import content_of, contents
-from modelexport.graph.model_file import open_model, parse_model
-from modelexport.graph.opened import ModelFile
-from modelexport.tools.optimizers import save_optimized
+from modelexport.graph.file.reading import ModelFile, content_of, contents, open_model, parse_model
+from modelexport.transform.tools.optimizers import save_optimized
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelexport.capture.arguments import CallArguments, bind_arguments
-from modelexport.capture.probing import other_values, with_work_to_do
-from modelexport.capture.session import Probe, probe, trace
+from modelexport.capture.arguments import CallArguments, bind_arguments, other_values, with_work_to_do
+from modelexport.capture.export import Probe, probe, trace
 from modelexport.errors import InputError
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)

@@ -12,12 +12,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelexport.capture.profiling import ProfileRequest, profiled_run, runs_of
+from modelexport.capture.onnxruntime.session import ProfileRequest, profiled_run, runs_of
 from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.index import Graph, index_model
-from modelexport.profiling.joining import join_events
-from modelexport.record.profile import RawEvent
-from modelexport.tools.optimizers import saving_options
+from modelexport.inspect.profile.joining import join_events
+from modelexport.record.results.profile import RawEvent
+from modelexport.transform.tools.optimizers import saving_options
 
 Item = dict[str, Any]
 
@@ -211,7 +211,7 @@ class TestProviders:
 
 def test_a_profile_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime stops writing events down after a million of them, and goes on."""
-    monkeypatch.setattr("modelexport.capture.profiling.runs_of", lambda document: runs_of(document)[:-1])
+    monkeypatch.setattr("modelexport.capture.onnxruntime.session.runs_of", lambda document: runs_of(document)[:-1])
     with pytest.raises(RuntimeFailed, match="wrote down 0 of 1 runs") as caught:
         TestProviders().run(tmp_path)
     assert "--runs" in caught.value.hint

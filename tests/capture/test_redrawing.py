@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests import building  # noqa: F401 - loads the profile
 from torch import Tensor
 
-from modelexport.capture.arguments import CallArguments
-from modelexport.capture.redrawing import redrawn
+from modelexport.capture.arguments import CallArguments, redrawn
 
 
 def again(tensor: Tensor, seed: int = 1) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelexport.capture.training import random_layers_in_training, running_norms_in_training
+from modelexport.capture.isolation import random_layers_in_training, running_norms_in_training
 
 DRAWING: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "Dropout": (nn.Dropout, (64,)),

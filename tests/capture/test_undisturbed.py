@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import nets
+from tests.support import nets
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
@@ -69,7 +69,7 @@ def test_a_failing_run_changes_nothing_and_says_why(tmp_path: Path) -> None:
 
 
 def test_the_experts_of_a_model_are_put_back(tmp_path: Path) -> None:
-    from tests.architectures import build
+    from tests.support.architectures import build
 
     model = build("mixtral")
     before = model.get_experts_implementation()  # type: ignore[operator]

@@ -15,13 +15,13 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from tests.cli.foreign import INPUTS, PlainExports, renamed_throughout
 from tests.cli.test_reading_verbs import run
+from tests.support.foreign_files import INPUTS, PlainExports, renamed_throughout
 
 import modelexport as mx
 from modelexport.api import attach as api
 from modelexport.api.options import ExportResult
-from modelexport.record.evidence import Confidence
+from modelexport.record.provenance import Confidence
 
 Captured = pytest.CaptureFixture[str]
 EXPORTERS = ["dynamo", "torchscript"]
@@ -207,7 +207,7 @@ class TestWrongModels:
     def test_a_model_that_takes_other_inputs(
         self, plain_exports: PlainExports, tmp_path: Path, capsys: Captured
     ) -> None:
-        wrong = "tests.nets:CalledThrice"
+        wrong = "tests.support.nets:CalledThrice"
         assert attach(plain_exports("torchscript"), wrong, tmp_path / "a.onnx", "--input", "x=2x4:float32") == 2
         error = capsys.readouterr().err
         assert "the graph takes an input 'input_ids' (2x8 int64)" in error
@@ -339,6 +339,6 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _nothing() -> mx.Provenance:
-    from tests.small_file import SmallFile
+    from tests.support.small_file import SmallFile
 
     return SmallFile().provenance()

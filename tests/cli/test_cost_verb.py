@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 from tests.cli.test_reading_verbs import run
-from tests.costing.files import file_of, header, value
-from tests.small_file import SmallFile
+from tests.support.cost_files import file_of, header, value
+from tests.support.small_file import SmallFile
 
 import modelexport as mx
 

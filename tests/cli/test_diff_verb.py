@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from tests.cli.test_reading_verbs import run
-from tests.small_file import SmallFile
+from tests.support.small_file import SmallFile
 
 jsonschema = pytest.importorskip("jsonschema")
 Captured = pytest.CaptureFixture[str]

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from modelexport.cli import main
-from modelexport.cli.failures import run_guarded
+from modelexport.cli.main import main, run_guarded
 from modelexport.errors import UserError
 
 

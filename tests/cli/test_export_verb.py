@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_file import SmallFile
+from tests.support.small_file import SmallFile
 
 from modelexport.api import export as api
 from modelexport.api.options import ExportResult
-from modelexport.cli import main
+from modelexport.cli.main import main
 from modelexport.errors import ExportFailed
-from modelexport.record.check import OutputCheck
+from modelexport.record.signals import OutputCheck
 
 REAL_EXPORT = api.export
 
@@ -116,7 +116,7 @@ def test_unknown_names_propose_the_nearest(
 class TestGraphTexts:
     """`--jit-graph` and `--fx-graph`, with real exports of a very small net."""
 
-    NET = ("-m", "tests.nets:CalledThrice", "--input", "x=2x4:float32")
+    NET = ("-m", "tests.support.nets:CalledThrice", "--input", "x=2x4:float32")
 
     @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
     def test_graphs_are_written_and_listed(
@@ -153,12 +153,12 @@ class TestGraphTexts:
 
     def test_a_failed_export_leaves_no_graph(self, tmp_path: Path) -> None:
         options = ("--jit-graph", tmp_path / "jit.txt", "--fx-graph", "both")
-        assert run("-m", "tests.cli.deciding:by_data", "-o", tmp_path / "net.onnx", *options) == 2
+        assert run("-m", "tests.support.verdicts:by_data", "-o", tmp_path / "net.onnx", *options) == 2
         assert _files(tmp_path) == []
 
     def test_htp_takes_over_where_fx_cannot_trace(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         options = ("--exporter", "torchscript", "--strategy", "fx_graph", "--fx-graph", "symbolic_trace")
-        model = ("-m", "tests.cli.deciding:by_shape", "-o", tmp_path / "net.onnx")
+        model = ("-m", "tests.support.verdicts:by_shape", "-o", tmp_path / "net.onnx")
         assert run(*model, *options, "--format", "json") == 0
         document = json.loads(capsys.readouterr().out)
         assert document["strategy"] == "htp"
@@ -171,14 +171,14 @@ class TestGraphTexts:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         options = ("--exporter", "torchscript", "--strategy", "fx_graph", "--fx-graph", "both", "--no-check")
-        model = ("-m", "tests.cli.deciding:by_shape", "-o", tmp_path / "net.onnx")
+        model = ("-m", "tests.support.verdicts:by_shape", "-o", tmp_path / "net.onnx")
         assert run(*model, *options, "--format", "json") == 0
         assert json.loads(capsys.readouterr().out)["strategy"] == "fx_graph"
         assert _files(tmp_path) == ["net.hierarchy.json", "net.onnx", "net.torch_export.txt"]
 
 
 class TestAPathThatChangesWithTheData:
-    MODEL = ("-m", "tests.cli.deciding:by_data")
+    MODEL = ("-m", "tests.support.verdicts:by_data")
     STRATEGIES = ("enhanced_semantic", "htp", "fx_graph", "usage_based", "universal", "all")
 
     @pytest.mark.parametrize("strategy", ["htp", "all"])

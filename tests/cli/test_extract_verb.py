@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 import pytest
 from tests.cli.test_reading_verbs import run
-from tests.small_file import SmallFile, credited
+from tests.support.small_file import SmallFile, credited
 
 from modelexport.api import extract as api
-from modelexport.record.evidence import Evidence, EvidenceKind
-from modelexport.record.extraction import Extraction, ExtractionCheck, Feed, OutputComparison
-from modelexport.record.verification import Difference
+from modelexport.record.provenance import Evidence, EvidenceKind
+from modelexport.record.results.files import Extraction, ExtractionCheck, Feed, OutputComparison
+from modelexport.record.results.verification import Difference
 
 Captured = pytest.CaptureFixture[str]
 GOOD = Difference(2e-7, 1e-7, 130.0, 1.0, 0, agrees=True)

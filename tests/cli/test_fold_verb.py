@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_reading_verbs import run as run_verb
-from tests.folding.graphs import Made, layers, saved
+from tests.support.foldable_graphs import Made, layers, saved
 
 Run = Callable[..., tuple[int, str]]
 
@@ -78,8 +78,8 @@ def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, tmp_pat
 
 
 def test_a_repeated_class_that_cannot_be_folded_is_told_without_being_asked() -> None:
-    from modelexport.record.folding import ALONE, INTERLEAVED, Folding, Unfolded
-    from modelexport.views.folding_summary import folding_lines
+    from modelexport.record.results.files import ALONE, INTERLEAVED, Folding, Unfolded
+    from modelexport.show.text.written_files import folding_lines
 
     left = (Unfolded("Mixer", 3, INTERLEAVED), Unfolded("Pooler", 1, ALONE))
     said = [str(line) for line in folding_lines((), Folding(9, 9, unfolded=left))]

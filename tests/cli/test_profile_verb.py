@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.cli.spoiling import (
+from tests.cli.test_reading_verbs import run
+from tests.support.spoiled_files import (
     EVIL,
     Captured,
     changed,
@@ -26,14 +27,13 @@ from tests.cli.spoiling import (
     same_value_twice,
     without_record,
 )
-from tests.cli.test_reading_verbs import run
 
 import modelexport as mx
 from modelexport.api import profile as api
-from modelexport.graph.embed import RECORD_KEY
-from modelexport.profiling.joining import join_events
-from modelexport.record.profile import Profile
-from modelexport.views.printable import printable
+from modelexport.errors import printable
+from modelexport.graph.file.metadata import RECORD_KEY
+from modelexport.inspect.profile.joining import join_events
+from modelexport.record.results.profile import Profile
 
 QUICK = ("--runs", 2, "--warmup", 0)
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.cli.spoiling import contents, refused
 from tests.cli.test_reading_verbs import run
-from tests.small_file import SmallFile
+from tests.support.small_file import SmallFile
+from tests.support.spoiled_files import contents, refused
 
 import modelexport as mx
-from modelexport.cli.quantize import quantize as verb
+from modelexport.cli.tools import quantize as verb
 from modelexport.errors import ToolFailed, UserError
-from modelexport.graph.embed import sidecar_path
-from modelexport.graph.model_file import open_model
-from modelexport.graph.saving import save_model
+from modelexport.graph.file.metadata import sidecar_path
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.writing import save_model
 
 pytest.importorskip("onnxruntime.quantization")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_reading_verbs import run
-from tests.small_file import SmallFile, credited
+from tests.support.small_file import SmallFile, credited
 
-from modelexport.record.evidence import unattributed
+from modelexport.record.provenance import unattributed
 
 Captured = pytest.CaptureFixture[str]
 

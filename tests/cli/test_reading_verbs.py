@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.small_file import NODES, SmallFile, credited
+from tests.support.small_file import NODES, SmallFile, credited
 
-from modelexport.cli import main
-from modelexport.graph.embed import TAG_KEY, Level
+from modelexport.cli.main import main
+from modelexport.graph.file.metadata import TAG_KEY, Level
 
 
 def run(*arguments: object) -> int:

@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.cli.spoiling import (
+from tests.cli.test_reading_verbs import run
+from tests.support.foreign_copies import plain_copy
+from tests.support.spoiled_files import (
     EVIL,
     Captured,
     Change,
@@ -27,13 +29,10 @@ from tests.cli.spoiling import (
     same_weight_twice,
     without_record,
 )
-from tests.cli.test_reading_verbs import run
-from tests.stranger import plain_copy
 
 import modelexport as mx
-from modelexport.errors import FileUnwritable
-from modelexport.graph.embed import OUTLINE_KEY, RECORD_KEY
-from modelexport.views.printable import printable
+from modelexport.errors import FileUnwritable, printable
+from modelexport.graph.file.metadata import OUTLINE_KEY, RECORD_KEY
 
 
 class TestAnswers:

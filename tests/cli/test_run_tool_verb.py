@@ -14,17 +14,26 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.cli.spoiling import Captured, changed, circle, contents, evil_names, metadata, refused, without_record
 from tests.cli.test_reading_verbs import run
+from tests.support.spoiled_files import (
+    Captured,
+    changed,
+    circle,
+    contents,
+    evil_names,
+    metadata,
+    refused,
+    without_record,
+)
 
 import modelexport as mx
 from modelexport.api import run_tool as api
-from modelexport.capture import graph_inputs
+from modelexport.capture.onnxruntime import inputs as graph_inputs
 from modelexport.errors import UnknownName, UserError
-from modelexport.graph.embed import RECORD_KEY
-from modelexport.tools import optimizers
-from modelexport.tools.catalogue import TOOLS, parse_chain
-from modelexport.tools.tool import Job
+from modelexport.graph.file.metadata import RECORD_KEY
+from modelexport.transform.tools import optimizers
+from modelexport.transform.tools.catalogue import TOOLS, parse_chain
+from modelexport.transform.tools.tool import Job
 
 
 class Recorder:

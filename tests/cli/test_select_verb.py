@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.spoiling import EVIL, refused
 from tests.cli.test_reading_verbs import run
-from tests.small_file import SmallFile
+from tests.support.small_file import SmallFile
+from tests.support.spoiled_files import EVIL, refused
 
 import modelexport as mx
-from modelexport.cli.select import select as verb
-from modelexport.selecting.catalogue import DIALECTS
+from modelexport.cli.files import select as verb
+from modelexport.transform.select.catalogue import DIALECTS
 
 Captured = pytest.CaptureFixture[str]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import onnx
 import pytest
-from tests.cli.foreign import PlainExports
 from tests.cli.test_reading_verbs import run
-from tests.small_file import SmallFile, credited
+from tests.support.foreign_files import PlainExports
+from tests.support.small_file import SmallFile, credited
 
-from modelexport.analysis.scores import Dispute, Score, Scores
-from modelexport.api import strategy_scores as api
-from modelexport.api.attribute import Judged, Scene, judge
-from modelexport.record.evidence import Claim, Confidence
+from modelexport.api import attach as api
+from modelexport.attribute.judge import Judged, Scene, judge
+from modelexport.attribute.strategies import CATALOGUE, Strategy
+from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.strategies.catalogue import CATALOGUE, Strategy
+from modelexport.record.provenance import Claim, Confidence
 
 Captured = pytest.CaptureFixture[str]
 
@@ -126,7 +126,7 @@ def test_a_dispute_reaches_the_reader(
         wrong = replace(judged.claims.nodes[key], owners=(ModuleCall("embeddings"),))
         return replace(judged, claims=replace(judged.claims, nodes={**judged.claims.nodes, key: wrong}))
 
-    monkeypatch.setattr("modelexport.api.judging.judge", lying)
+    monkeypatch.setattr("modelexport.attribute.judge.judge", lying)
     assert run("strategies", plain, "-m", bert_folder) == 0
     text = capsys.readouterr().out
     assert "contradict each other" in text

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.cli.spoiling import refused
 from tests.cli.test_reading_verbs import run
 from tests.conftest import Exports
-from tests.small_file import SmallFile
+from tests.support.small_file import SmallFile
+from tests.support.spoiled_files import refused
 
 import modelexport as mx
-from modelexport.graph.embed import PREFIX, EmbedOptions, Level, embed
+from modelexport.graph.file.metadata import PREFIX, EmbedOptions, Level, embed
 
 Captured = pytest.CaptureFixture[str]
 

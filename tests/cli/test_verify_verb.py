@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from tests.cli.test_reading_verbs import run
-from tests.verifying import numbers, verification, wrong_in
+from tests.support.verification import numbers, verification, wrong_in
 
 from modelexport.api import verify as api
-from modelexport.record.verification import Verification
+from modelexport.record.results.verification import Verification
 
 Captured = pytest.CaptureFixture[str]
 

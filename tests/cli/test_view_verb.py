@@ -12,8 +12,8 @@ from pathlib import Path
 import onnx
 import pytest
 from tests.cli.test_reading_verbs import run
-from tests.pages.overlaid import profile_text
-from tests.small_file import SmallFile
+from tests.support.overlaid_pages import profile_text
+from tests.support.small_file import SmallFile
 
 import modelexport as mx
 from modelexport.errors import FileUnwritable, UserError

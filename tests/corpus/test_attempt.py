@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 from corpus.attempt import first_line, judged, summed, unrunnable
 from corpus.outcome import Outcome
-
-import modelexport as mx
-from modelexport.errors import RuntimeFailed
 from modelexport.record.check import OutputCheck
 from modelexport.record.verification import (
     AttributionProof,
@@ -18,6 +15,9 @@ from modelexport.record.verification import (
     Verdict,
     Verification,
 )
+
+import modelexport as mx
+from modelexport.errors import RuntimeFailed
 
 A, B = mx.ModuleCall("a"), mx.ModuleCall("b", 1)
 FAR = Difference(1.0, 1.0, 3.0, 0.5, 0, agrees=False)

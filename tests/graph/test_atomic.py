@@ -8,7 +8,7 @@ from typing import BinaryIO
 import pytest
 
 from modelexport.errors import FileUnwritable
-from modelexport.graph.atomic import StagedFile, ensure_writable, staging, write_atomically
+from modelexport.graph.file.atomic import StagedFile, ensure_writable, staging, write_atomically
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_a_disk_that_fills_up_while_closing_is_reported(tmp_path: Path, monkeypa
     def failing(_: StagedFile) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("modelexport.graph.atomic._complete", failing)
+    monkeypatch.setattr("modelexport.graph.file.atomic._complete", failing)
     with pytest.raises(FileUnwritable, match="no space left"):
         write_atomically(tmp_path / "a", "new")
     assert contents(tmp_path) == {}

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from modelexport.graph.blocked import DOMAIN, unblocked
-from modelexport.graph.opened import ModelFile
-from modelexport.graph.sketch import sketch, sketches_like
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.operators import DOMAIN, unblocked
+from modelexport.graph.outline import sketch, sketches_like
 
 
 def blocked(array: np.ndarray, block: int) -> np.ndarray:

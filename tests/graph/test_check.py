@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelexport.graph.check import check_graph, checkable
-from modelexport.graph.model_file import open_model, parse_model
-from modelexport.graph.saving import save_model
+from modelexport.graph.file.reading import open_model, parse_model
+from modelexport.graph.file.writing import save_model
+from modelexport.graph.soundness import check_graph, checkable
 
 
 def matmul_model(*, output: tuple[int, int] = (2, 50), listed: bool = False, ir_version: int = 10) -> onnx.ModelProto:

@@ -4,11 +4,10 @@ import onnx
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
-from tests.building import body, graph, model, node, weight
+from tests.support.building import body, graph, model, node, weight
 
-from modelexport.graph.edges import edges_of
-from modelexport.graph.index import index_model
-from modelexport.record.edges import Edges
+from modelexport.graph.index import edges_of, index_model
+from modelexport.record.provenance import Edges
 
 
 def edges(proto: onnx.ModelProto) -> Edges:

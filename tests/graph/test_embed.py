@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tests.building import attribution, body, model, module, node, provenance, run, set_metadata, weight
+from tests.support.building import attribution, body, model, module, node, provenance, run, set_metadata, weight
 
-from modelexport.graph.embed import (
+from modelexport.graph.file.metadata import (
     CONFIDENCE_KEY,
     EVIDENCE_KEY,
     LAYER_KEY,
@@ -31,10 +31,9 @@ from modelexport.graph.embed import (
     strip_metadata,
 )
 from modelexport.graph.index import index_model, walk_nodes
-from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.packed import unpack
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Attribution, Provenance
 
 LAYERS = Hierarchy.of(
     [

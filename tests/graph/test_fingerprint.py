@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests import building  # noqa: F401 - loads the profile
 
+from modelexport.attribute.projection.values import _FAR, _NOISE, _TOLERANCE
 from modelexport.graph.fingerprint import distance, fingerprint, same_content
-from modelexport.strategies.projection.content import _FAR, _NOISE, _TOLERANCE
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
 SEEDS = st.integers(0, 10_000)

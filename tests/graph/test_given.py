@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from modelexport.graph.given import given_by, resolved
+from modelexport.graph.functions import given_by, resolved
 from modelexport.graph.index import function_id
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tests.building import body, graph, model, node, set_metadata, weight
+from tests.support.building import body, graph, model, node, set_metadata, weight
 
-from modelexport.graph.axis_sizes import dynamic_axes_of
 from modelexport.graph.index import MAIN, index_model, walk_nodes
+from modelexport.graph.types import dynamic_axes_of
 
 
 def branching() -> onnx.ModelProto:

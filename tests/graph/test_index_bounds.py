@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import body, model, node
 from tests.conftest import Exports
+from tests.support.building import body, model, node
 
+from modelexport.capture.onnxruntime.inputs import index_bounds
+from modelexport.graph.file.reading import open_model, parse_model
 from modelexport.graph.index import index_model
-from modelexport.graph.index_bounds import index_bounds
-from modelexport.graph.model_file import open_model, parse_model
 
 
 def found(proto: onnx.ModelProto) -> dict[str, int | None]:

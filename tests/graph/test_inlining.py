@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 
+from modelexport.graph.functions import inlined
 from modelexport.graph.index import index_model
-from modelexport.graph.inlining import inlined
 
 OPSETS = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
 

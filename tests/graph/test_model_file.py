@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modelexport.errors import FileUnreadable, FileUnwritable, ModelExportError, UserError
-from modelexport.graph import layout, wire
-from modelexport.graph.external import set_external
-from modelexport.graph.model_file import open_model, parse_model
-from modelexport.graph.saving import save_model
-from modelexport.graph.weights import Lazy, Span, Typed, storage_size
+from modelexport.graph.file import weights as wire
+from modelexport.graph.file import writing as layout
+from modelexport.graph.file.external import set_external
+from modelexport.graph.file.reading import open_model, parse_model
+from modelexport.graph.file.weights import Lazy, Span, Typed, storage_size
+from modelexport.graph.file.writing import save_model
 
 in_tmp_path = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TYPES = sorted(set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED, TensorProto.STRING})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import body, model, node
-from tests.proving.stories import dags
+from tests.support.building import body, model, node
+from tests.support.proof_stories import dags
 
 from modelexport.graph.index import index_model, walk_nodes
-from modelexport.graph.order import in_order, names_read
+from modelexport.graph.protos import in_order, names_read
 
 
 def made(nodes: object) -> list[str]:

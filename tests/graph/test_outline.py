@@ -3,12 +3,12 @@ from __future__ import annotations
 import onnx
 from hypothesis import given
 from onnx import helper
-from tests.building import body, graph, model, node, weight
-from tests.graphs import models
+from tests.support.building import body, graph, model, node, weight
+from tests.support.graphs import models
 
 from modelexport.graph.index import Graph, index_model
 from modelexport.graph.outline import digested, graph_of, outlined
-from modelexport.record.sketch import PLACES, Sketch
+from modelexport.record.outline import PLACES, Sketch
 
 SKETCH = Sketch((64, 64), 0.0, 1.0, tuple(range(PLACES)))
 

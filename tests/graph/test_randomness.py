@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import body, model, node
 from tests.conftest import Exports
+from tests.support.building import body, model, node
 
-from modelexport.graph.model_file import open_model
-from modelexport.graph.randomness import RandomNode, random_nodes
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.operators import RandomNode, random_nodes
 
 
 def stored(name: str, value: object) -> onnx.TensorProto:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import model, node
+from tests.support.building import model, node
 
 from modelexport.errors import FileUnreadable
-from modelexport.graph.model_file import open_model
-from modelexport.graph.sketch import sketch, sketches_of
-from modelexport.record.sketch import PLACES, Sketch
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.outline import sketch, sketches_of
+from modelexport.record.outline import PLACES, Sketch
 
 SHAPES = st.sampled_from([(64,), (16, 32), (32, 32), (12, 5, 3, 3)])
 SEEDS = st.integers(0, 10_000)

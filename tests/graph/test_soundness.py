@@ -6,8 +6,8 @@ import onnx
 import pytest
 from hypothesis import given
 from onnx import helper
-from tests.building import body, graph, model, node, weight
-from tests.graphs import models
+from tests.support.building import body, graph, model, node, weight
+from tests.support.graphs import models
 
 from modelexport.errors import FileUnreadable
 from modelexport.graph.index import index_model

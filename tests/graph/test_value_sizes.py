@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.building import model, node
 from tests.conftest import Exports
+from tests.support.building import model, node
 
-from modelexport.capture.pieces import PiecewiseRun
-from modelexport.graph.model_file import open_model
-from modelexport.graph.value_sizes import value_sizes
+from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.types import value_sizes
 
 X = np.ones((2, 6), np.float32)
 

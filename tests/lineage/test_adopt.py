@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.building import claim, owners
+from tests.support.building import claim, owners
 
-from modelexport.lineage.adopt import adopt
-from modelexport.record.evidence import Confidence, EvidenceKind
+from modelexport.lineage.inherit import adopt
 from modelexport.record.lineage import Link, Relation
+from modelexport.record.provenance import Confidence, EvidenceKind
 
 FUSED = {"c": Link(("c", "n"), Relation.FUSED), "y": Link(("y",), Relation.KEPT)}
 BEFORE = {"c": claim("conv"), "n": claim("bn"), "y": claim("act")}

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import claim, claims_on, hierarchies, owners
+from tests.support.building import claim, claims_on, hierarchies, owners
 
-from modelexport.lineage.carry import carry
-from modelexport.record.evidence import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.lineage.inherit import carry
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import Link, Relation
+from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
 
 
 def test_a_kept_node_keeps_its_claim() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx
 from hypothesis import given
 from onnx import TensorProto, helper
-from tests.building import body, graph, node, weight
-from tests.graphs import models
+from tests.support.building import body, graph, node, weight
+from tests.support.graphs import models
 
 from modelexport.graph.index import index_model
-from modelexport.lineage.classes import NOTHING, Classes
+from modelexport.lineage.value_classes import NOTHING, Classes
 
 SCALE = [weight("scale", 0.5), helper.make_tensor("zero", TensorProto.UINT8, [], [0])]
 

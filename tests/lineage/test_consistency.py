@@ -6,12 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.building import graph, node
+from tests.support.building import graph, node
 
 from modelexport.graph.index import Graph
 from modelexport.graph.outline import digested, graph_of, outlined
-from modelexport.lineage.consistency import _disorder
-from modelexport.lineage.descent import trace_lineage
+from modelexport.lineage.descent import _disorder, trace_lineage
 from modelexport.record.lineage import Consistency, Link, Relation
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from tests.building import body, graph, model, node, weight
-from tests.graphs import models
+from tests.support.building import body, graph, model, node, weight
+from tests.support.graphs import models
 
 from modelexport.graph.index import Graph, index_model
-from modelexport.graph.sketch import sketch
+from modelexport.graph.outline import sketch
 from modelexport.lineage.descent import trace_lineage
-from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Lineage, Link, Relation
-from modelexport.record.sketch import Sketch, Sketches
+from modelexport.record.outline import Sketch, Sketches
+from modelexport.record.provenance import Confidence
 
 
 def links(before: Graph, after: Graph) -> dict[str, tuple[str, set[str]]]:

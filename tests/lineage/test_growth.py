@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.building import graph, node
-from tests.lineage.growing import blocks, calls_made
+from tests.support.building import graph, node
+from tests.support.growing_graphs import blocks, calls_made
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.building import graph, model, node, provenance, tree
+from tests.support.building import graph, model, node, provenance, tree
 
 from modelexport.lineage.inherit import inherited
-from modelexport.record.evidence import Attribution, Confidence
 from modelexport.record.lineage import Lineage, Link, Relation
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Attribution, Confidence, Provenance
 
 HIERARCHY = tree({"": "Net", "a": "Block", "a.fc": "Linear", "a.act": "ReLU"})
 BEFORE = model(node("Neg", "x", "h"), node("Abs", "h", "y"))

@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.building import graph, node
+from tests.support.building import graph, node
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage
-from modelexport.record.evidence import Confidence
 from modelexport.record.lineage import Lineage
+from modelexport.record.provenance import Confidence
 
 
 def tensors(**arrays: object) -> list[onnx.TensorProto]:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from tests.building import body, graph, node, weight
-from tests.lineage.growing import blocks
+from tests.support.building import body, graph, node, weight
+from tests.support.growing_graphs import blocks
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from tests.building import graph, node
+from tests.support.building import graph, node
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage

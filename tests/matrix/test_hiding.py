@@ -7,9 +7,9 @@ import onnx
 import pytest
 from matrix.hiding import hide
 from onnx import TensorProto, helper
-from tests import building
-from tests.building import node
 from tests.matrix.cases import SIZE, model, random, square, tensor, values
+from tests.support import building
+from tests.support.building import node
 
 INSIDE = ("twice", "inner_weight", "chosen", "thrice", "other")
 NAMES = frozenset({"w", "product", "positive", "is_positive", "sum", *INSIDE})

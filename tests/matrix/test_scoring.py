@@ -11,8 +11,8 @@ import pytest
 from matrix.hiding import hide
 from matrix.score import SHARES, Score
 from matrix.scoring import Relinked, Relinker, Scorer, relink_model
-from tests.building import attribution, node, tree
 from tests.matrix.cases import Case, after_dense, fused_gemm, model, square
+from tests.support.building import attribution, node, tree
 
 from modelexport.api.relink import Ancestor
 from modelexport.graph.index import index_model

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matrix.truth import nearness, tells
 from onnx import TensorProto
-from tests.building import node, tree
 from tests.matrix.cases import DENSE, Case, after_dense, fused_gemm, model, random, tensor, values
+from tests.support.building import node, tree
 
 from modelexport.record.hierarchy import ModuleCall
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matrix.values import Comparer, Comparison
-from tests.building import graph, node
 from tests.matrix.cases import DENSE, SIZE, random, values
+from tests.support.building import graph, node
 
 from modelexport.record.lineage import Lineage, Link, Relation
 

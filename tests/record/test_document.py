@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import attribution, damage, model, node, provenance, provenances, tree
+from tests.support.building import attribution, damage, model, node, provenance, provenances, tree
 
 from modelexport.errors import RecordUnreadable, UnknownName
 from modelexport.record.document import from_document, to_document, write_document

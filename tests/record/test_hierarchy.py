@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import hierarchies, module, run, tree
+from tests.support.building import hierarchies, module, run, tree
 
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall, lineage_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.lineage import Descent, Link, Relation, descent_of, is_introduced, is_made_by_tool
+from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, unattributed
 
 
 def credited(*evidence: Evidence) -> Attribution:

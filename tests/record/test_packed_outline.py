@@ -12,18 +12,16 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import attribution, body, model, node, provenance, tree, weight
-from tests.building import damage as damage_value
-from tests.graphs import models
+from tests.support.building import attribution, body, model, node, provenance, tree, weight
+from tests.support.building import damage as damage_value
+from tests.support.graphs import models
 
 from modelexport.errors import RecordUnreadable
 from modelexport.graph.index import index_model
 from modelexport.graph.outline import graph_of, outlined
-from modelexport.record import tables
-from modelexport.record.outline import Outline
-from modelexport.record.packed_outline import pack_outline, unpack_outline
+from modelexport.record import packed as tables
+from modelexport.record.outline import PLACES, Outline, Sketch, pack_outline, unpack_outline
 from modelexport.record.provenance import Provenance
-from modelexport.record.sketch import PLACES, Sketch
 
 NAME = "modelexport-outline-1:"
 NET = tree({"": "Net"})

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import model, node, provenance, provenances, tree
+from tests.support.building import model, node, provenance, provenances, tree
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record.document import from_document, to_document
-from modelexport.record.evidence import Attribution
 from modelexport.record.packed import pack, unpack
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Attribution, Provenance
 
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear"}, "", "enc", "enc.fc", "enc.fc")
 BARE = provenance(

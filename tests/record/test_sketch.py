@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelexport.record.sketch import PLACES, STEPS, Sketch, lengthened, shortened
+from modelexport.record.outline import PLACES, STEPS, Sketch, lengthened, shortened
 
 STEPPED = st.lists(st.integers(-STEPS, STEPS), min_size=PLACES, max_size=PLACES).map(tuple)
 SIZES = st.floats(-1e4, 1e4).map(lambda number: lengthened(shortened(number)))

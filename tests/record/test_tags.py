@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.building import attribution, hierarchies, model, module, node, policies, provenance, tree
+from tests.support.building import attribution, hierarchies, model, module, node, policies, provenance, tree
 
 from modelexport.record.hierarchy import Hierarchy, lineage_of
 from modelexport.record.provenance import Provenance

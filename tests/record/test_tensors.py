@@ -5,13 +5,12 @@ from dataclasses import replace
 import onnx
 import pytest
 from onnx import helper
-from tests.building import attribution, body, model, module, node, provenance, run, weight
 from tests.conftest import Exports
+from tests.support.building import attribution, body, model, module, node, provenance, run, weight
 
 import modelexport as mx
 from modelexport.errors import UnknownName, UserError
-from modelexport.graph.edges import edges_of
-from modelexport.graph.index import index_model
+from modelexport.graph.index import edges_of, index_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
 

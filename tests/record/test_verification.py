@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import building  # noqa: F401 - loads the profile
-from tests.verifying import difference, node, numbers, verification, wrong_in
+from tests.support.verification import difference, node, numbers, verification, wrong_in
 
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.verification import (
+from modelexport.record.results.verification import (
     AttributionProof,
     Difference,
     NotFinite,

@@ -1,1 +1,1 @@
-"""The public functions. This is the one place that wires the stages together."""
+"""The public functions, one file for each: they wire the rooms together and decide nothing."""

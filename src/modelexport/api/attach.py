@@ -1,20 +1,183 @@
-"""Tagging a file that another tool exported."""
+"""Tagging a file that another tool exported.
+
+A file and the model that it is said to come from: run both, and judge.
+
+All strategies side by side on one file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.choices import embed_options, known
-from modelexport.api.choices import tag_policy as build_policy
-from modelexport.api.foreign import Source, judge_file
-from modelexport.api.options import ExportResult
-from modelexport.api.surroundings import Clock, Progress
+import onnx
+
+from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
+from modelexport.api.options import ExportResult, embed_options, known
+from modelexport.api.options import tag_policy as build_policy
+from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
-from modelexport.graph.saving import ensure_model_target
-from modelexport.strategies.catalogue import ALL, NAMES
+from modelexport.attribute.judge import Judged, Scene, Verdict, decide
+from modelexport.attribute.resolve import Agreement, agreement, disagreements
+from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, chosen
+from modelexport.errors import InputError, ModelMismatch
+from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.index import index_model
+from modelexport.inspect.compare import Dispute, Score, Scores
+from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.record.signals import ExporterScopes
+
+if TYPE_CHECKING:
+    import torch
+
+    from modelexport.capture.export import Prepared, SourceOptions
+    from modelexport.capture.loading.options import LoadOptions
+
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The model and its inputs, as a user names them; the fields are options of the command line."""
+
+    model: torch.nn.Module | str | Path
+    inputs: object = None
+    task: str | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    seed: int = 0
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    text: str | None = None
+    image: str | Path | None = None
+    input: Sequence[str] = ()
+    input_specs: str | Path | None = None
+
+    @property
+    def says_nothing_of_inputs(self) -> bool:
+        return self.inputs is None and not (self.text or self.image or self.input or self.input_specs)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A file with what was found out about it."""
+
+    file: ModelFile
+    verdict: Verdict
+
+
+def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judgement:
+    """Judge a file by a strategy; a model that the file was not made from is an error."""
+    need_torch("running a model")
+    file = open_model(path)
+    prepared = prepared_for(file.proto, source, clock)
+    from modelexport.capture.export import trace
+
+    with clock.step("trace"):
+        run = trace(prepared.module, prepared.inputs)
+    graph = file.graph
+    with clock.step("record"):
+        # Values are recorded whatever the strategy: they tell whether the model is the right one.
+        wanted = (CATALOGUE["htp"], *chosen(strategy))
+        recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
+    _check_kinship(path, prepared.source, recorded)
+    with clock.step("attribute"):
+        origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
+        verdict = decide(Scene(graph, run.hierarchy, recorded.signals, foreign=True), origin)
+    notes = (*prepared.notes, *run.notes, *verdict.notes)
+    return Judgement(file, replace(verdict, notes=notes))
+
+
+def prepared_for(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
+    """The model, with inputs that the file can be run on as well."""
+    from modelexport.capture.export import prepare
+    from modelexport.capture.loading.options import LoadOptions
+
+    load = LoadOptions(
+        source.task, source.dtype, source.device, source.seed, source.trust_remote_code, source.allow_pickle
+    )
+    try:
+        prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
+    except InputError:
+        stated = _stated_shapes(proto) if source.says_nothing_of_inputs else ()
+        if not stated:
+            raise
+        # What the model leaves open, the file may say.
+        prepared = prepare(source.model, source.inputs, _source_options(source, load, stated), clock.step)
+    fixed = list(_fixed_inputs(proto, prepared)) if source.says_nothing_of_inputs else []
+    if fixed:
+        # The file takes inputs of one size only: make such ones.
+        again = prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
+        prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
+    return _without_untaken(proto, prepared)
+
+
+def _stated_shapes(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """The inputs as the file takes them, as `--input` does: none where it does not say how many axes there are."""
+    from modelexport.capture.onnxruntime.inputs import graph_feed
+
+    try:
+        feed = graph_feed(proto, index_model(proto), seed=0)
+    except InputError:
+        return ()
+    return tuple(f"{name}={'x'.join(map(str, array.shape))}:{array.dtype}" for name, array in feed.items())
+
+
+def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:
+    """The model without inputs that the file does not take: there, they had their defaults."""
+    from modelexport.capture.arguments import to_array
+    from modelexport.capture.hierarchy import run_model
+    from modelexport.capture.onnxruntime.session import assigned
+
+    arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
+    try:
+        taken = set(assigned(proto, arrays).values())
+        untaken = [name for name in prepared.inputs.kwargs if name in arrays and name not in taken]
+        kept = {name: value for name, value in prepared.inputs.kwargs.items() if name not in untaken}
+        reduced = replace(prepared.inputs, kwargs=kept)
+        if untaken:
+            run_model(prepared.module, reduced)
+    except InputError:
+        return prepared  # it needs them all, or the file wants what is not there: what is wrong shows when it is run
+    note = (f"run without {', '.join(untaken)}: the file does not take them",) if untaken else ()
+    return replace(prepared, inputs=reduced, notes=(*prepared.notes, *note))
+
+
+def _source_options(source: Source, load: LoadOptions, shapes: Sequence[str]) -> SourceOptions:
+    from modelexport.capture.export import SourceOptions
+
+    return SourceOptions(load, source.text, source.image, tuple(shapes), source.input_specs, static=True)
+
+
+def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
+    """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
+    made = dict(prepared.inputs.tensors)
+    data = {tensor.name for tensor in proto.graph.initializer}
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        # Inputs that were renamed are told by their order.
+        ranked = [name for name, tensor in made.items() if tensor.dim() == len(dims)]
+        name = value.name if value.name in made else next(iter(ranked), None)
+        if name is None or value.name in data or len(dims) != made[name].dim():
+            continue
+        tensor = made.pop(name)
+        sizes = [dim.dim_value or size for dim, size in zip(dims, tensor.shape, strict=True)]
+        if sizes != list(tensor.shape):
+            yield f"{name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _check_kinship(path: Path, model: str, recorded: Recorded) -> None:
+    assert recorded.kinship is not None
+    if not recorded.kinship.belongs:
+        raise ModelMismatch(
+            f"{path} was not made from {model}: {recorded.kinship} of the file were found in the model",
+            "Give the model, with the weights, that the file was exported from.",
+        )
+
 
 if TYPE_CHECKING:
     import torch
@@ -61,3 +224,63 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
         provenance = replace(judgement.verdict.provenance, policy=policy)
         written = write_tagged(judgement.file, provenance, target, embedding)
     return ExportResult(target, written.files, written.provenance, None, judgement.verdict.notes, clock.seconds)
+
+
+if TYPE_CHECKING:
+    import torch
+
+
+def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    model: torch.nn.Module | str | Path,
+    *,
+    inputs: object = None,
+    task: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    text: str | None = None,
+    image: str | Path | None = None,
+    input: Sequence[str] = (),
+    input_specs: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Scores:
+    """What each strategy says of a file that was made from `model`, and where they contradict each other."""
+    clock = Clock(progress)
+    source = Source(
+        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+    )
+    verdict = judge_file(Path(file), source, ALL, clock).verdict
+    return scores_of(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
+
+
+def scores_of(verdict: Verdict, path: str, recording: float) -> Scores:
+    provenance = verdict.provenance
+    scores = tuple(score_of(judged, provenance) for judged in verdict.judged)
+    entries = provenance.nodes.values()
+    split = [entry for entry in entries if disagreements(entry.attribution, provenance.hierarchy)]
+    disputes = tuple(_dispute(entry, verdict.judged) for entry in split)
+    return Scores(path, provenance, scores, disputes, recording, verdict.notes)
+
+
+def score_of(judged: Judged, answers: Provenance) -> Score:
+    """How one strategy's claims stand to the answers."""
+    claims = judged.claims.nodes
+    standing = Counter(
+        agreement(claim, answers.nodes[key].attribution, answers.hierarchy) for key, claim in claims.items()
+    )
+    return Score(
+        judged.strategy,
+        Counter(claim.confidence for claim in claims.values()),
+        standing[Agreement.SAME],
+        standing[Agreement.LESS],
+        standing[Agreement.OTHER],
+        judged.seconds,
+    )
+
+
+def _dispute(entry: NodeEntry, judged: Sequence[Judged]) -> Dispute:
+    said = [item.claims.nodes[entry.key] for item in judged if entry.key in item.claims.nodes]
+    return Dispute(entry, tuple(said))

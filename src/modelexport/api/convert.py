@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelexport.api.opening import OpenedFile, open_file
+from modelexport.api.opened_file import OpenedFile, open_file
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
-from modelexport.converting.catalogue import NETRON, ensure_format, picture
-from modelexport.converting.draw import draw
-from modelexport.converting.drawing import Drawing
 from modelexport.errors import FileUnreadable, RecordMissing, UserError
-from modelexport.graph.atomic import Stage, ensure_writable, staging
-from modelexport.graph.embed import EmbedOptions, Names
-from modelexport.graph.external import data_files
-from modelexport.graph.saving import ensure_model_target
+from modelexport.graph.file.atomic import Stage, ensure_writable, staging
+from modelexport.graph.file.external import data_files
+from modelexport.graph.file.metadata import EmbedOptions, Names
+from modelexport.graph.file.writing import ensure_model_target
+from modelexport.show.formats.catalogue import NETRON, ensure_format, picture
+from modelexport.show.formats.draw import draw
+from modelexport.show.formats.drawing import Drawing
 
 _EXPLORER = "model-explorer"
 _CHUNK = 1 << 16
@@ -135,7 +135,7 @@ def _netron(path: Path, target: Path, depth: int | None) -> Converted:
 
 
 def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
-    from modelexport.converting.node_data import node_data, read_overlay
+    from modelexport.show.formats.node_data import node_data, read_overlay
 
     for path in overlays:
         hierarchy = drawn.opened.subject.provenance.hierarchy
@@ -146,7 +146,7 @@ def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterato
 
 
 def _sync(left: _Drawn, right: _Drawn, target: Path) -> _Extra:
-    from modelexport.converting.sync import sync_navigation
+    from modelexport.show.formats.model_explorer import sync_navigation
 
     sources, notes = _sources(left.opened, right.opened)
     text = sync_navigation(left.drawing, right.drawing, sources)

@@ -6,29 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.analysis.recorded import belongs
-from modelexport.api.kinship import kinship
-from modelexport.api.opening import OpenedFile, model_path, open_file
+from modelexport.api.opened_file import OpenedFile, model_path, open_file
 from modelexport.api.relink import planted_ancestor, relinked
-from modelexport.costing.counting import count
-from modelexport.diffing.differences import differences
-from modelexport.diffing.given import with_given
-from modelexport.diffing.holdings import Holdings
-from modelexport.diffing.parts import part_of
-from modelexport.diffing.sides import Compared
 from modelexport.errors import ModelMismatch, RecordMissing, RecordUnreadable, UserError
-from modelexport.folding.inlining import narrowed
-from modelexport.graph.embed import MODULE_KEY, read_outline, read_record
-from modelexport.graph.inlining import Inlined, inlined
-from modelexport.graph.sketch import sketches_of
-from modelexport.graph.small_inside import small_inside
+from modelexport.graph.file.metadata import MODULE_KEY, read_outline, read_record
+from modelexport.graph.file.reading import small_inside
+from modelexport.graph.functions import Inlined, inlined, with_given
+from modelexport.graph.outline import sketches_of
 from modelexport.graph.soundness import ensure_sound
+from modelexport.inspect.cost.totals import count
+from modelexport.inspect.diff.differences import differences
+from modelexport.inspect.diff.sides import Compared, Holdings, part_of
+from modelexport.inspect.records import belongs
 from modelexport.lineage.descent import trace_lineage
-from modelexport.record.changes import Diff, Source
-from modelexport.record.cost import NodeCost
+from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, Hierarchy, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
+from modelexport.record.results.cost import NodeCost
+from modelexport.record.results.diff import Diff, Source
+from modelexport.transform.fold.inlining import narrowed
 
 # The share of nodes, and of weights, below which two files have nothing to do with each other.
 _RELATED = 0.35

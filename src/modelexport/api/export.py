@@ -7,30 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.attribute import Scene
-from modelexport.api.choices import EXPORTERS, check_opset, embed_options, fx_graphs, known
-from modelexport.api.choices import tag_policy as build_policy
-from modelexport.api.judging import Verdict, decide
-from modelexport.api.options import ExportOptions, ExportResult
-from modelexport.api.settling import settled, undecided
+from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
+from modelexport.api.options import EXPORTERS, ExportOptions, ExportResult, check_opset, embed_options, fx_graphs, known
+from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
-from modelexport.api.surroundings import Clock, Progress, need_torch, tool_versions
 from modelexport.api.writing import Written, write_tagged
+from modelexport.attribute.judge import Scene, Verdict, decide, settled, undecided
+from modelexport.attribute.strategies import CATALOGUE, NAMES, chosen
 from modelexport.errors import UserError
-from modelexport.graph.axis_sizes import dynamic_axes_of
-from modelexport.graph.opened import ModelFile
-from modelexport.graph.saving import ensure_model_target
-from modelexport.record.check import OutputCheck
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin, Provenance
-from modelexport.record.signals import Signals
-from modelexport.strategies.catalogue import CATALOGUE, NAMES, chosen
+from modelexport.record.signals import OutputCheck, Signals
 
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.exported import Exported, ExportRequest
-    from modelexport.capture.session import TracedRun
-    from modelexport.capture.source import Prepared
+    from modelexport.capture.arguments import Exported, ExportRequest
+    from modelexport.capture.export import Prepared, TracedRun
 
 
 def export(  # noqa: PLR0913 - the keywords are the command line's options
@@ -100,8 +95,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     ensure_model_target(path)
     need_torch("exporting")
-    from modelexport.capture.loading import LoadOptions
-    from modelexport.capture.source import SourceOptions, prepare
+    from modelexport.capture.export import SourceOptions, prepare
+    from modelexport.capture.loading.options import LoadOptions
 
     load = LoadOptions(task, dtype, device, seed, trust_remote_code, allow_pickle)
     source = SourceOptions(load, text, image, tuple(input), input_specs, static)
@@ -136,13 +131,13 @@ class _Export:
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
 
     def _trace(self) -> TracedRun:
-        from modelexport.capture.session import trace
+        from modelexport.capture.export import trace
 
         return trace(self.prepared.module, self.prepared.inputs)
 
     def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
-        from modelexport.capture.exported import ExportRequest
-        from modelexport.capture.session import export_traced
+        from modelexport.capture.arguments import ExportRequest
+        from modelexport.capture.export import export_traced
 
         request = ExportRequest(
             axes={} if self.options.static else self.prepared.axes,
@@ -157,7 +152,7 @@ class _Export:
         return record_signals(chosen(self.options.strategy), run, exported.model, exported.scopes, options)
 
     def _attribute(self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals) -> Verdict:
-        from modelexport.capture.session import unfolded
+        from modelexport.capture.export import unfolded
 
         graph = exported.model.graph
         look_behind = None if exported.before is not None else lambda: unfolded(run, request)
@@ -188,7 +183,7 @@ class _Export:
         made = {kind: capture.text for kind, capture in recorded.fx.items() if kind in self.options.fx_graph}
         texts = {self.path.with_suffix(f".{kind}.txt"): text for kind, text in made.items() if text}
         if self.options.jit_graph is not None:
-            from modelexport.capture.jit_graph import jit_graph_text
+            from modelexport.capture.torchscript import jit_graph_text
 
             texts[self.options.jit_graph] = jit_graph_text(run.model, run.arguments)
         return texts
@@ -205,7 +200,7 @@ class _Export:
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()
-        from modelexport.capture.checking import OutputChecker, Tolerance, runtime_installed
+        from modelexport.capture.export import OutputChecker, Tolerance, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)

@@ -10,26 +10,24 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.choices import embed_options, several
-from modelexport.api.foreign import Source
-from modelexport.api.opening import OpenedFile, open_file
-from modelexport.api.surroundings import Clock, Progress
+from modelexport.api.attach import Source
+from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.options import embed_options, several
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.cutting.assembly import Extracted, assemble
-from modelexport.cutting.cut import Cut, Cutter
-from modelexport.cutting.selection import Selection, select_modules, select_nodes
 from modelexport.errors import ModelExportError, UserError
-from modelexport.graph.check import check_graph
-from modelexport.graph.edges import edges_of
-from modelexport.graph.embed import CUT_KEY, EmbedOptions
-from modelexport.graph.saving import ensure_model_target
-from modelexport.graph.soundness import ensure_sound
-from modelexport.graph.value_types import type_name
-from modelexport.graph.weights import storage_size
-from modelexport.queries.answer import answer_query
-from modelexport.record.extraction import End, Extraction
+from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
+from modelexport.graph.file.weights import storage_size
+from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.index import edges_of
+from modelexport.graph.soundness import check_graph, ensure_sound
+from modelexport.graph.types import type_name
+from modelexport.inspect.query.answer import answer_query
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.record.results.files import End, Extraction
+from modelexport.transform.extract.assembly import Extracted, assemble
+from modelexport.transform.extract.cut import Cut, Cutter
+from modelexport.transform.extract.selection import Selection, select_modules, select_nodes
 
 if TYPE_CHECKING:
     import torch

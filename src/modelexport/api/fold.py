@@ -1,37 +1,52 @@
-"""Modules as ONNX functions. Nothing here needs torch, runs a model or reads a weight."""
+"""Modules as ONNX functions. Nothing here needs torch, runs a model or reads a weight.
+
+Files without functions. Nothing here needs torch, runs a model or reads a weight.
+
+A file without what was put into it. Nothing here needs torch, runs a model or reads a weight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.opening import OpenedFile, open_file
-from modelexport.api.writing import ensure_apart
-from modelexport.errors import RecordUnreadable
-from modelexport.folding.fold import Folded, fold_model
-from modelexport.folding.recipe import write_recipe
-from modelexport.graph.atomic import staging
-from modelexport.graph.embed import (
+from modelexport.api.opened_file import OpenedFile, model_path, open_file
+from modelexport.api.options import several
+from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.errors import RecordMismatch, RecordMissing, RecordUnreadable, UserError
+from modelexport.graph.file.atomic import staging
+from modelexport.graph.file.metadata import (
+    MODEL_KEYS,
+    NODE_KEYS,
+    PREFIX,
+    EmbedOptions,
     Level,
     embed_record,
+    ensure_flat,
+    ensure_whole,
     level_of,
+    own_keys,
     read_outline,
     read_record,
     sidecar_path,
+    strip_exporter_metadata,
+    strip_own_metadata,
     write_node_keys,
 )
-from modelexport.graph.folded import ensure_flat, ensure_whole
-from modelexport.graph.outline import outlined
-from modelexport.graph.saving import ensure_model_target, stage_model
-from modelexport.graph.sketch import sketches_of
+from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.writing import ensure_model_target, save_model, stage_model
+from modelexport.graph.index import function_id, walk_nodes
+from modelexport.graph.outline import outlined, sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.record.document import write_document
-from modelexport.record.folding import Folding
-from modelexport.record.outline import Outline
-from modelexport.record.packed import pack
-from modelexport.record.packed_outline import unpack_outline
-from modelexport.record.provenance import Provenance
+from modelexport.record.outline import Outline, unpack_outline
+from modelexport.record.packed import pack, unpack
+from modelexport.record.provenance import NodeEntry, Provenance, unattributed
+from modelexport.record.results.files import Flattening, Folding
+from modelexport.transform.fold.fold import Folded, fold_model, restore_model
+from modelexport.transform.fold.inlining import inline_functions
+from modelexport.transform.fold.recipe import write_recipe
 
 
 @dataclass(frozen=True)
@@ -109,3 +124,120 @@ def _outline(opened: OpenedFile, folded: Folded) -> Outline | None:
     graph = folded.graph
     constants = sketches_of(replace(opened.file, proto=folded.model))
     return outlined(graph, lambda name: known.get(name) if name in graph.initializers else constants(name))
+
+
+@dataclass(frozen=True)
+class FlattenResult:
+    """The files that were written, the record as it is in them (None if there is none), and how it was done."""
+
+    path: Path
+    files: tuple[Path, ...]
+    provenance: Provenance | None
+    flattening: Flattening
+
+
+def flatten(path: str | Path, output: str | Path) -> FlattenResult:
+    """Write a file without functions: what `fold` made of it becomes exactly what it was before.
+
+    Other functions are put in the place of their calls.
+    """
+    source, target = Path(path), Path(output)
+    ensure_model_target(target)
+    opened = open_file(source)
+    ensure_apart(target, source)
+    ensure_sound(opened.file.proto, opened.graph, str(source))
+    ensure_whole(opened.file.proto, str(source))
+    found = restore_model(opened.file.proto)
+    if found.model is None:
+        return _inlined(opened, target, found.note)
+    file = replace(opened.file, proto=found.model)
+    packed = read_record(found.model) or found.record
+    provenance = unpack(packed) if packed else None
+    gone = [function_id(one) for one in opened.file.proto.functions]
+    left = {function_id(one) for one in found.model.functions}
+    flattening = Flattening(
+        len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
+    )
+    return FlattenResult(target, _written(file, provenance, target), provenance, flattening)
+
+
+def _inlined(opened: OpenedFile, target: Path, note: str) -> FlattenResult:
+    record = _record(opened)
+    before = len(opened.graph.nodes)
+    if not opened.file.proto.functions:
+        stored = record and opened.record
+        return FlattenResult(
+            target, _written(opened.file, stored, target), stored, Flattening(before, before, True, note=note)
+        )
+    inlining = inline_functions(opened.file.proto, record)
+    file = replace(opened.file, proto=inlining.model)
+    flattening = Flattening(before, len(file.graph.nodes), False, inlining.inlined, inlining.kept, note)
+    if record is None:
+        return FlattenResult(target, _written(file, None, target), None, flattening)
+    missing = unattributed("not in the record")
+    nodes = {
+        node.key: NodeEntry(node.key, node.name, node.op_type, inlining.attributions.get(node.key, missing))
+        for node in file.graph.nodes
+    }
+    provenance = replace(record, nodes=nodes, origin=replace(record.origin, graph=file.graph.fingerprint))
+    written = write_tagged(file, provenance, target, EmbedOptions(level_of(opened.file.proto)))
+    return FlattenResult(target, written.files, written.provenance, flattening)
+
+
+def _record(opened: OpenedFile) -> Provenance | None:
+    """A file that nothing is known about can be flattened like any other."""
+    try:
+        return opened.subject.provenance
+    except (RecordMissing, RecordUnreadable, RecordMismatch):
+        return None
+
+
+def _written(file: ModelFile, provenance: Provenance | None, target: Path) -> tuple[Path, ...]:
+    with staging() as stage:
+        files = stage_model(stage, file, target)
+        if provenance is None:
+            return files
+        stage.write(sidecar_path(target), write_document(provenance))
+    return (*files, sidecar_path(target))
+
+
+_KEYS = (*NODE_KEYS, *MODEL_KEYS)
+
+
+@dataclass(frozen=True)
+class Stripped:
+    """What was written, how many entries of metadata it has no more, and keys to be kept that it never had."""
+
+    files: tuple[Path, ...]
+    removed: int
+    absent: tuple[str, ...] = ()
+
+
+def strip(
+    source: str | Path, output: str | Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False
+) -> Stripped:
+    """Write a file without the record and the keys on its nodes; all else is as it was.
+
+    keep               keys that stay, with or without their prefix: tag, module, …, record
+    exporter_metadata  also remove what torch writes on nodes
+    """
+    target = Path(output)
+    kept = frozenset(_key(name) for name in several(keep))
+    path = model_path(Path(source))
+    ensure_model_target(target)
+    ensure_apart(target, path)
+    model = open_model(path)
+    there = own_keys(model.proto, *(node for _, node in walk_nodes(model.proto)))
+    removed = strip_own_metadata(model.proto, kept)
+    if exporter_metadata:
+        strip_exporter_metadata(model.proto)
+    absent = tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there)
+    return Stripped(save_model(model, target), removed, absent)
+
+
+def _key(name: str) -> str:
+    key = name if name.startswith(PREFIX) else PREFIX + name
+    if key not in _KEYS:
+        known = ", ".join(one.removeprefix(PREFIX) for one in _KEYS)
+        raise UserError(f"there is no key {name!r}", f"These can be kept: {known}.")
+    return key

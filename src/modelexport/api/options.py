@@ -1,16 +1,22 @@
-"""What can be asked of an export."""
+"""What can be asked of an export.
+
+Words that users choose from, turned into values; an unknown word names the nearest known one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from modelexport.graph.embed import EmbedOptions
-from modelexport.record.check import OutputCheck
+import onnx
+
+from modelexport.errors import UnknownName, UserError
+from modelexport.graph.file.metadata import EmbedOptions, Level, Names
 from modelexport.record.provenance import Provenance
-from modelexport.record.tags import TagPolicy
+from modelexport.record.signals import OutputCheck
+from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
 
 FxKind = Literal["torch_export", "symbolic_trace"]
 
@@ -58,3 +64,54 @@ class ExportOptions:
     verbose: bool = False
     fx_graph: tuple[FxKind, ...] = ()
     jit_graph: Path | None = None
+
+
+EXPORTERS = ("dynamo", "torchscript")
+FX_GRAPHS: tuple[FxKind, ...] = ("torch_export", "symbolic_trace")
+_BOTH = "both"
+_Item = TypeVar("_Item", str, str | Path)
+
+
+def known(kind: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise UnknownName(kind, name, names)
+    return name
+
+
+def several(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
+    """One is as good as a list of one."""
+    return (given,) if isinstance(given, str | Path) else given
+
+
+def tag_policy(
+    scope: str, torch_nn: str, torch_nn_exception: Sequence[str], keep: Sequence[str], drop: Sequence[str]
+) -> TagPolicy:
+    return TagPolicy(
+        Scope.HF if known("tag policy", scope, ("default", "hf")) == "hf" else Scope.ANY,
+        TorchNN(known("value for torch_nn", torch_nn, list(TorchNN))),
+        tuple(torch_nn_exception) or TORCH_NN_EXCEPTIONS,
+        tuple(keep),
+        tuple(drop),
+    )
+
+
+def embed_options(level: str, names: str, strip_exporter_metadata: bool) -> EmbedOptions:
+    return EmbedOptions(
+        Level(known("embed level", level, list(Level))),
+        Names(known("kind of names", names, list(Names))),
+        strip_exporter_metadata,
+    )
+
+
+def fx_graphs(name: str | None) -> tuple[FxKind, ...]:
+    """The kinds of FX graph that a word stands for."""
+    if name is None:
+        return ()
+    wanted = known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))
+    return tuple(kind for kind in FX_GRAPHS if wanted in (kind, _BOTH))
+
+
+def check_opset(opset: int | None) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not 1 <= opset <= newest:
+        raise UserError(f"there is no opset {opset}", f"This version of onnx knows opsets 1 to {newest}.")

@@ -7,13 +7,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modelexport.api.opening import open_file
+from modelexport.api.opened_file import Clock, Progress, open_file
 from modelexport.api.relink import RelinkResult, ancestor_in, ancestor_of, relinked
-from modelexport.api.surroundings import Clock, Progress
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.profiling.joining import join_events
-from modelexport.profiling.timing import Timeline, spread
-from modelexport.record.profile import RUNS_FOR_SPREAD, Profile, SumCheck
+from modelexport.inspect.profile.joining import join_events
+from modelexport.inspect.profile.timing import Timeline, spread
+from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 
 # Names in a note.
 _SHOWN = 3
@@ -39,9 +38,9 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     optimization  ONNX Runtime's: all, extended, basic or none
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
-    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
-    from modelexport.capture.profiling import ProfileRequest, profiled_run
-    from modelexport.tools.optimizers import LEVELS, saving_options
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
+    from modelexport.capture.onnxruntime.session import ProfileRequest, profiled_run
+    from modelexport.transform.tools.optimizers import LEVELS, saving_options
 
     if runs < 1 or warmup < 0:
         raise UserError(f"runs is {runs} and warmup is {warmup}", "Give at least one run, and no fewer than 0 before.")

@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.choices import embed_options, known, several
-from modelexport.api.opening import OpenedFile, open_file, with_names
+from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file, with_names
+from modelexport.api.options import embed_options, known, several
 from modelexport.api.relink import RelinkResult
-from modelexport.api.surroundings import Clock, Progress
-from modelexport.api.tooling import ToolRun, run_tools
+from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
-from modelexport.graph.folded import ensure_flat
-from modelexport.graph.saving import ensure_model_target
-from modelexport.queries.answer import find_nodes
+from modelexport.graph.file.metadata import ensure_flat
+from modelexport.graph.file.writing import ensure_model_target
+from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.provenance import NodeEntry
-from modelexport.record.verification import Verification
-from modelexport.selecting.checking import check as check_selection
-from modelexport.selecting.checking import name_problems
-from modelexport.selecting.dialect import Selection
-from modelexport.selecting.ort import ORT_EXCLUDE, names_of
-from modelexport.tools.quantizers import FORMS, METHODS, TYPES, Quantization, quantized_types, quantizer
+from modelexport.record.results.verification import Verification
+from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
+from modelexport.transform.select.dialect import Selection, name_problems
+from modelexport.transform.select.dialect import check as check_selection
+from modelexport.transform.tools.quantizers import FORMS, METHODS, TYPES, Quantization, quantized_types, quantizer
 
 if TYPE_CHECKING:
-    from modelexport.tools.tool import Feed
+    from modelexport.transform.tools.tool import Feed
 
 # The report runs the models node by node, which takes its time.
 _MOST_REPORTED = 4
@@ -234,8 +232,8 @@ def _known_types(form: str) -> frozenset[str]:
 def _feeds(
     opened: OpenedFile, data: tuple[Path, ...], shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
-    from modelexport.capture.calibration import calibration_feeds
-    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
+    from modelexport.capture.onnxruntime.calibration import calibration_feeds
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 
     proto = opened.file.proto
     if data:

@@ -6,25 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modelexport.api.choices import embed_options
-from modelexport.api.opening import OpenedFile, open_file
-from modelexport.api.surroundings import Clock, Progress
+from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.options import embed_options
 from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.attribute.resolve import absent_modules
 from modelexport.errors import FileUnreadable, RecordMissing
-from modelexport.graph.embed import read_outline
+from modelexport.graph.file.metadata import read_outline
+from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import Graph
-from modelexport.graph.outline import digested, graph_of
-from modelexport.graph.saving import ensure_model_target
-from modelexport.graph.sketch import sketches_like, sketches_of
+from modelexport.graph.outline import digested, graph_of, sketches_like, sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
-from modelexport.lineage.weights import WeightComparison
+from modelexport.lineage.related import WeightComparison
 from modelexport.record.lineage import Lineage
-from modelexport.record.packed_outline import unpack_outline
+from modelexport.record.outline import Sketch, Sketches, unpack_outline
 from modelexport.record.provenance import Provenance
-from modelexport.record.sketch import Sketch, Sketches
-from modelexport.resolve.provenance import absent_modules
 
 # As far as nodes are recognized. Measured: files of other models up to 0.48, whatever a tool made of a model from 0.63.
 _RELATED = 0.55

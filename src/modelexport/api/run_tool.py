@@ -1,23 +1,233 @@
-"""Running a tool on a tagged file, and relinking what it made, in one step."""
+"""Running a tool on a tagged file, and relinking what it made, in one step.
+
+Running tools on a tagged file, one after the other, and carrying its record to what comes out.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
+import logging
+import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.choices import embed_options
-from modelexport.api.opening import OpenedFile, open_file
-from modelexport.api.relink import RelinkResult
-from modelexport.api.surroundings import Clock, Progress
-from modelexport.api.tooling import ToolRun, run_tools
-from modelexport.api.writing import ensure_apart
-from modelexport.errors import UserError
-from modelexport.graph.folded import ensure_flat
-from modelexport.graph.saving import ensure_model_target
+from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.options import embed_options
+from modelexport.api.relink import RelinkResult, ancestor_of, relinked
+from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
+from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
+from modelexport.graph.file.writing import ensure_model_target, save_model
+from modelexport.graph.soundness import are_same, ensure_sound
 
 if TYPE_CHECKING:
-    from modelexport.tools.tool import Feed
+    from modelexport.transform.tools.tool import Feed, Tool
+
+_MESSAGE_LINES = 3
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """What is to be done with a file.
+
+    chain     tools with their options, in the order in which they run
+    label     what they are called together, for messages and for the evidence
+    feeds     inputs, for tools that look at the model while it runs and for the check
+    check     whether ONNX Runtime can run what comes out
+    renamed   whether nodes were given other names since the file was opened
+    giving    how whoever asked for this can give other inputs
+    """
+
+    chain: Sequence[tuple[Tool, str]]
+    label: str
+    target: Path
+    embedding: EmbedOptions
+    feeds: tuple[Feed, ...]
+    check: bool = True
+    renamed: bool = False
+    giving: str = "--inputs FILE.npz"
+
+
+def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
+    """Nothing is written if a tool fails, or if what comes out has nothing to do with the file."""
+    with clock.step("read"):
+        ancestor = ancestor_of(opened)
+    with tempfile.TemporaryDirectory() as folder:
+        steps = _Steps(opened, Path(folder), run, clock)
+        if run.renamed:
+            steps.write_first()
+        for one, option in run.chain:
+            steps.run(one, option)
+        with clock.step("check"):
+            if run.check:
+                steps.check()
+        with clock.step("link"):
+            made = steps.last
+            ensure_sound(made.file.proto, made.graph, f"what {run.label} made")
+            found = replace(relinked(ancestor, made, run.label), idle=tuple(steps.idle))
+        if not found.related:
+            return replace(found, seconds=clock.seconds)
+        with clock.step("write"):
+            written = write_tagged(made.file, found.provenance, run.target, run.embedding)
+    files, provenance = written.files, written.provenance
+    return replace(found, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
+
+
+class _Steps:
+    """Tools one after the other, each on what the one before it made.
+
+    last  the file that came out last
+    idle  tools that changed nothing
+    """
+
+    def __init__(self, opened: OpenedFile, folder: Path, run: ToolRun, clock: Clock) -> None:
+        self.last = self._first = opened
+        self.idle: list[str] = []
+        self._folder, self._run, self._feeds, self._clock = folder, run, run.feeds, clock
+        self._count = 0
+
+    def write_first(self) -> None:
+        """Tools read files, not memory."""
+        path = self._folder / "renamed.onnx"
+        save_model(self.last.file, path)
+        self.last = OpenedFile(path, self.last.file)
+
+    def run(self, tool: Tool, option: str) -> None:
+        with self._clock.step(tool.name):
+            target = self._folder / f"{self._count}.onnx"
+            self._count += 1
+            try:
+                _run(tool, option, self.last.path.resolve(), target, self._feeds)
+            except ToolFailed as error:
+                raise self._with_reason(error) from error.__cause__
+            made = _opened(target, tool)
+            if are_same(self.last.file, made.file):
+                self.idle.append(f"{tool.name}:{option}" if option else tool.name)
+            self.last = made
+
+    def check(self) -> None:
+        tool = self._run.label
+        try:
+            told = _failure(self.last.path, self._feeds[0])
+        except ModuleNotFoundError as error:
+            raise ExtraMissing(
+                f"the check of what {tool} made needs {error.name}, which is not installed",
+                "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
+            ) from error
+        if told:
+            raise self._with_reason(
+                ToolFailed(
+                    f"ONNX Runtime cannot run what {tool} made: {told}",
+                    f"{self._broken()} Nothing was written; --no-check writes it all the same.",
+                )
+            )
+
+    def _broken(self) -> str:
+        return self._run.chain[-1][0].remedy or "The tool broke the model."
+
+    def _with_reason(self, error: ToolFailed) -> ToolFailed:
+        """No tool is to blame for a file that could not be run before either."""
+        try:
+            before = _failure(self._first.path, self._feeds[0]) if self._feeds else ""
+        except ModuleNotFoundError:
+            return error
+        if not before:
+            return error
+        told = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
+        return ToolFailed(
+            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{told}",
+            f"Mend the file first, or give inputs that it takes: {self._run.giving}. Nothing was written; --no-check "
+            "writes what the tool made all the same, if it made anything.",
+        )
+
+
+def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
+    from modelexport.transform.tools.tool import Job
+
+    if importlib.util.find_spec(tool.package) is None:
+        raise _missing(tool, tool.package)
+    try:
+        # Some tools leave files where they are called when they fail.
+        with _silence(), contextlib.chdir(target.parent):
+            tool.run(Job(source, target, option, feeds))
+    except ModelExportError:
+        raise
+    except ModuleNotFoundError as error:
+        raise _missing(tool, error.name or str(error)) from error
+    except Exception as error:
+        raise ToolFailed(
+            f"{tool.name} failed: {_told(error)}",
+            f"Nothing was written. The message is the tool's own. {tool.remedy or _cleaned(tool)}",
+        ) from error
+    if not target.is_file():
+        raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
+
+
+def _cleaned(tool: Tool) -> str:
+    return (
+        "Some tools get along with what another one has cleaned up: "
+        f"try modelexport run-tool FILE --tool onnxslim+{tool.name}."
+    )
+
+
+def _opened(path: Path, tool: Tool) -> OpenedFile:
+    try:
+        return open_file(path)
+    except FileUnreadable as error:
+        raise ToolFailed(
+            f"{tool.name} wrote a file that is no ONNX model: {error.message}", "Nothing was written."
+        ) from error
+
+
+def _missing(tool: Tool, package: str) -> ExtraMissing:
+    return ExtraMissing(
+        f"{tool.name} needs the package {package}, which is not installed",
+        f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
+    )
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Tools talk a lot; what they say when they fail comes as an exception."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _told(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
+
+
+def _failure(path: Path, feed: Feed) -> str:
+    """Why ONNX Runtime cannot run a file; empty if it can. Raises ModuleNotFoundError if it is not there."""
+    from modelexport.capture.onnxruntime.session import run_file
+
+    try:
+        run_file(path, feed)
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
+        return _told(error).replace(str(path), "it")
+    return ""
+
+
+if TYPE_CHECKING:
+    from modelexport.transform.tools.tool import Feed
 
 
 def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
@@ -39,7 +249,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     samples        how many inputs are made
     check          whether ONNX Runtime can run what the tool made
     """
-    from modelexport.tools.catalogue import parse_chain
+    from modelexport.transform.tools.catalogue import parse_chain
 
     chain = parse_chain(tool)
     embedding = embed_options(embed, "torch", False)
@@ -61,7 +271,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
 def _feeds(
     opened: OpenedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
-    from modelexport.capture.graph_inputs import SampleRequest, graph_samples
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 
     files = () if inputs is None else (Path(inputs),)
     yield from graph_samples(opened.file.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))

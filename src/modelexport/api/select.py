@@ -6,19 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from modelexport.api.choices import known, several
-from modelexport.api.opening import OpenedFile, model_path, open_file, with_names
+from modelexport.api.opened_file import OpenedFile, model_path, open_file, with_names
+from modelexport.api.options import known, several
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
-from modelexport.graph.atomic import ensure_writable, staging
+from modelexport.graph.file.atomic import ensure_writable, staging
+from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import Node
-from modelexport.graph.saving import ensure_model_target
-from modelexport.graph.value_types import ValueTypes
-from modelexport.queries.answer import Answer, answer_query, find_nodes
+from modelexport.graph.types import ValueTypes
+from modelexport.inspect.query.answer import Answer, answer_query, find_nodes
 from modelexport.record.provenance import NodeEntry
-from modelexport.selecting.catalogue import DIALECTS
-from modelexport.selecting.checking import check
-from modelexport.selecting.dialect import Dialect, Selection, Settings
+from modelexport.transform.select.catalogue import DIALECTS
+from modelexport.transform.select.dialect import Dialect, Selection, Settings, check
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from modelexport.attribute.projection.project import Kinship, kinship
+from modelexport.attribute.strategies import Need, Strategy
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph
 from modelexport.record.signals import ExporterScopes, GraphValues, Signals
-from modelexport.strategies.catalogue import Need, Strategy
-from modelexport.strategies.projection.kinship import Kinship, kinship
 
 if TYPE_CHECKING:
     import numpy as np
 
     from modelexport.capture.arguments import CallArguments
+    from modelexport.capture.export import Probe, TracedRun
     from modelexport.capture.fx import FxCapture, FxKind
-    from modelexport.capture.session import Probe, TracedRun
-    from modelexport.graph.opened import ModelFile
+    from modelexport.graph.file.reading import ModelFile
 
 
 _DEFAULT_FX: tuple[FxKind, ...] = ("torch_export",)
@@ -84,8 +84,8 @@ def _has_own_fx(scopes: ExporterScopes, options: SignalOptions) -> bool:
 
 
 def _probe(run: TracedRun, file: ModelFile) -> Probe:
-    from modelexport.capture.feeding import assigned
-    from modelexport.capture.session import probe
+    from modelexport.capture.export import probe
+    from modelexport.capture.onnxruntime.session import assigned
 
     try:
         taken = set(assigned(file.proto, _arrays(run.arguments)).values())
@@ -95,8 +95,8 @@ def _probe(run: TracedRun, file: ModelFile) -> Probe:
 
 
 def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValues:
-    from modelexport.capture.feeding import feed_for
-    from modelexport.capture.graph_values import graph_values, weights_only
+    from modelexport.capture.onnxruntime.piecewise import graph_values, weights_only
+    from modelexport.capture.onnxruntime.session import feed_for
 
     try:
         feed = feed_for(file.proto, _arrays(found.arguments))
@@ -116,7 +116,7 @@ def _trusted(values: GraphValues, graph: Graph, common: Kinship) -> GraphValues:
 
 
 def _arrays(arguments: CallArguments) -> dict[str, np.ndarray]:
-    from modelexport.capture.arrays import to_array
+    from modelexport.capture.arguments import to_array
 
     return {name: to_array(tensor) for name, tensor in arguments.tensors.items()}
 
@@ -128,7 +128,7 @@ def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
     best = next((capture for capture in captures.values() if capture.trace is not None), None)
     if best is None or best.trace is None:
         return replace(signals, fx_failure=next(iter(captures.values())).failure)
-    from modelexport.capture.operators import onnx_operators
+    from modelexport.capture.op_trace import onnx_operators
 
     operators = onnx_operators(op.name for op in best.trace.ops)
     return replace(signals, fx=replace(best.trace, operators=operators))

@@ -1,15 +1,30 @@
-"""Holding a file against the model that it came from, or against another file of that model."""
+"""Holding a file against the model that it came from, or against another file of that model.
+
+One file against another one of the same model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.foreign import Source
-from modelexport.api.surroundings import Clock, Progress
-from modelexport.errors import UserError
-from modelexport.record.verification import Tolerance, Verification
+import numpy as np
+
+from modelexport.api.attach import Source, prepared_for
+from modelexport.api.observe import Finding, Observer, Opened, Sampler, open_tagged, see_stored_outputs
+from modelexport.api.opened_file import Clock, Progress
+from modelexport.api.verify_model import Plan, as_it_runs, drawing_notes, summed
+from modelexport.errors import InputError, ModelMismatch, UserError
+from modelexport.graph.sample import Sample
+from modelexport.lineage.related import kinship
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.verification import Tolerance, Verification
+from modelexport.record.signals import CallTensors
+from modelexport.verify.crossings import calls_by_end
+from modelexport.verify.numbers import Reference
 
 if TYPE_CHECKING:
     import torch
@@ -63,8 +78,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         source = Source(
             model, None, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
         )
-    from modelexport.api.file_verification import against_file
-    from modelexport.api.verification import Plan, against_model
+    from modelexport.api.verify_model import Plan, against_model
 
     plan = Plan(inputs, samples, seed, tuple(input), Tolerance(atol, rtol, min_sqnr), as_deployed, proof)
     clock = Clock(progress)
@@ -72,3 +86,145 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         return against_file(Path(file), Path(against), source, plan, clock)
     assert source is not None
     return against_model(Path(file), source, plan, clock)
+
+
+if TYPE_CHECKING:
+    from modelexport.capture.eager import Spool
+
+_BY_NAME = "Give a dictionary of them, by name."
+
+
+def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clock: Clock) -> Verification:
+    """`other` is the one that is believed."""
+    from modelexport.capture.eager import Spool
+    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+
+    opened, believed = open_tagged(path), open_tagged(other)
+    notes = _kinship_notes(opened, believed)
+    reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
+    findings: list[Finding] = []
+    with as_it_runs(opened, plan, clock) as judged:
+        pieces = PiecewiseRun(judged.file, judged.wanted, often=plan.several)
+        for feed in _feeds(believed, source, plan, clock):
+            with Spool() as spool:
+                recorder = _Recorder(believed, spool)
+                with clock.step("reference"):
+                    reference.run(_taken(feed, believed), recorder.see)
+                with clock.step("file"):
+                    observer = Observer(judged, recorder.reference(), recorder.outputs, plan.tolerance)
+                    pieces.run(_taken(feed, judged), observer.see)
+                    see_stored_outputs(judged, observer)
+                findings.append(replace(observer.finding(recorder.calls), seen={}))
+    found = summed(opened, str(other), findings, plan, clock)
+    return replace(found, notes=(*notes, *found.notes, *drawing_notes(opened), *drawing_notes(believed)))
+
+
+class _Recorder:
+    """Keeps what crosses the modules of the file that is believed."""
+
+    def __init__(self, believed: Opened, spool: Spool) -> None:
+        self._numbers: dict[str, int] = {}
+        self._samples: dict[int, Sample] = {}
+        self._sampler = Sampler(believed)
+        self._believed = believed
+        self._spool = spool
+
+    def see(self, name: str, array: np.ndarray) -> None:
+        number = self._numbers[name] = len(self._numbers)
+        taken = self._samples[number] = self._sampler.take(name, array)
+        if taken.kind != "other":
+            self._spool.put(number, array)
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        return {name: self._numbers[name] for name in self._believed.subject.graph.outputs if name in self._numbers}
+
+    @property
+    def calls(self) -> tuple[CallTensors, ...]:
+        crossings = self._believed.crossings
+        outputs, inputs = self._by_call(crossings.leaves), self._by_call(crossings.enters)
+        ended = calls_by_end(self._believed.subject.provenance.hierarchy)
+        return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
+
+    def reference(self) -> Reference:
+        return Reference(self.calls, self._samples, self._spool.__contains__, self._spool.get)
+
+    def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
+        found: dict[ModuleCall, list[int]] = {}
+        for value, calls in crossing.items():
+            number = self._numbers.get(value)
+            if number is not None and self._samples[number].kind == "float":
+                for call in calls:
+                    found.setdefault(call, []).append(number)
+        return {call: tuple(numbers) for call, numbers in found.items()}
+
+
+def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+    if source is not None:
+        yield from _model_feeds(believed, source, plan, clock)
+        return
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
+    from modelexport.capture.onnxruntime.session import feed_for
+
+    proto, graph = believed.subject.proto, believed.subject.graph
+    given = [feed_for(proto, one) for one in _given(plan.inputs, graph.inputs)] if not plan.files else []
+    if plan.files or not given:
+        given = list(graph_samples(proto, graph, SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)))
+    yield from given
+    shapes = {name: array.shape for name, array in given[0].items()}
+    for number in range(len(given), plan.samples):
+        yield graph_feed(proto, graph, seed=plan.seed + number, shapes=shapes)
+
+
+def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs as Python has them: by name, one alone, several in the order of the graph, or a list of any of these."""
+    if inputs is None:
+        return
+    if isinstance(inputs, Mapping):
+        yield {name: _array(value) for name, value in inputs.items()}
+    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
+        for one in inputs:
+            yield from _given(one, names)
+    else:
+        values = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if len(values) != len(names):
+            raise InputError(f"the file takes {len(names)} inputs, and {len(values)} were given", _BY_NAME)
+        yield {name: _array(value) for name, value in zip(names, values, strict=True)}
+
+
+def _array(value: object) -> np.ndarray:
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    if torch is not None and isinstance(value, torch.Tensor):
+        from modelexport.capture.arguments import to_array
+
+        return to_array(value)
+    return np.asarray(value)
+
+
+def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+    from modelexport.capture.arguments import redrawn, to_array
+
+    given = plan.files or (plan.inputs,)
+    prepared = prepared_for(believed.file.proto, replace(source, inputs=given[0]), clock)
+    arguments = [prepared.inputs]
+    again = replace(source, model=prepared.module)
+    arguments += [prepared_for(believed.file.proto, replace(again, inputs=one), clock).inputs for one in given[1:]]
+    arguments += [redrawn(prepared.inputs, plan.seed + number) for number in range(len(given), plan.samples)]
+    for one in arguments:
+        yield {name: to_array(tensor) for name, tensor in one.tensors.items()}
+
+
+def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarray]:
+    from modelexport.capture.onnxruntime.session import feed_for
+
+    return feed_for(opened.file.proto, feed)
+
+
+def _kinship_notes(opened: Opened, believed: Opened) -> tuple[str, ...]:
+    found = kinship(opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy)
+    if not found.related:
+        raise ModelMismatch(
+            f"{opened.subject.path} and {believed.subject.path} are not of one model: {found}",
+            "Give two files that were made from the same model.",
+        )
+    return found.notes

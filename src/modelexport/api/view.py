@@ -7,22 +7,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.analysis.analyze import Subject as Opened
-from modelexport.api.cost import ensure_axes, ensure_sizes
-from modelexport.api.opening import open_file
+from modelexport.api.opened_file import open_file
+from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
-from modelexport.costing.counting import count
-from modelexport.graph.atomic import write_atomically
-from modelexport.graph.axis_sizes import AxisSizes, dims_of
-from modelexport.graph.small_inside import small_inside
-from modelexport.graph.value_types import ValueTypes
-from modelexport.pages.data import MOST_NODES, Subject, page_data
-from modelexport.pages.html import page_html, plotly_script
-from modelexport.pages.node_columns import Content
-from modelexport.pages.overlays import Overlay, Profiled, read_overlay
-from modelexport.pages.serving import PageServer
-from modelexport.record.changes import Diff
-from modelexport.record.cost import Cost
+from modelexport.graph.file.atomic import write_atomically
+from modelexport.graph.file.reading import small_inside
+from modelexport.graph.types import AxisSizes, ValueTypes, dims_of
+from modelexport.inspect.analyze import Subject as Opened
+from modelexport.inspect.cost.totals import count
+from modelexport.record.results.cost import Cost
+from modelexport.record.results.diff import Diff
+from modelexport.show.page.data import MOST_NODES, Subject, page_data
+from modelexport.show.page.html import PageServer, page_html, plotly_script
+from modelexport.show.page.nodes import Content
+from modelexport.show.page.overlays import Overlay, Profiled, read_overlay
 
 # A larger page takes too long to open.
 MOST_BYTES = 15_000_000

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.opening import OpenedFile
+from modelexport.api.opened_file import OpenedFile
 from modelexport.errors import FileUnwritable
-from modelexport.graph.atomic import Stage, staging
-from modelexport.graph.embed import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
-from modelexport.graph.opened import ModelFile
-from modelexport.graph.outline import outlined
-from modelexport.graph.saving import stage_model
-from modelexport.graph.sketch import sketches_of
+from modelexport.graph.file.atomic import Stage, staging
+from modelexport.graph.file.metadata import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.file.writing import stage_model
+from modelexport.graph.outline import outlined, sketches_of
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Provenance
 

@@ -1,1 +1,1 @@
-"""The only code that runs torch: it loads models, makes inputs, records signals and exports. It judges nothing."""
+"""Everything that runs something: torch, the exporters, ONNX Runtime, and the inputs for them."""

@@ -1,16 +1,31 @@
-"""The arguments of one call of a model, by keyword wherever the model allows it."""
+"""The arguments of one call of a model, by keyword wherever the model allows it.
+
+Torch tensors as numpy arrays, the way that ONNX Runtime has them.
+
+Other inputs that are as valid as the given ones, to see what a model does beyond the one sample.
+
+Further inputs like the given ones: same names, shapes, types and range.
+
+What an exporter gave, with everything it said about it.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from modelexport.errors import InputError
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.fingerprint import fingerprint
+from modelexport.graph.index import Graph
+from modelexport.record.signals import ExporterScopes, Fingerprint
 
 _BY_POSITION = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY})
 
@@ -127,3 +142,117 @@ def _output_name(path: pytree.KeyPath, place: int, taken: set[str]) -> str:
     named = parts and not parts[0].isdecimal()
     name = ".".join(parts) if named else (f"output_{place}" if place else "output")
     return name if name not in taken else f"{name}_{place}"
+
+
+# numpy has no such types; what they hold fits into a float.
+_WIDENED = frozenset({torch.bfloat16, *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_"))})
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
+    array: np.ndarray = (tensor.float() if tensor.dtype in _WIDENED else tensor).numpy()
+    return array
+
+
+def as_held(tensor: torch.Tensor) -> np.ndarray:
+    """The same in the type that it has, without a copy where that is possible."""
+    if tensor.dtype is not torch.bfloat16:
+        return to_array(tensor)
+    bits: np.ndarray = tensor.detach().cpu().contiguous().view(torch.int16).numpy()
+    return bits.view(ml_dtypes.bfloat16)
+
+
+def print_of(tensor: torch.Tensor) -> Fingerprint:
+    """The fingerprint of a tensor; of its shape alone where its content cannot be seen."""
+    if tensor.is_nested:
+        return Fingerprint((), "other")  # it has several shapes
+    plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    if not plain or type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return Fingerprint(tuple(map(int, tensor.shape)), "other")
+    try:
+        return fingerprint(to_array(tensor))
+    except TypeError:  # several numbers in one byte: numpy has no such type
+        return Fingerprint(tuple(tensor.shape), "other")
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """How to export.
+
+    axes          dynamic axes by input name, each with its name; empty for a static export
+    must_dynamic  a refusal of dynamic axes is an error instead of a static export
+    output_names  names for the graph's outputs, or none to leave torch's own
+    """
+
+    axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    must_dynamic: bool = False
+    opset: int | None = None
+    output_names: tuple[str, ...] = ()
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX model as torch made it.
+
+    before  the graph before torch's own optimizer, where the exporter has one
+    scopes  what the exporter knows about module calls beyond what it wrote into the graph
+    """
+
+    model: ModelFile
+    exporter: str
+    before: Graph | None = None
+    scopes: ExporterScopes = ExporterScopes()
+    notes: tuple[str, ...] = ()
+
+
+def other_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers of the other sign, and a mask that hides the last place."""
+    return -tensor if tensor.is_floating_point() else _last_hidden(tensor)
+
+
+def with_work_to_do(arguments: CallArguments, free: Collection[str]) -> CallArguments | None:
+    """The same arguments with one place masked; None where there is no mask that hides nothing.
+
+    Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it.
+    `free` are the arguments that may be changed.
+    """
+    idle = {name: tensor for name, tensor in arguments.tensors.items() if name in free and _is_idle_mask(tensor)}
+    return arguments.with_tensors({name: _last_hidden(tensor) for name, tensor in idle.items()}) if idle else None
+
+
+def _is_idle_mask(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dim() >= 2 and tensor.shape[-1] > 1 and bool((tensor == 1).all())
+
+
+def _last_hidden(tensor: torch.Tensor) -> torch.Tensor:
+    if not _is_idle_mask(tensor):
+        return tensor
+    masked = tensor.clone()
+    masked[..., -1] = 0
+    return masked
+
+
+def redrawn(arguments: CallArguments, seed: int) -> CallArguments:
+    """Floats are drawn anew from the same spread; integers, which may be indices, change places among themselves."""
+    generator = torch.Generator().manual_seed(seed)
+    return arguments.with_tensors({name: _redrawn(tensor, generator) for name, tensor in arguments.tensors.items()})
+
+
+def _redrawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return _drawn(tensor.detach().double().cpu(), generator).to(tensor.dtype).to(tensor.device)
+    order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+    return tensor.reshape(-1)[order].reshape(tensor.shape)
+
+
+def _drawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """What is not finite, as in a mask that is added, stays where it is."""
+    finite = tensor.isfinite()
+    if not finite.any():
+        return tensor
+    spread, middle = tensor[finite].std(unbiased=False), tensor[finite].mean()
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) * (spread or 1.0) + middle
+    return torch.where(finite, drawn, tensor)

@@ -3,6 +3,8 @@
 torch.export and torch.fx keep with every node the modules that were open when it was made. Running the graph on the
 real inputs adds what each node makes, so that its values can be found again in an ONNX graph. A value is let go as soon
 as no later node reads it.
+
+An FX graph written for people: nodes in order, under the module calls that issued them.
 """
 
 from __future__ import annotations
@@ -17,16 +19,42 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from modelexport.capture.arguments import CallArguments
-from modelexport.capture.arrays import print_of
-from modelexport.capture.experts import exportable_experts
-from modelexport.capture.failure import reason
-from modelexport.capture.fx_calls import fx_stacks
-from modelexport.capture.fx_text import fx_text
+from modelexport.capture.arguments import CallArguments, print_of
+from modelexport.capture.dynamo import fx_stacks
 from modelexport.capture.hierarchy import tensors_of
-from modelexport.capture.state import EXPORT_LOCK, quiet, undisturbed
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet, reason, undisturbed
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
+
+
+def fx_text(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy) -> str:
+    """One line for each node, a heading wherever the open module calls change; branch bodies come last."""
+    return "\n".join(_lines(module, graph, hierarchy, "graph")) + "\n"
+
+
+def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy, name: str) -> Iterator[str]:
+    yield f"{name}:"
+    stacks = fx_stacks(graph.nodes, hierarchy)
+    heading: str | None = None
+    for node in graph.nodes:
+        if heading != _heading(stacks[node.name]):
+            heading = _heading(stacks[node.name])
+            yield f"  # {heading}"
+        yield f"    {node.format_node() or _returned(node)}"
+    for node in graph.nodes:
+        body = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(body, torch.fx.GraphModule):
+            yield ""
+            yield from _lines(body, body.graph, hierarchy, str(node.target))
+
+
+def _heading(stack: tuple[ModuleCall | None, ...]) -> str:
+    return " > ".join("?" if call is None else str(call) or "(root)" for call in stack) or "(root)"
+
+
+def _returned(node: torch.fx.Node) -> str:
+    return f"return {node.args[0]}"
+
 
 FxKind = Literal["torch_export", "symbolic_trace"]
 _Tensors = Mapping[str, torch.Tensor]

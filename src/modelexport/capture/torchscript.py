@@ -3,6 +3,8 @@
 It calls models by position, which models with many optional arguments do not survive. So while it runs, the model's own
 `forward` is replaced by one that takes the tensors by position and calls the original by keyword. Unlike a wrapping
 module, this leaves every scope and every parameter name as it is.
+
+The TorchScript graph that the TorchScript exporter starts from, for people to read.
 """
 
 from __future__ import annotations
@@ -19,12 +21,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from modelexport.capture.arguments import CallArguments, output_tensors
-from modelexport.capture.exported import Exported, ExportRequest
-from modelexport.capture.failure import export_failed
-from modelexport.capture.module_map import scope_parts
+from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, output_tensors
+from modelexport.capture.hierarchy import scope_parts, scopes_named
+from modelexport.capture.isolation import EXPORT_LOCK, export_failed, exportable_experts, quiet, undisturbed
+from modelexport.graph.file.reading import ModelFile, open_model, parse_model
 from modelexport.graph.index import Graph, index_model
-from modelexport.graph.model_file import ModelFile, open_model, parse_model
 from modelexport.record.signals import ExporterScopes
 
 # Protobuf's limit is 2 GB; the graph itself needs some of it.
@@ -131,3 +132,26 @@ def _log_off() -> Iterator[None]:
         yield
     finally:
         torch._C._jit_set_onnx_log_enabled = switch
+
+
+def jit_graph_text(model: torch.nn.Module, arguments: CallArguments) -> str:
+    """The traced graph; each node ends in its scope, the paths of the modules that were open: `layer.0/layer.0.fc`."""
+    with EXPORT_LOCK, quiet(), undisturbed(model), exportable_experts(model):
+        try:
+            graph = _trace(model, arguments.copied())
+        except Exception as error:
+            raise export_failed(model, "torchscript", error, "Without --jit-graph this graph is not needed.") from error
+    # Source ranges are paths of the machine that the trace was made on.
+    return str(graph.str(False))
+
+
+def _trace(model: torch.nn.Module, arguments: CallArguments) -> Any:
+    jit: Any = torch.jit
+    tensors = arguments.tensors
+    paths = {part: path for path, part in model.named_modules()}
+    with called_by_position(model, arguments), scopes_named(paths):
+        graph = jit._get_trace_graph(model, tuple(tensors.values()), strict=False, _force_outplace=False)[0]
+    names = [*tensors, *jit._unique_state_dict(model)]
+    for value, name in zip(graph.inputs(), names, strict=True):
+        value.setDebugName(name)
+    return graph

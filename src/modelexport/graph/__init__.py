@@ -1,1 +1,1 @@
-"""Reading, checking and writing ONNX files, without their weights passing through memory."""
+"""One ONNX file and its index: reading, writing, types, operators, functions."""

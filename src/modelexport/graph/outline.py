@@ -1,14 +1,36 @@
-"""Outlines of graphs, and graphs of outlines."""
+"""Outlines of graphs, and graphs of outlines.
+
+Sketches of the constants in a file.
+
+Making one reads eight numbers of a weight and nothing else; only those in blocked order are read as a whole.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 
-from modelexport.graph.index import MAIN, Graph, Node, Tensor
-from modelexport.record.outline import Body, Outline, OutlineNode, OutlineTensor
-from modelexport.record.sketch import Sketches
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from modelexport.graph.file.reading import ModelFile, content_of
+from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes
+from modelexport.graph.operators import BLOCKS, blocked_weights, unblocked
+from modelexport.record.outline import (
+    PLACES,
+    STEPS,
+    Body,
+    Outline,
+    OutlineNode,
+    OutlineTensor,
+    Sketch,
+    Sketches,
+    lengthened,
+    shortened,
+)
 
 # Enough to tell the attributes and constants of one graph apart.
 _DIGEST_SIZE = 4
@@ -105,3 +127,63 @@ def _node(node: OutlineNode, place: int) -> Node:
 
 def digest(data: bytes | None) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest() if data else ""
+
+
+_FLOATS = frozenset("fV")  # V: those that numpy does not have by itself, and integers of four bits
+_INTEGERS = ("int", "uint")
+# Shorter tensors of integers are indices and shapes.
+_QUANTIZED_FROM = 16
+
+
+def sketch(array: np.ndarray) -> Sketch | None:
+    """None for what is empty, no numbers, or too short to be a quantized weight."""
+    is_integer = array.dtype.name.startswith(_INTEGERS)
+    is_float = array.dtype.kind in _FLOATS and not is_integer
+    if not array.size or not (is_float or (is_integer and array.size >= _QUANTIZED_FROM)):
+        return None
+    places = [((np.arange(PLACES) * 2 + 1) * side) // (2 * PLACES) for side in array.shape]
+    found = array[tuple(places)] if array.ndim else np.broadcast_to(array, PLACES)
+    numbers = np.nan_to_num(found.astype(np.float64), nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+    middle, spread = float(numbers.max() + numbers.min()) / 2, float(np.ptp(numbers)) / 2
+    steps = np.rint((numbers - middle) / spread * STEPS) if spread else np.zeros(PLACES)
+    sides = tuple(sorted(side for side in array.shape if side > 1))
+    return Sketch(sides, _rounded(middle), _rounded(spread), tuple(map(int, steps)), quantized=not is_float)
+
+
+def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
+    """Those of a file whose blocked weights have the order in which most of them are known."""
+    names = list(dict.fromkeys(blocked_weights(file.proto)))
+    if not names:
+        return sketches_of(file)
+    there = frozenset(known) - {None}
+    found = [sketches_of(file, block) for block in BLOCKS]
+    return max(found, key=lambda sketches: sum(sketches(name) in there for name in names))
+
+
+def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
+    """The sketches of a file's constants by name, each made when it is asked for.
+
+    block  how many channels are together in the weights that are in blocked order; 0 to take these as they lie
+    """
+    blocked = frozenset(blocked_weights(file.proto) if block else ())
+    tensors = {tensor.name: tensor for tensor in file.proto.graph.initializer}
+    for key, node in walk_nodes(file.proto):
+        if node.op_type == "Constant":
+            tensors.update((key, item.t) for item in node.attribute if item.name == "value")
+
+    def find(name: str) -> Sketch | None:
+        tensor = tensors.get(name)
+        if tensor is None or 0 in tensor.dims or tensor.data_type == onnx.TensorProto.STRING:
+            return None
+        content = content_of(file, tensor)
+        return sketch(unblocked(content, block) if name in blocked else content)
+
+    return find
+
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def _rounded(number: float) -> float:
+    """As precise as a sketch is kept."""
+    return lengthened(shortened(number))

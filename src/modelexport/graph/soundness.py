@@ -1,18 +1,31 @@
 """Whether a graph is one: every value made once, and before it is read.
 
 Whoever asks where nodes come from needs no more than that; ONNX's own checker also wants weights, types and operators.
+
+ONNX's own checker, run on a model without its weights.
+
+The checker wants every initializer's data, to look at no more than its size. Here initializers whose data is
+elsewhere become graph inputs of the same type and shape, which is all that the rest of the check and shape
+inference use.
+
+Whether two files say the same, but for names of nodes, metadata, and how they lie on the disk.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import onnx
+import onnx.checker
+import onnx.shape_inference
 
-from modelexport.errors import FileUnreadable
+from modelexport.errors import FileUnreadable, some_of
+from modelexport.graph.file import external
+from modelexport.graph.file.reading import ModelFile, contents
+from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
-from modelexport.record.wording import some_of
 
 
 def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
@@ -95,3 +108,85 @@ def _told(value: str) -> str:
     """A value by the name that it has in the file, and where that is."""
     graph_id, _, name = value.rpartition(KEY_SEPARATOR)
     return f"{name!r} in {graph_id!r}" if graph_id else repr(name)
+
+
+def check_graph(model: ModelFile) -> str | None:
+    """What the full check has against a model, in the checker's words; None if nothing."""
+    try:
+        onnx.checker.check_model(checkable(model), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return str(error).strip()
+    return _wrong_size(model)
+
+
+def checkable(model: ModelFile) -> onnx.ModelProto:
+    """A model that the checker accepts if it would accept this one with all of its data."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    _turn_into_inputs(proto.graph, [tensor for tensor in proto.graph.initializer if _is_elsewhere(model, tensor)])
+    for tensor in filter(external.is_external, external.tensors(proto)):
+        _fill_with_zeros(tensor)  # in a body or an attribute, where there is no input to turn it into
+    return proto
+
+
+def _is_elsewhere(model: ModelFile, tensor: onnx.TensorProto) -> bool:
+    return external.is_external(tensor) or model.is_detached(tensor)
+
+
+def _turn_into_inputs(graph: onnx.GraphProto, tensors: list[onnx.TensorProto]) -> None:
+    gone = {tensor.name for tensor in tensors}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+    known = {value.name for value in graph.input}
+    graph.input.extend(_typed_value(tensor) for tensor in tensors if tensor.name not in known)
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _typed_value(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+
+
+def _fill_with_zeros(tensor: onnx.TensorProto) -> None:
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = bytes(storage_size(tensor))
+
+
+def _wrong_size(model: ModelFile) -> str | None:
+    """The checker's complaint about too little data, which it could not make without the data."""
+    for tensor in model.proto.graph.initializer:
+        needed, data = storage_size(tensor), model.weights.get(tensor.name)
+        if data is not None and _is_elsewhere(model, tensor) and data.nbytes < needed:
+            return f"initializer {tensor.name!r} has {data.nbytes} bytes of data; shape and type take {needed}"
+    return None
+
+
+def are_same(one: ModelFile, other: ModelFile) -> bool:
+    """The same graph, versions, shapes and weights. Weights are read only where everything else is equal."""
+    if one.graph.fingerprint != other.graph.fingerprint or _headers(one.proto) != _headers(other.proto):
+        return False
+    small = [tensor.content for tensor in one.graph.initializers.values()]
+    return small == [other.graph.initializers[name].content for name in one.graph.initializers] and _same_data(
+        one, other
+    )
+
+
+def _headers(proto: onnx.ModelProto) -> tuple[frozenset[bytes], ...]:
+    """What the fingerprint of a graph leaves out: versions, and the types and shapes of values."""
+    graph = proto.graph
+    values = (_written(one) for one in (graph.value_info, graph.input, graph.output))
+    return (_written(proto.opset_import), *values)
+
+
+def _written(messages: Iterable[onnx.ValueInfoProto | onnx.OperatorSetIdProto]) -> frozenset[bytes]:
+    return frozenset(message.SerializeToString(deterministic=True) for message in messages)
+
+
+def _same_data(one: ModelFile, other: ModelFile) -> bool:
+    theirs = dict(contents(other))
+    return all(np.array_equal(_bits(array), _bits(theirs[name])) for name, array in contents(one))
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    """What is compared bit by bit is equal to itself, NaN as well."""
+    return np.frombuffer(np.ascontiguousarray(array).data, np.uint8) if array.size else np.empty(0, np.uint8)

@@ -1,1 +1,1 @@
-"""Carrying provenance from one graph to the graph that a tool made of it."""
+"""Which nodes of the graph before became which nodes of the graph after."""

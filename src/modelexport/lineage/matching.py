@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from modelexport.graph.index import Node
-from modelexport.lineage.anchors import Anchors
-from modelexport.lineage.classes import NOTHING, Classes
-from modelexport.lineage.constants import ConstantLinker
-from modelexport.lineage.operators import family, is_passing, is_product, is_view
-from modelexport.lineage.pairing import paired_inputs
-from modelexport.record.evidence import Confidence
+from modelexport.graph.operators import family, is_passing, is_product, is_view
+from modelexport.lineage.anchors import Anchors, paired_inputs
+from modelexport.lineage.hints import ConstantLinker
+from modelexport.lineage.value_classes import NOTHING, Classes
+from modelexport.record.provenance import Confidence
 
 # More readers than these say nothing about which of them is meant.
 _CROWD = 48

@@ -1,1 +1,1 @@
-"""The values that every stage agrees on: modules, calls, evidence, attributions, tags, and their JSON. Stdlib only."""
+"""What is stored and what verbs return: values of the standard library alone."""

@@ -8,9 +8,18 @@ from functools import cache
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record.evidence import Attribution, Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
-from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Origin, Provenance
+from modelexport.record.provenance import (
+    SCHEMA_VERSION,
+    Attribution,
+    Claim,
+    Confidence,
+    Evidence,
+    EvidenceKind,
+    NodeEntry,
+    Origin,
+    Provenance,
+)
 from modelexport.record.tags import Scope, TagPolicy, TorchNN
 
 Json = dict[str, Any]

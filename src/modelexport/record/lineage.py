@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from modelexport.record.evidence import Attribution, Confidence, EvidenceKind
+from modelexport.record.provenance import Attribution, Confidence, EvidenceKind
 
 # Who gives evidence of lineage while a model is exported. Whoever else does is a tool that ran later.
 TORCH_OPTIMIZER = "torch optimizer"

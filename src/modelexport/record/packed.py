@@ -4,10 +4,15 @@ It is kept in *model-level* metadata, which survives optimizers that erase every
 written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
 (tags, enclosing calls, call numbers) is left out. Then bzip2 (half of what deflate
 leaves), then base 85, because ONNX metadata must be text.
+
+What the packed forms have in common: tables of distinct values, and text that is compressed.
 """
 
 from __future__ import annotations
 
+import base64
+import bz2
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -28,10 +33,43 @@ from modelexport.record.document import (
     policy_out,
     text_in,
 )
-from modelexport.record.evidence import Attribution
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
-from modelexport.record.provenance import SCHEMA_VERSION, NodeEntry, Provenance
-from modelexport.record.tables import Table, squeeze, unsqueeze
+from modelexport.record.provenance import SCHEMA_VERSION, Attribution, NodeEntry, Provenance
+
+# A record takes some dozen bytes a node. Whatever unfolds to more than this is an attack.
+_LARGEST = 1 << 25
+
+
+class Table:
+    """Distinct values in the order of first use."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        key = json.dumps(value)
+        if key not in self._places:
+            self._places[key] = len(self.values)
+            self.values.append(value)
+        return self._places[key]
+
+
+def squeeze(document: Any) -> str:
+    """A document as text that ONNX metadata can hold."""
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return base64.b85encode(bz2.compress(text)).decode("ascii")
+
+
+def unsqueeze(text: str, largest: int | None = None) -> Any:
+    """Raises ValueError or OSError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
+    largest = largest or _LARGEST
+    inflater = bz2.BZ2Decompressor()
+    found = inflater.decompress(base64.b85decode(text), largest)
+    if not inflater.eof:
+        raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {largest} bytes")
+    return json.loads(found)
+
 
 _NAME = "modelexport-record"
 _NOT_THROUGH = -1

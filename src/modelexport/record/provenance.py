@@ -1,17 +1,225 @@
-"""Provenance: the module tree, and one attribution for every node and every initializer of one ONNX graph."""
+"""How an answer is known, and how sure it is.
+
+Provenance: the module tree, and one attribution for every node and every initializer of one ONNX graph.
+
+A tensor and everything that it connects; the tensors that go into a module and come out of it.
+
+Which nodes make and which read each value of a graph. It comes from the graph and is never stored in a record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from functools import cached_property
 
 from modelexport.errors import UnknownName, UserError
-from modelexport.record.edges import Edges
-from modelexport.record.evidence import Attribution, unattributed
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.tags import TagPolicy, Tags
-from modelexport.record.tensors import Boundary, TensorEntry, find_boundary
+
+
+class Confidence(IntEnum):
+    """Ordered; never a float.
+
+    EXACT     a recorded fact names the module call
+    STRONG    a recorded fact names the module; something beside it (the call, a companion) follows from structure
+    INFERRED  follows from the neighbours in the dataflow
+    FALLBACK  nothing but a default
+    NONE      unknown; the attribution says why
+    """
+
+    NONE = 0
+    FALLBACK = 1
+    INFERRED = 2
+    STRONG = 3
+    EXACT = 4
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, label: str) -> Confidence:
+        return cls[label.upper()]
+
+
+class EvidenceKind(StrEnum):
+    SCOPE = "scope"
+    FX = "fx"
+    TRACE = "trace"
+    VALUE = "value"
+    PARAMETER = "parameter"
+    DATAFLOW = "dataflow"
+    LINEAGE = "lineage"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Evidence:
+    """One reason: its kind, who gave it, and a detail for people."""
+
+    kind: EvidenceKind
+    source: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.source}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one strategy says of one node or initializer: the module calls that it belongs to, and why."""
+
+    owners: tuple[ModuleCall, ...]
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The answer for one node or initializer.
+
+    owners    the module calls that issued it: one, or several for a fused or shared node
+    ancestor  the one owner, or the innermost call that encloses all of them
+    reason    why there is no owner, where there is none
+    lost      claims that said something else
+    role      what the node does, found from dataflow: `attention.query`, `mlp.gate`, `norm`; empty if nothing is known
+    layer_id  the number of the repeated block that it is part of, in the order of execution
+    """
+
+    owners: tuple[ModuleCall, ...]
+    ancestor: ModuleCall | None
+    confidence: Confidence
+    evidence: tuple[Evidence, ...] = ()
+    reason: str = ""
+    lost: tuple[Claim, ...] = ()
+    role: str = ""
+    layer_id: int | None = None
+
+    @property
+    def semantic_type(self) -> str:
+        """The first part of the role: `attention` of `attention.query`."""
+        return self.role.partition(".")[0]
+
+    @property
+    def component(self) -> str:
+        """The second part of the role: `query` of `attention.query`."""
+        return self.role.partition(".")[2]
+
+    @property
+    def module(self) -> str | None:
+        """Path of the module (`#n` for a later call); for several owners, of the module that encloses them."""
+        return None if self.ancestor is None else str(self.ancestor)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(str(owner) for owner in self.owners)
+
+
+def unattributed(reason: str) -> Attribution:
+    return Attribution((), None, Confidence.NONE, reason=reason)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Values by their ids: names in the main graph, behind the id of the graph in bodies and functions.
+
+    producers     the key of the node that makes a value; for what a body or a function is given, the nodes that run it
+    consumers     all nodes that read a value, in file order; what a body returns is read by the node that runs it
+    inputs        of the model
+    outputs       of the model
+    initializers  values that are stored in the file, with the number of their elements
+    domains       of the operators that are not ONNX's own, by node key
+    """
+
+    producers: Mapping[str, tuple[str, ...]]
+    consumers: Mapping[str, tuple[str, ...]]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, int]
+    domains: Mapping[str, str]
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """Every value once."""
+        return tuple(dict.fromkeys(value for group in self._groups for value in group))
+
+    def __contains__(self, value: str) -> bool:
+        return any(value in group for group in self._groups)
+
+    @property
+    def _groups(self) -> tuple[Collection[str], ...]:
+        return self.inputs, self.initializers, self.producers, self.consumers, self.outputs
+
+    def around(self, value: str) -> tuple[str, ...]:
+        """The nodes that make or read a value."""
+        return (*self.producers.get(value, ()), *self.consumers.get(value, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One value of the graph: where it comes from and everything that reads it.
+
+    producers    by key: the node that makes it. For what a body or a function is given, the nodes that run it.
+                 None for inputs and initializers
+    initializer  where it belongs, if it is stored in the file
+    consumers    by key, in file order: all nodes that read it
+    is_input     the model is given it
+    is_output    the model returns it
+    """
+
+    name: str
+    producers: Mapping[str, Attribution]
+    initializer: Attribution | None
+    consumers: Mapping[str, Attribution]
+    is_input: bool
+    is_output: bool
+
+    @property
+    def producer(self) -> Attribution | None:
+        """Of the node that makes it, or of the initializer. None for an input, or if several nodes run its function."""
+        if self.initializer is not None:
+            return self.initializer
+        return next(iter(self.producers.values())) if len(self.producers) == 1 else None
+
+    @property
+    def consuming_modules(self) -> tuple[ModuleCall, ...]:
+        """Every module call that reads it, once, in file order."""
+        return tuple(dict.fromkeys(owner for found in self.consumers.values() for owner in found.owners))
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Names of the tensors between a module and the rest of the graph, in file order.
+
+    enters  read inside, made outside; the module's own weights are not among them
+    leaves  made inside, read outside or returned by the model
+    """
+
+    module: str
+    enters: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+
+def find_boundary(module: str, edges: Edges, inside: Collection[str], own: Collection[str]) -> Boundary:
+    """From the keys of the nodes inside, and the initializers that belong there."""
+    enters, leaves = [], []
+    for value in edges.values:
+        makers, readers = edges.producers.get(value, ()), edges.consumers.get(value, ())
+        read_outside = any(key not in inside for key in readers)
+        if any(key in inside for key in makers):
+            if read_outside or value in edges.outputs:
+                leaves.append(value)
+        # A stored value that nothing else reads is the module's, whoever it is credited to.
+        elif (
+            any(key in inside for key in readers)
+            and value not in own
+            and (read_outside or value not in edges.initializers)
+        ):
+            enters.append(value)
+    return Boundary(module, tuple(enters), tuple(leaves))
+
 
 SCHEMA_VERSION = 1
 

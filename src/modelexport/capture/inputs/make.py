@@ -1,18 +1,45 @@
-"""From a module and a request to keyword inputs: what is given or specified, and the rest made to fit."""
+"""From a module and a request to keyword inputs: what is given or specified, and the rest made to fit.
+
+The table from input name to recipe, and which of its entries a model needs.
+
+The order matters: whether a mask is wanted depends on the tokens that it masks having been chosen before.
+
+Making one tensor, from its recipe or from what the user specified.
+
+Inputs a model can be run with: made from its forward signature and configuration, or given by the user.
+
+Everything is decided by *input name* and *configuration field*; the type of the model is never asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from modelexport.capture.inputs.axes import SEQUENCE, axis_names, dynamic_axes
-from modelexport.capture.inputs.fields import Fields
-from modelexport.capture.inputs.filling import fill_recipe, fill_spec
-from modelexport.capture.inputs.media_tokens import (
+from modelexport.capture.inputs.processing import preprocessor_size, process
+from modelexport.capture.inputs.recipe import Recipe, Sampler, Scene
+from modelexport.capture.inputs.sound_and_series import AUDIO_RECIPES, SERIES_RECIPES
+from modelexport.capture.inputs.specs import (
+    SEQUENCE,
+    Fields,
+    ForwardSignature,
+    InputRequest,
+    InputSpec,
+    ModelInputs,
+    axis_names,
+    dtype_named,
+    dynamic_axes,
+    main_inputs,
+    read_arrays_file,
+    read_signature,
+    read_specs_file,
+)
+from modelexport.capture.inputs.text import (
     MEDIA,
+    TEXT_RECIPES,
     Placeholders,
     absent_media,
     count_placeholders,
@@ -20,14 +47,113 @@ from modelexport.capture.inputs.media_tokens import (
     place,
     token_of,
 )
-from modelexport.capture.inputs.processing import preprocessor_size, process
-from modelexport.capture.inputs.recipes import choose_inputs
-from modelexport.capture.inputs.request import InputRequest, InputSpec, ModelInputs
-from modelexport.capture.inputs.scene import Scene
-from modelexport.capture.inputs.signature import ForwardSignature, main_inputs, read_signature
-from modelexport.capture.inputs.spec import read_arrays_file, read_specs_file
-from modelexport.capture.inputs.vision import size_pair
+from modelexport.capture.inputs.vision import VISION_RECIPES, size_pair
 from modelexport.errors import InputError
+
+RECIPES: Mapping[str, Recipe] = {**VISION_RECIPES, **TEXT_RECIPES, **AUDIO_RECIPES, **SERIES_RECIPES}
+
+# Two ways to say the same thing: given one, the other is not made.
+_INSTEAD_OF = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
+
+
+def choose_inputs(scene: Scene, signature: ForwardSignature, main: Collection[str], left_out: Collection[str]) -> Scene:
+    """The scene with everything chosen that the model needs besides what is given."""
+    needed = (signature.required | set(main)) - set(left_out)
+    for name, recipe in RECIPES.items():
+        if name not in signature.names or name in scene.chosen or name in left_out:
+            continue
+        if _INSTEAD_OF.get(name) in scene.chosen:
+            needed -= {name}
+        elif (name in needed or recipe.wanted(scene)) and recipe.shape(scene) is not None:
+            scene = replace(scene, chosen=scene.chosen | {name})
+    _refuse_unknown(scene, signature, needed)
+    return scene
+
+
+def _refuse_unknown(scene: Scene, signature: ForwardSignature, needed: Collection[str]) -> None:
+    # An optional main input that nothing is known of may be another name for one that was chosen.
+    really = set(needed) & signature.required if scene.chosen else needed
+    unknown = [name for name in signature.in_order(really) if name not in scene.chosen]
+    if unknown:
+        examples = " ".join(f"--input {name}=SHAPE:DTYPE" for name in unknown)
+        raise InputError(
+            f"cannot tell the shape of {_listed(unknown)} from its name and the model's configuration",
+            f"Say it: {examples} (for example --input {unknown[0]}=2x16:float32).",
+        )
+    if not scene.chosen and not signature.runs_without_inputs:
+        names = ", ".join(signature.names) or "none, only *args or **kwargs"
+        raise InputError(
+            f"cannot tell which inputs forward needs; it names: {names}",
+            "Say them: --input name=SHAPE:DTYPE for each (for example --input x=2x16:float32).",
+        )
+
+
+def _listed(names: list[str]) -> str:
+    quoted = [repr(name) for name in names]
+    return f"input {quoted[0]}" if len(quoted) == 1 else f"inputs {', '.join(quoted)}"
+
+
+# Small enough for any embedding table, and still more than one value.
+_SAFE_INTEGERS = (0, 1)
+
+
+def fill_recipe(scene: Scene, name: str) -> torch.Tensor:
+    recipe = RECIPES[name]
+    shape = recipe.shape(scene)
+    assert shape is not None, name
+    return recipe.fill(scene, shape, scene.sampler(name))
+
+
+def fill_spec(scene: Scene, spec: InputSpec) -> torch.Tensor:
+    try:
+        return _filled(scene, spec)
+    except (RuntimeError, MemoryError) as error:
+        # torch has no class of its own for this; on the CPU it is the one thing that can fail here.
+        raise InputError(
+            f"input {spec.name!r}: a tensor of shape {'x'.join(map(str, spec.shape))} does not fit into memory",
+            "Give a smaller shape.",
+        ) from error
+
+
+def _filled(scene: Scene, spec: InputSpec) -> torch.Tensor:
+    """The shape and dtype are the user's; the values are those of the recipe, if the name has one."""
+    dtype = None if spec.dtype is None else dtype_named(spec.dtype, spec.name)
+    sampler = scene.sampler(spec.name)
+    recipe = RECIPES.get(spec.name)
+    if spec.bounds is not None:
+        return _between(spec, dtype or _usual_dtype(scene, spec), sampler)
+    if recipe is None or scene.fields.config is None:
+        return _plain(spec.shape, dtype or _usual_dtype(scene, spec), sampler)
+    try:
+        made = recipe.fill(scene, spec.shape, sampler)
+    except (RuntimeError, IndexError) as error:
+        raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}: {error}") from error
+    if made.shape != spec.shape:
+        raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}, only one like {tuple(made.shape)}")
+    return made if dtype is None else made.to(dtype)
+
+
+def _usual_dtype(scene: Scene, spec: InputSpec) -> torch.dtype:
+    """Names of ids and masks hold integers wherever they occur; anything else is taken for numbers."""
+    return torch.int64 if spec.name.endswith(("_ids", "_mask")) else scene.floating
+
+
+def _between(spec: InputSpec, dtype: torch.dtype, sampler: Sampler) -> torch.Tensor:
+    assert spec.bounds is not None
+    low, high = spec.bounds
+    if dtype.is_floating_point:
+        return sampler.uniform(low, high, spec.shape).to(dtype)
+    return sampler.integers(int(low), int(high) + 1, spec.shape).to(dtype)
+
+
+def _plain(shape: tuple[int, ...], dtype: torch.dtype, sampler: Sampler) -> torch.Tensor:
+    if dtype is torch.bool:
+        return torch.ones(shape, dtype=dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return sampler.normal(shape).to(dtype)
+    low, high = _SAFE_INTEGERS
+    return sampler.integers(low, high + 1, shape).to(dtype)
+
 
 _SMALLEST_DYNAMIC = 2
 

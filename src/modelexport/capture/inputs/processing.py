@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from modelexport.capture.inputs.request import InputRequest
+from modelexport.capture.inputs.specs import InputRequest
 from modelexport.capture.inputs.vision import size_pair
-from modelexport.capture.loading.third_party import hub_answers, library, quiet, reason
+from modelexport.capture.loading.options import hub_answers, library, quiet, reason
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from modelexport.capture.inputs.recipe import Recipe, Shape, floats, never, ones
-from modelexport.capture.inputs.scene import Sampler, Scene
+from modelexport.capture.inputs.recipe import Recipe, Sampler, Scene, Shape, floats, never, ones
 
 _VISION = ("vision", "image", "visual")
 _SIZE_FIELDS = ("image_size", "img_size", "crop_size", "input_size")

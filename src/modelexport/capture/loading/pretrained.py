@@ -1,20 +1,228 @@
-"""Models that transformers loads: a local folder, a configuration alone, a hub id."""
+"""Models that transformers loads: a local folder, a configuration alone, a hub id.
+
+Which transformers class builds a model: by task, by `config.architectures`, or AutoModel.
+
+Tasks are read from transformers' own pipeline registry. The tasks it no longer lists still have an Auto class
+of the same name (`question-answering`, `AutoModelForQuestionAnswering`); those with neither are listed here.
+
+What lies in a model folder, checked before any of it is given to transformers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 
-from modelexport.capture.loading.auto_class import model_class, refuse_remote_code
-from modelexport.capture.loading.checkpoint import CONFIG, open_checkpoint, read_config
-from modelexport.capture.loading.loaded import LoadedModel, LoadOptions
-from modelexport.capture.loading.third_party import explained, hub_answers, library, quiet, reason, seeded
-from modelexport.errors import ModelNotFound, ModelUnloadable
-from modelexport.record.wording import some_of
+from modelexport.capture.loading.options import (
+    LoadedModel,
+    LoadOptions,
+    explained,
+    hub_answers,
+    library,
+    quiet,
+    reason,
+    seeded,
+)
+from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
+
+# Tasks without a pipeline in transformers 5 whose Auto class has another name.
+_RENAMED_TASKS = {
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "summarization": "AutoModelForSeq2SeqLM",
+    "translation": "AutoModelForSeq2SeqLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "audio-xvector": "AutoModelForAudioXVector",
+}
+_AUTO_PREFIX = "AutoModelFor"
+
+
+def model_class(config: Any, raw: Mapping[str, object], options: LoadOptions) -> Any:
+    """The class whose `from_pretrained` loads this configuration."""
+    if options.task is not None:
+        return _class_for_task(config, raw, options.task)
+    named = _first(raw.get("architectures"))
+    if options.trust_remote_code and (own := _class_from_auto_map(raw, named)) is not None:
+        return own
+    return library("transformers").AutoModel if named is None else _named_class(named)
+
+
+def refuse_remote_code(raw: Mapping[str, object], source: str, options: LoadOptions) -> None:
+    """Stop at a model that only its own Python code can build, unless the user trusts that code."""
+    if options.trust_remote_code or not raw.get("auto_map") or _is_native(raw):
+        return
+    raise ModelUnloadable(
+        f"{source!r} needs Python code of its own (auto_map in config.json), which is not run by default",
+        "Read that code, then pass --trust-remote-code.",
+    )
+
+
+def _is_native(raw: Mapping[str, object]) -> bool:
+    """Many checkpoints still carry code for a model that transformers has had since."""
+    transformers = library("transformers")
+    named = _first(raw.get("architectures"))
+    return raw.get("model_type") in transformers.CONFIG_MAPPING and (named is None or hasattr(transformers, named))
+
+
+def _named_class(name: str) -> Any:
+    transformers = library("transformers")
+    found = getattr(transformers, name, None)
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    raise ModelUnloadable(
+        f"transformers {transformers.__version__} has no model class {name!r} (architectures in config.json)",
+        "Upgrade transformers, or choose a class it has with --task, for example --task feature-extraction.",
+    )
+
+
+def _first(architectures: object) -> str | None:
+    listed = architectures if isinstance(architectures, list) else []
+    return str(listed[0]) if listed else None
+
+
+def _class_from_auto_map(raw: Mapping[str, object], named: str | None) -> Any | None:
+    auto_map = raw.get("auto_map")
+    if not isinstance(auto_map, dict):
+        return None
+    models = {auto: str(code) for auto, code in auto_map.items() if str(auto).startswith("AutoModel")}
+    own = [auto for auto, code in models.items() if code.split(".")[-1] == named] or list(models)
+    return getattr(library("transformers"), own[0], None) if own else None
+
+
+def _class_for_task(config: Any, raw: Mapping[str, object], task: str) -> Any:
+    candidates = task_classes(task)
+    auto_map = raw.get("auto_map")
+    for candidate in candidates:
+        if type(config) in candidate._model_mapping:
+            return candidate
+        if isinstance(auto_map, dict) and candidate.__name__ in auto_map:
+            return candidate
+    names = " or ".join(candidate.__name__ for candidate in candidates)
+    raise ModelUnloadable(
+        f"a model of type {config.model_type!r} cannot do task {task!r}: {names} has no class for it",
+        "Leave --task out to use the architecture named in config.json.",
+    )
+
+
+def task_classes(task: str) -> Sequence[Any]:
+    """The Auto classes for a task, in the order transformers would try them."""
+    transformers, pipelines = library("transformers"), library("transformers.pipelines")
+    known, aliases = pipelines.SUPPORTED_TASKS, pipelines.TASK_ALIASES
+    registered = known.get(aliases.get(task, task))
+    if registered is not None:
+        classes: Sequence[Any] = registered["pt"]
+        return classes
+    by_name = {_task_name(name): name for name in dir(transformers) if name.startswith(_AUTO_PREFIX)}
+    name = _RENAMED_TASKS.get(task) or by_name.get(task)
+    if name is None:
+        raise UnknownName("task", task, [*known, *aliases, *_RENAMED_TASKS, *by_name])
+    return (getattr(transformers, name),)
+
+
+def _task_name(auto_class: str) -> str:
+    """`AutoModelForQuestionAnswering` is the class of task `question-answering`."""
+    words = auto_class.removeprefix(_AUTO_PREFIX)
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in words).lstrip("-")
+
+
+CONFIG = "config.json"
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder whose config.json could be read; `weights` says what kind of weight file is there, if any."""
+
+    folder: Path
+    config: Mapping[str, object]
+    weights: str | None
+
+
+def open_checkpoint(folder: Path, allow_pickle: bool) -> Checkpoint:
+    """Read the configuration and find the weights, refusing what would be unsafe to open."""
+    if not (folder / CONFIG).is_file():
+        seen = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+        raise ModelUnloadable(
+            f"no {CONFIG} in {str(folder)!r}; it holds: {seen}",
+            "Give a folder written by save_pretrained, or package.module:callable for any other module.",
+        )
+    return Checkpoint(folder, read_config(folder / CONFIG), _find_weights(folder, allow_pickle))
+
+
+def read_config(path: Path) -> Mapping[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelUnloadable(
+            f"{str(path)!r} is not valid JSON: {error}", "Write it again with save_pretrained."
+        ) from error
+    except OSError as error:
+        raise ModelNotFound(f"cannot read {str(path)!r}: {error.strerror}") from error
+    if not isinstance(content, dict):
+        raise ModelUnloadable(
+            f"{str(path)!r} holds a JSON {type(content).__name__}, not an object",
+            "A model's config.json is an object with a 'model_type'.",
+        )
+    return content
+
+
+def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
+    for name in _SAFETENSORS:
+        if (folder / name).is_file():
+            _check_index(folder / name)
+            return "safetensors"
+    pickles = [name for name in _PICKLES if (folder / name).is_file()]
+    if not pickles:
+        _refuse_unknown_weights(folder)
+        return None
+    if not allow_pickle:
+        raise ModelUnloadable(
+            f"the only weights in {str(folder)!r} are in {pickles[0]!r}, a pickle, which can run code",
+            "Convert it to safetensors, or pass --allow-pickle if you trust where it comes from.",
+        )
+    _check_index(folder / pickles[0])
+    return "pickle"
+
+
+def _refuse_unknown_weights(folder: Path) -> None:
+    """Weights under another name would otherwise be replaced by random ones without a word of why."""
+    strays = sorted(path.name for path in folder.glob("*.safetensors"))
+    if strays:
+        raise ModelUnloadable(
+            f"{str(folder)!r} has {strays[0]!r} but neither {_SAFETENSORS[0]!r} nor {_SAFETENSORS[1]!r}",
+            "Rename or complete the checkpoint, or give the path of config.json itself for random weights.",
+        )
+
+
+def _check_index(path: Path) -> None:
+    """Every shard that an index names must be a file of the folder itself."""
+    if path.suffix != ".json":
+        return
+    shards = read_config(path).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ModelUnloadable(f"{str(path)!r} has no 'weight_map'", "Write the checkpoint again.")
+    for shard in sorted({str(shard) for shard in shards.values()}):
+        _check_shard(path, shard)
+
+
+def _check_shard(index: Path, shard: str) -> None:
+    parts = PurePosixPath(shard.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in shard:
+        raise ModelUnloadable(
+            f"{str(index)!r} names a file outside its folder: {shard!r}",
+            "Do not use this checkpoint unless you know why it does so.",
+        )
+    if not (index.parent / shard).is_file():
+        raise ModelUnloadable(
+            f"{str(index)!r} names {shard!r}, which is missing",
+            "Copy or download every shard of the checkpoint.",
+        )
+
 
 _SHOWN_KEYS = 3
 

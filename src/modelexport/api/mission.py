@@ -1,0 +1,395 @@
+"""Exporting with a mapper to the live modules, and exporters that are set up once and used often.
+
+`SemanticMapper`: from the nodes of an ONNX model to modules, and to the live ones where the model is at hand.
+
+`SemanticQueryInterface`: nodes by what they are and where they stand. Nothing here needs torch or runs a model.
+
+What a node is comes from its role and its operator, never from a name; see docs/roles.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+import onnx
+
+from modelexport.api.export import export
+from modelexport.api.options import EXPORTERS, ExportResult, known
+from modelexport.api.read import load, query
+from modelexport.attribute.resolve import build_provenance
+from modelexport.attribute.roles.assign import assign_roles
+from modelexport.attribute.strategies import ENHANCED_SEMANTIC, NAMES, by_initializer, by_node, enhanced_semantic
+from modelexport.errors import ExportFailed, UnknownName, UserError
+from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
+from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMS
+from modelexport.inspect.query.answer import check_names, select
+from modelexport.inspect.query.expression import Field, Glob, Operator, Term
+from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
+from modelexport.record.provenance import Attribution, NodeEntry, Origin, Provenance
+from modelexport.record.signals import Signals
+from modelexport.record.tags import TorchNN
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SemanticMapper:
+    """Maps the nodes of an ONNX model to modules.
+
+    onnx_model  the model, with or without its weights
+    hierarchy   the modules of the PyTorch model, to judge the nodes by with the strategy `enhanced_semantic`;
+                or a record (`ExportResult.provenance`, `mx.load(path)`), to answer from as it is
+    model       the live PyTorch model; only what returns live modules needs it
+    result      the export that the ONNX model came from, where one did: its notes and its comparison with PyTorch
+    """
+
+    def __init__(
+        self,
+        onnx_model: onnx.ModelProto,
+        hierarchy: Hierarchy | Provenance,
+        model: torch.nn.Module | None = None,
+        *,
+        result: ExportResult | None = None,
+    ) -> None:
+        self.onnx_model = onnx_model
+        self.result = result
+        self._known = hierarchy
+        self._model = model
+        if model is not None:
+            _check_fits(model, hierarchy.hierarchy if isinstance(hierarchy, Provenance) else hierarchy)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        return self._known if isinstance(self._known, Provenance) else _judge(self.onnx_model, self._known)
+
+    def map_all_nodes(self) -> dict[str, Attribution]:
+        """The attribution of every node, by node name; by node key where the name is missing or not the only one."""
+        nodes = self.provenance.nodes
+        uses = Counter(entry.name for entry in nodes.values())
+        return {
+            entry.name if entry.name and uses[entry.name] == 1 else key: entry.attribution
+            for key, entry in nodes.items()
+        }
+
+    def get_node_entry(self, node: onnx.NodeProto | str) -> NodeEntry:
+        """The node with its attribution. A node is given as itself, by its name or by its key."""
+        if not isinstance(node, (str, onnx.NodeProto)):
+            raise UserError(f"{node!r} is not a node", "Give a NodeProto, a node's name or its key.")
+        return self.provenance.entry(node if isinstance(node, str) else self._key(node))
+
+    def get_node_attribution(self, node: onnx.NodeProto | str) -> Attribution:
+        return self.get_node_entry(node).attribution
+
+    def get_hf_module_for_onnx_node(self, node: onnx.NodeProto | str) -> torch.nn.Module | None:
+        """The live module that issued a node; for a node with several owners, the module that encloses them all.
+
+        None if nobody is known to have issued it: `get_node_attribution(node).reason` says why.
+        """
+        ancestor = self.get_node_attribution(node).ancestor
+        model = self._live_model()
+        return None if ancestor is None else model.get_submodule(ancestor.path)
+
+    def get_hf_modules_for_onnx_node(self, node: onnx.NodeProto | str) -> tuple[torch.nn.Module, ...]:
+        """The live modules of all owners: one, several for a fused or shared node, or none."""
+        owners = self.get_node_attribution(node).owners
+        model = self._live_model()
+        return tuple(model.get_submodule(path) for path in dict.fromkeys(owner.path for owner in owners))
+
+    def _live_model(self) -> torch.nn.Module:
+        if self._model is None:
+            raise UserError(
+                "this mapper has no PyTorch model, so it cannot return a live module",
+                "Make it with SemanticMapper(onnx_model, hierarchy, model=model); "
+                "get_node_attribution(node).module is the module's path and needs no model.",
+            )
+        return self._model
+
+    def _key(self, node: onnx.NodeProto) -> str:
+        """The key of a node of this model. A node does not know its graph: what it is told by is its own content."""
+        same = [(key, other) for key, other in self._by_output.get(_local(node), ()) if _same_operator(node, other)]
+        if len(same) > 1:
+            same = [(key, other) for key, other in same if other == node]
+        if len(same) > 1:
+            raise UserError(
+                f"{len(same)} nodes of different graphs are all like {node.name or _local(node)!r}",
+                f"Give the key of the one that is meant: {', '.join(key for key, _ in same)}.",
+            )
+        if not same:
+            names = [entry.name or entry.key for entry in self.provenance.nodes.values()]
+            raise UnknownName("node", node.name or _local(node), names)
+        return same[0][0]
+
+    @cached_property
+    def _by_output(self) -> Mapping[str, list[tuple[str, onnx.NodeProto]]]:
+        """Nodes of every graph by the name of their first output: unique in a graph, not in a model."""
+        found: dict[str, list[tuple[str, onnx.NodeProto]]] = {}
+        for key, proto in walk_nodes(self.onnx_model):
+            found.setdefault(_local(proto), []).append((key, proto))
+        return found
+
+
+def _judge(onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> Provenance:
+    graph = index_model(onnx_model)
+    claims = enhanced_semantic(graph, hierarchy, Signals())
+    origin = Origin(ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
+    found = build_provenance(graph, hierarchy, by_node(claims), by_initializer(claims), origin)
+    return assign_roles(graph, replace(found, edges=edges_of(graph)))
+
+
+def _check_fits(model: torch.nn.Module, hierarchy: Hierarchy) -> None:
+    """A model that is another one than was recorded would answer with wrong modules, and nobody would notice."""
+    classes = {path: type(part).__name__ for path, part in model.named_modules()}
+    for path, module in hierarchy.modules.items():
+        if classes.get(path) != module.class_name:
+            found = f"is {classes[path]}" if path in classes else "is missing"
+            raise UserError(
+                f"the model is not the one that was recorded: its module {path!r} {found}, "
+                f"in the record it is {module.class_name}",
+                "Give the model that was exported, or one built like it.",
+            )
+
+
+def _local(node: onnx.NodeProto) -> str:
+    return node_key(node, MAIN)
+
+
+def _same_operator(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
+    return (node.op_type, node.domain) == (other.op_type, other.domain)
+
+
+if TYPE_CHECKING:
+    import torch
+
+_LONGEST_REASON = 300
+
+
+def export_hf_model_with_semantics(
+    model: torch.nn.Module,
+    inputs: object,
+    output: str | Path,
+    *,
+    exporter: str = "dynamo",
+    strategy: str = "enhanced_semantic",
+    torch_nn_exceptions: Sequence[str] | None = None,
+) -> tuple[onnx.ModelProto, SemanticMapper]:
+    """Export a live model; the ONNX model as `onnx.load` reads it, and a mapper from its nodes to the live modules.
+
+    inputs  as for `export`; None makes some from the model's configuration
+    The mapper's `result` is what `export` returns: the files, the notes, the comparison with PyTorch. For the other
+    options of an export: `SemanticMapper(onnx.load(path), export(model, path, …).provenance, model)`.
+    """
+    if isinstance(model, str | Path):
+        raise UserError(
+            f"{str(model)!r} is not a live model, and live modules are what this function is for",
+            "Load the model first, or use export(model, output), which takes folders and hub ids too.",
+        )
+    result = HierarchyExporter(strategy, torch_nn_exceptions, exporter).export(model, inputs, output)
+    onnx_model = onnx.load(result.path)  # noqa: TID251 - the caller gets the whole model, weights included
+    return onnx_model, SemanticMapper(onnx_model, result.provenance, model, result=result)
+
+
+@dataclass(frozen=True)
+class HierarchyExporter:
+    """Exports models, each with the same strategy and the same tags.
+
+    torch_nn_exceptions  the classes of torch.nn that appear in tags, instead of `TORCH_NN_EXCEPTIONS`; an empty list
+                         for none of them. Attributions always go to the exact module.
+    """
+
+    strategy: str = "enhanced_semantic"
+    torch_nn_exceptions: Sequence[str] | None = None
+    exporter: str = "dynamo"
+    opset: int | None = None
+
+    def __post_init__(self) -> None:
+        known("strategy", self.strategy, NAMES)
+        known("exporter", self.exporter, EXPORTERS)
+        _check_names(self.torch_nn_exceptions)
+
+    def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
+        """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
+        exceptions = self.torch_nn_exceptions
+        return export(
+            model,
+            output,
+            inputs=inputs,
+            exporter=self.exporter,
+            strategy=self.strategy,
+            opset=self.opset,
+            torch_nn=TorchNN.EXCEPTIONS if exceptions is None or exceptions else TorchNN.NONE,
+            torch_nn_exception=tuple(exceptions or ()),
+        )
+
+
+@dataclass(frozen=True)
+class UniversalHierarchyExporter:
+    """Exports whatever can be exported: attributed by FX, and by `htp` where FX cannot trace the model.
+
+    The result's `strategy` says which of them it was, its `notes` say why.
+
+    exporter  None is dynamo, and TorchScript for what dynamo cannot export
+    """
+
+    torch_nn_exceptions: Sequence[str] | None = None
+    exporter: str | None = None
+    opset: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.exporter is not None:
+            known("exporter", self.exporter, EXPORTERS)
+        _check_names(self.torch_nn_exceptions)
+
+    def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
+        """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
+        if self.exporter is not None:
+            return self._by(self.exporter).export(model, inputs, output)
+        try:
+            return self._by("dynamo").export(model, inputs, output)
+        except ExportFailed as error:
+            refusal = error
+        try:
+            result = self._by("torchscript").export(model, inputs, output)
+        except ExportFailed as error:
+            raise ExportFailed(f"{refusal.message}\n{error.message}", "No exporter is left to try.") from error
+        why = f"exported by torchscript: {shorten(refusal.message, _LONGEST_REASON, placeholder=' …')}"
+        return replace(result, notes=(why, *result.notes))
+
+    def _by(self, exporter: str) -> HierarchyExporter:
+        return HierarchyExporter("fx_graph", self.torch_nn_exceptions, exporter, self.opset)
+
+
+def _check_names(torch_nn_exceptions: Sequence[str] | None) -> None:
+    if isinstance(torch_nn_exceptions, str):
+        raise UserError(
+            f"torch_nn_exceptions is a list of class names, not one name: {torch_nn_exceptions!r}",
+            f"Give [{torch_nn_exceptions!r}].",
+        )
+
+
+SELF, CROSS = "attention", "cross_attention"
+_PROJECTIONS = frozenset(
+    {
+        *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("query", "key", "value", "output")),
+        *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("qkv", "qk", "qv", "kv")),
+        *(f"mlp.{part}" for part in ("up", "gate", "gate_up", "down")),
+        "head",
+        "projection",
+    }
+)
+
+_TYPES: Mapping[str, Callable[[NodeEntry], bool]] = {
+    "linear_projection": lambda node: node.attribution.role in _PROJECTIONS and node.op_type not in CONVOLUTIONS,
+    "convolution": lambda node: node.attribution.role in ("convolution", "stem") or node.op_type in CONVOLUTIONS,
+    "normalization": lambda node: node.attribution.role == "norm" or node.op_type in NORMS,
+    "activation": lambda node: node.attribution.role == "mlp.activation" or node.op_type in ACTIVATIONS,
+    "embedding": lambda node: node.attribution.role == "embedding",
+    "position": lambda node: node.attribution.role == "position",
+    "attention": lambda node: node.attribution.semantic_type in (SELF, CROSS),
+    "self_attention": lambda node: node.attribution.semantic_type == SELF,
+    "cross_attention": lambda node: node.attribution.semantic_type == CROSS,
+    "mlp": lambda node: node.attribution.semantic_type == "mlp",
+    "residual": lambda node: node.attribution.role == "residual",
+    "stem": lambda node: node.attribution.role == "stem",
+    "head": lambda node: node.attribution.role == "head",
+}
+MODULE_TYPES = tuple(_TYPES)
+
+
+class SemanticQueryInterface:
+    """Questions about the nodes of one ONNX model. All answers are in file order.
+
+    source  a `SemanticMapper`, a `Provenance`, or the path of a file that was exported
+    """
+
+    def __init__(self, source: SemanticMapper | Provenance | str | Path) -> None:
+        if isinstance(source, SemanticMapper):
+            self.provenance = source.provenance
+        else:
+            self.provenance = source if isinstance(source, Provenance) else load(source)
+
+    @cached_property
+    def layer_ids(self) -> tuple[int, ...]:
+        """The numbers of the repeated blocks. An encoder and a decoder are each numbered from 0."""
+        found = {node.attribution.layer_id for node in self.provenance.nodes.values()}
+        return tuple(sorted(number for number in found if number is not None))
+
+    def get_attention_components(
+        self, layer_id: int | None = None, module: str | None = None
+    ) -> dict[str, tuple[NodeEntry, ...]]:
+        """The parts of attention, each with its nodes: `query`, `key`, `value`, `scores`, `softmax`, `output`, ….
+
+        Parts of cross-attention are `cross_attention.query` and so on; a node that is all of an attention is
+        `attention` or `cross_attention`. Empty where there is no attention.
+
+        layer_id  one layer alone
+        module    what is inside this module alone: tells layer 0 of an encoder from layer 0 of a decoder
+        """
+        nodes = self._all() if module is None else self.find_nodes_by_module(module)
+        if layer_id is not None:
+            nodes = self._in_layer(nodes, layer_id)
+        found: dict[str, list[NodeEntry]] = {}
+        for node in filter(_TYPES["attention"], nodes):
+            found.setdefault(_component(node), []).append(node)
+        return {component: tuple(group) for component, group in found.items()}
+
+    def find_nodes_by_module_type(self, module_type: str) -> tuple[NodeEntry, ...]:
+        """Nodes by what they are (`MODULE_TYPES`), or by a class of the model with everything inside: `BertLayer`."""
+        if module_type in _TYPES:
+            return tuple(filter(_TYPES[module_type], self._all()))
+        classes = dict.fromkeys(part.class_name for part in self.provenance.hierarchy.modules.values())
+        if module_type not in classes:
+            raise UnknownName("module type", module_type, [*_TYPES, *classes])
+        return self._inside_class(module_type)
+
+    def find_nodes_by_module(self, module: str) -> tuple[NodeEntry, ...]:
+        """What was issued inside a module: all of its calls, or the one in `block#2`; `""` is the model."""
+        inside = self.provenance.issued_within(module)
+        return tuple(node for node in self._all() if inside(node.attribution))
+
+    def find_nodes_by_layer(self, layer_id: int) -> tuple[NodeEntry, ...]:
+        return self._in_layer(self._all(), layer_id)
+
+    def find_nodes_by_role(self, role: str) -> tuple[NodeEntry, ...]:
+        """A role or a pattern of roles: `attention.query`, `mlp.*`."""
+        term = Term(Field.ROLE, Operator.IS, Glob(role))
+        check_names(term, self.provenance)
+        return select(term, self.provenance)
+
+    def query(self, text: str) -> tuple[NodeEntry, ...]:
+        """The nodes that a query such as `layer=0 & role=attention.*` means; see docs/query.md."""
+        return query(self.provenance, text)
+
+    def _all(self) -> tuple[NodeEntry, ...]:
+        return tuple(self.provenance.nodes.values())
+
+    def _in_layer(self, nodes: tuple[NodeEntry, ...], layer_id: int) -> tuple[NodeEntry, ...]:
+        if not self.layer_ids:
+            raise UserError("this model has no layers: no block of it is repeated", "Leave the layer out.")
+        if layer_id not in self.layer_ids:
+            raise UnknownName("layer", str(layer_id), map(str, self.layer_ids))
+        return tuple(node for node in nodes if node.attribution.layer_id == layer_id)
+
+    def _inside_class(self, class_name: str) -> tuple[NodeEntry, ...]:
+        hierarchy = self.provenance.hierarchy
+
+        @cache
+        def inside(call: ModuleCall) -> bool:
+            # Lists are never called: only the paths below them tell that something is inside of one.
+            around = {path for above in hierarchy.stack(call) for path in lineage_of(above.path)}
+            return any(
+                path in hierarchy.modules and hierarchy.modules[path].class_name == class_name for path in around
+            )
+
+        return tuple(node for node in self._all() if any(map(inside, node.attribution.owners)))
+
+
+def _component(node: NodeEntry) -> str:
+    """Self-attention is what people mean by attention: its parts go by their bare names."""
+    found = node.attribution
+    return found.component if found.semantic_type == SELF and found.component else found.role

@@ -1,0 +1,163 @@
+"""Reading back what an export recorded. Nothing here needs torch, runs a model or reads a weight.
+
+Asking for nodes in a small language. Nothing here needs torch, runs a model or reads a weight.
+
+What a file costs, module by module. Nothing here needs torch, runs a model or reads a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.api.opened_file import SIDECAR, OpenedFile, model_path, open_file
+from modelexport.errors import RecordMissing, UserError
+from modelexport.graph.file.reading import open_model, small_inside
+from modelexport.graph.index import edges_of
+from modelexport.inspect.analyze import Analysis, Subject, analyze_file
+from modelexport.inspect.cost.totals import count
+from modelexport.inspect.query.answer import Answer, answer_query
+from modelexport.inspect.records import read_sidecar
+from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.record.results.cost import Cost
+
+if TYPE_CHECKING:
+    from modelexport.inspect.compare import Comparison
+    from modelexport.inspect.records import Inspection
+    from modelexport.inspect.validate import Validation
+
+
+def load(path: str | Path) -> Provenance:
+    """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
+    path = Path(path)
+    if path.suffix == SIDECAR:
+        return read_sidecar(path)
+    opened = _open(path)
+    return replace(opened.provenance, edges=edges_of(opened.graph))
+
+
+def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:
+    """What a file consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
+    return analyze_file(_open(Path(path)), filter_tag)
+
+
+def compare(a: str | Path, b: str | Path) -> Comparison:
+    """How two files differ, module by module."""
+    from modelexport.inspect.compare import Examined, compare_files
+
+    subjects = [_open(Path(path)) for path in (a, b)]
+    left, right = (Examined(analyze_file(subject), subject.graph) for subject in subjects)
+    return compare_files(left, right)
+
+
+def validate(
+    path: str | Path,
+    check_consistency: bool = False,
+    repair: bool = False,
+    output: str | Path | None = None,
+) -> Validation:
+    """Check a file, its record and its tags. Whatever is wrong with them is a finding.
+
+    check_consistency  also look for attributions that dataflow rules out
+    repair             first rewrite the keys on the nodes from the record, in place or into `output`
+    """
+    from modelexport.inspect.records import inspect
+    from modelexport.inspect.validate import run_checks
+
+    path = Path(path)
+    inspection = inspect(open_model(model_path(path)), path)
+    if not repair:
+        return run_checks(inspection, check_consistency=check_consistency)
+    repaired, written = _repair(inspection, None if output is None else Path(output))
+    found = run_checks(inspection, check_consistency=check_consistency)
+    return replace(found, repaired=repaired, written=written)
+
+
+def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
+    """How many nodes were given other keys, and the file that they went to; a file that is right is left alone."""
+    from modelexport.graph.file.writing import ensure_model_target, save_model
+    from modelexport.inspect.validate import repair_keys
+
+    repaired = repair_keys(inspection.model, inspection.record, inspection.fitted)
+    if not repaired and output is None:
+        return 0, ""
+    target = inspection.path if output is None else output
+    ensure_model_target(target)
+    save_model(inspection.model, target)
+    return repaired, str(target)
+
+
+def _open(path: Path) -> Subject:
+    return open_file(model_path(path)).subject
+
+
+# Names of axes that an error lists.
+_SHOWN = 12
+# More than this is no size of a tensor in ONNX.
+_LARGEST = 2**63 - 1
+_CHANGED = (
+    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
+    "to: `modelexport relink` says what became of them"
+)
+
+
+def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
+    """FLOPs, parameters, and bytes of weights and activations of each node and module, from shapes.
+
+    at  sizes of axes that the file leaves open, such as {"batch": 8}; amounts are polynomials of those that remain
+    """
+    sizes = dict(at or {})
+    ensure_sizes(sizes)
+    opened = open_file(Path(source))
+    record = _record(opened)
+    found = count(str(source), small_inside(opened.file), opened.graph, record, sizes)
+    ensure_axes(found, sizes)
+    changed = record is not None and not opened.is_up_to_date
+    return replace(found, notes=(*found.notes, _CHANGED)) if changed else found
+
+
+def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
+    """Raise UserError for what is no size of an axis."""
+    for name, size in sizes.items():
+        if type(size) is not int or not least <= size <= _LARGEST:
+            shown = repr(size) if type(size) is not int or abs(size) <= _LARGEST else "that large"
+            raise UserError(
+                f"the axis {name!r} cannot have the size {shown}",
+                f"Sizes are whole numbers from {least} to {_LARGEST}.",
+            )
+
+
+def ensure_axes(found: Cost, sizes: Mapping[str, int]) -> None:
+    """Raise UserError for axes that a file does not have."""
+    names = [axis.name for axis in found.axes]
+    missing = next((name for name in sizes if name not in names), None)
+    if missing is None:
+        return
+    import difflib  # only needed when something is wrong, and not quick to import
+
+    near = difflib.get_close_matches(missing, names, n=1, cutoff=0.5)
+    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    raise UserError(
+        f"{found.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
+    )
+
+
+def _record(opened: OpenedFile) -> Provenance | None:
+    """A file without a record costs as much as one with."""
+    try:
+        return opened.subject.provenance
+    except RecordMissing:
+        return None
+
+
+def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
+    """The nodes that a query such as `module=encoder.** & op=MatMul` means, in file order."""
+    return answer(source, text).nodes
+
+
+def answer(source: str | Path | Provenance, text: str) -> Answer:
+    """The same with what it was asked of, and the reason where there are no nodes."""
+    return answer_query(text, source if isinstance(source, Provenance) else load(source))

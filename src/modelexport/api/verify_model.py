@@ -1,0 +1,315 @@
+"""One file against one model: run both, compare while they run, and judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.api.attach import Source, prepared_for
+from modelexport.api.observe import Finding, Observer, Opened, as_deployed, open_tagged, see_stored_outputs
+from modelexport.api.opened_file import Clock, need_torch
+from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
+from modelexport.graph.file.reading import contents
+from modelexport.graph.operators import random_nodes
+from modelexport.lineage.related import kinship
+from modelexport.record.hierarchy import ROOT, Hierarchy
+from modelexport.record.results.verification import (
+    AttributionProof,
+    Difference,
+    ParameterCheck,
+    Tolerance,
+    Verification,
+)
+from modelexport.verify.attribution import Court
+from modelexport.verify.divergence import is_rounding, merged
+from modelexport.verify.numbers import Reference, measure
+from modelexport.verify.weights import compare_parameters
+from modelexport.verify.witness import Issuing, first_unlike
+
+if TYPE_CHECKING:
+    import torch
+
+    from modelexport.capture.arguments import CallArguments
+    from modelexport.capture.eager import Spool, Watched
+    from modelexport.capture.export import Prepared, TracedRun
+    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+
+_TROUBLE = "numbers differ from the model's"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for.
+
+    inputs  of one run, as `export` takes them, or several .npz files
+    shapes  of inputs, as the command line takes them, for files without a model
+    """
+
+    inputs: object
+    samples: int
+    seed: int
+    shapes: tuple[str, ...]
+    tolerance: Tolerance
+    as_deployed: bool
+    proof: bool
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one run."""
+        given = self.inputs if isinstance(self.inputs, list) else ()
+        return max(self.samples, len(given), len(self.files)) > 1
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that inputs come from, if they come from files."""
+        given = self.inputs if isinstance(self.inputs, list | tuple) else [self.inputs]
+        return tuple(map(Path, given)) if given and all(isinstance(one, str | Path) for one in given) else ()
+
+
+def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verification:
+    need_torch("running a model")
+    from modelexport.capture.eager import Spool
+    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+
+    opened = open_tagged(path)
+    runs = ModelRuns(opened, source, plan, clock)
+    with clock.step("parameters"):
+        parameters = _parameters(opened, runs.first)
+    findings: list[Finding] = []
+    proof: AttributionProof | None = None
+    with _weights_said(parameters), as_it_runs(opened, plan, clock) as judged:
+        pieces = PiecewiseRun(judged.file, often=plan.several)
+        for run in runs.all():
+            with Spool() as spool:
+                with clock.step("model"):
+                    watched = watched_run(run, spool, plan.seed)
+                with clock.step("file"):
+                    finding = _finding(judged, pieces, run.arguments, watched, spool, plan.tolerance)
+            if plan.proof and proof is None:
+                with clock.step("proof"):
+                    proof = _proof(judged, watched, finding, plan.tolerance)
+            findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
+    found = summed(opened, runs.prepared.source, findings, plan, clock)
+    return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
+
+
+@contextmanager
+def as_it_runs(opened: Opened, plan: Plan, clock: Clock) -> Iterator[Opened]:
+    """What is run and judged: the file itself, or what ONNX Runtime makes of it."""
+    if not plan.as_deployed:
+        yield opened
+        return
+    with ExitStack() as stack:
+        with clock.step("optimize"):
+            judged = stack.enter_context(as_deployed(opened))
+        yield judged
+
+
+class ModelRuns:
+    """The model, run once on each sample."""
+
+    def __init__(self, opened: Opened, source: Source, plan: Plan, clock: Clock) -> None:
+        files = plan.files
+        self._opened, self._source, self._plan, self._clock = opened, source, plan, clock
+        given = files[0] if files else plan.inputs
+        self._more: Sequence[object] = files[1:]
+        if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
+            given, *self._more = given
+        self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
+        self._kinship_notes = _kinship_notes(opened, self.prepared)
+        with clock.step("trace"):
+            self.first = self._traced(self.prepared)
+
+    def all(self) -> Iterator[TracedRun]:
+        from modelexport.capture.arguments import redrawn
+
+        yield self.first
+        for inputs in self._more:
+            again = replace(self._source, model=self.prepared.module, inputs=inputs)
+            yield self._traced(prepared_for(self._opened.file.proto, again, self._clock))
+        for number in range(1 + len(self._more), self._plan.samples):
+            yield self._trace(redrawn(self.first.arguments, self._plan.seed + number))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (
+            *self._kinship_notes,
+            *self.prepared.notes,
+            *self.first.notes,
+            *_random_notes(self._opened, self.prepared.module),
+        )
+
+    def _traced(self, prepared: Prepared) -> TracedRun:
+        """On inputs that leave the model all of its work, where nobody chose them."""
+        from modelexport.capture.arguments import to_array, with_work_to_do
+        from modelexport.capture.onnxruntime.session import assigned
+
+        busy = None
+        if self._plan.inputs is None and self._source.says_nothing_of_inputs:
+            arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
+            busy = with_work_to_do(prepared.inputs, set(assigned(self._opened.file.proto, arrays).values()))
+        if busy is not None:
+            try:
+                return self._trace(busy)
+            except InputError:
+                pass  # a model may have every right to refuse other inputs
+        return self._trace(prepared.inputs)
+
+    def _trace(self, arguments: CallArguments) -> TracedRun:
+        import torch
+
+        from modelexport.capture.export import trace
+
+        # Not the state that somebody left: a second run with other random numbers is to be one.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._plan.seed)
+            return trace(self.prepared.module, arguments)
+
+
+def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
+    from modelexport.capture.isolation import random_layers_in_training, running_norms_in_training
+
+    concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
+    if concerned or model.training:
+        named = f": {some_of(concerned)}" if concerned else ""
+        yield f"the model is in training mode; it was run in evaluation mode{named}"
+    yield from drawing_notes(opened)
+
+
+def drawing_notes(opened: Opened) -> Iterator[str]:
+    drawing = random_nodes(opened.file.proto)
+    if drawing:
+        yield f"{opened.subject.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
+
+
+def _kinship_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
+    from modelexport.capture.hierarchy import read_modules
+
+    recorded = opened.subject.provenance.hierarchy
+    found = kinship(recorded, Hierarchy.of(read_modules(prepared.module)))
+    if not found.related:
+        raise ModelMismatch(
+            f"{opened.subject.path} was not made from {prepared.source}: {found}",
+            f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
+        )
+    return found.notes
+
+
+def _parameters(opened: Opened, run: TracedRun) -> ParameterCheck:
+    from modelexport.capture.arguments import as_held
+    from modelexport.capture.hierarchy import tensors_of
+
+    held = {name: as_held(tensor) for name, tensor in tensors_of(run.model).items()}
+    return compare_parameters(run.hierarchy, opened.subject.provenance, held, contents(opened.file))
+
+
+@contextmanager
+def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
+    """A file that cannot be run may be so because of its weights: that they differ is said first."""
+    try:
+        yield
+    except RuntimeFailed as error:
+        if not parameters.differing:
+            raise
+        names = some_of([one.name for one in parameters.differing])
+        said = f"the model's weights are not those of the file ({names})"
+        raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
+
+
+def watched_run(run: TracedRun, spool: Spool, seed: int) -> Watched:
+    """The run again, seen from inside. Random numbers are other ones, so that a model that needs them is found out."""
+    watched = _watch(run, spool, seed + 1)
+    if _repeats(run, watched, spool):
+        return watched
+    from modelexport.capture.eager import Spool as Scratch
+
+    with Scratch() as scratch:
+        where = first_unlike(watched.run, watched.samples, _watch(run, scratch, seed + 2).samples)
+    raise ModelUnrepeatable(
+        f"{type(run.model).__name__} gives other numbers each time that it runs on the same inputs"
+        + (f", from {where} on" if where else ""),
+        "Make it deterministic: no random numbers outside of training, or a seed of its own.",
+    )
+
+
+def _watch(run: TracedRun, spool: Spool, seed: int) -> Watched:
+    from modelexport.capture.eager import watch
+    from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet
+
+    with EXPORT_LOCK, quiet(), exportable_experts(run.model):
+        return watch(run.model, run.arguments, spool, seed)
+
+
+def _repeats(run: TracedRun, watched: Watched, spool: Spool) -> bool:
+    from modelexport.capture.arguments import to_array
+
+    kept = {name: number for name, number in watched.run.outputs.items() if number in spool}
+    pairs = [(to_array(run.outputs[name]), spool.get(number)) for name, number in kept.items()]
+    return all(a.shape == b.shape and measure(a, b, Tolerance()).agrees for a, b in pairs)
+
+
+def _finding(
+    opened: Opened,
+    pieces: PiecewiseRun,
+    arguments: CallArguments,
+    watched: Watched,
+    spool: Spool,
+    tolerance: Tolerance,
+) -> Finding:
+    from modelexport.capture.arguments import to_array
+    from modelexport.capture.onnxruntime.session import feed_for
+
+    feed = feed_for(opened.file.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
+    reference = Reference(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
+    observer = Observer(opened, reference, watched.run.outputs, tolerance)
+    pieces.run(feed, observer.see)
+    see_stored_outputs(opened, observer)
+    return observer.finding(watched.run.calls)
+
+
+def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
+    subject = opened.subject
+    trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
+    issuing = Issuing(watched.run, watched.samples)
+    drawing = {node.key for node in random_nodes(subject.proto)}
+    return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+
+
+def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
+    """Whether values are where they should be: somebody who chose a tolerance may allow them to be elsewhere.
+
+    Of coarse types it is known how far apart they may be.
+    """
+    if not tolerance.is_chosen or any(one.is_coarse for one in finding.seen.values()):
+        return True
+    return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
+
+
+def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
+    """The worst of all samples."""
+    return Verification(
+        file=str(opened.subject.path),
+        reference=reference,
+        samples=len(findings),
+        tolerance=plan.tolerance,
+        calls=merged([finding.calls for finding in findings]),
+        outputs=_worst_outputs(findings),
+        missing=tuple(dict.fromkeys(name for finding in findings for name in finding.missing)),
+        skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.skipped)),
+        divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
+        not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
+        deployed=plan.as_deployed,
+        seconds=clock.seconds,
+    )
+
+
+def _worst_outputs(findings: Sequence[Finding]) -> dict[str, Difference]:
+    names = dict.fromkeys(name for finding in findings for name in finding.outputs)
+    found = {
+        name: Difference.worst(finding.outputs[name] for finding in findings if name in finding.outputs)
+        for name in names
+    }
+    return {name: worst for name, worst in found.items() if worst is not None}

@@ -1,0 +1,260 @@
+"""From a graph and signals to claims on the graph that is written.
+
+From the strategies that were chosen to one provenance.
+
+Calls of one module that names do not tell apart, told apart by values.
+
+A call whose result nobody reads leaves nothing in the graph, and exporters that number calls then number what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from modelexport.attribute.dataflow import (
+    absorbed_parameter_claims,
+    dataflow_claims,
+    folded_parameter_claims,
+    initializer_claims,
+    initializer_dataflow,
+    replaced_parameter_claims,
+)
+from modelexport.attribute.resolve import Agreement, absent_modules, agreement, build_provenance, disagreements
+from modelexport.attribute.roles.assign import assign_roles
+from modelexport.attribute.strategies import ALL, CATALOGUE, GraphClaims, Strategy, by_initializer, by_node, chosen
+from modelexport.graph.index import Graph, Node, edges_of
+from modelexport.lineage.descent import trace_lineage
+from modelexport.lineage.inherit import adopt, carry
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.lineage import TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING, Lineage, Relation
+from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin, Provenance
+from modelexport.record.signals import Signals
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that is judged by.
+
+    graph     the graph that is written
+    before    the exporter's graph before its optimizer ran, where there is one
+    unfolded  makes the exporter's graph before folding, for an exporter that cannot show it otherwise
+    foreign   somebody else made the graph, and may have optimized it
+    """
+
+    graph: Graph
+    hierarchy: Hierarchy
+    signals: Signals
+    before: Graph | None = None
+    unfolded: Callable[[], Graph] | None = None
+    foreign: bool = False
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        assert self.before is not None
+        return trace_lineage(self.before, self.graph)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one strategy says of the written graph.
+
+    owned_before  the modules that owned something before the exporter's optimizer ran, where that is known
+    """
+
+    strategy: str
+    claims: GraphClaims
+    seconds: float
+    owned_before: set[str] | None = None
+
+
+def judge(strategy: Strategy, scene: Scene) -> Judged:
+    start = time.perf_counter()
+    owned: set[str] | None = None
+    if scene.before is not None and _reads_exporter(strategy, scene.signals):
+        claims, owned = _judge_before(strategy, scene, scene.before)
+    else:
+        claims = strategy.judge(scene.graph, scene.hierarchy, scene.signals)
+        if scene.unfolded is not None and strategy.infers and _reads_exporter(strategy, scene.signals):
+            claims, owned = _look_behind_folding(strategy, scene, scene.unfolded, claims)
+    if scene.foreign and _reads_exporter(strategy, scene.signals):
+        claims = GraphClaims({key: _doubted(claim) for key, claim in claims.nodes.items()}, claims.initializers)
+    return Judged(strategy.name, claims, time.perf_counter() - start, owned)
+
+
+def _doubted(claim: Claim) -> Claim:
+    """Optimizers leave a merged node with the scope of one of its sources: what is written there is not all."""
+    return replace(claim, confidence=min(claim.confidence, Confidence.STRONG))
+
+
+def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
+    """Whether a strategy rests on what the exporter wrote. FX claims do only if the exporter's FX nodes are known."""
+    return strategy.before and (not strategy.needs or (signals.fx is None and bool(signals.scopes.fx_calls)))
+
+
+def _judge_before(strategy: Strategy, scene: Scene, before: Graph) -> tuple[GraphClaims, set[str]]:
+    """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it."""
+    graph, hierarchy, lineage = scene.graph, scene.hierarchy, scene.lineage
+    origin = strategy.judge(before, hierarchy, scene.signals)
+    nodes = carry(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
+    initializers = carry(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
+    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
+    initializers |= initializer_claims(graph, hierarchy, strategy.name)
+    if strategy.infers:
+        nodes |= dataflow_claims(graph, hierarchy, nodes, strategy.name)
+        initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
+    initializers |= _shared_weights(graph, hierarchy, lineage, nodes, initializers)
+    return GraphClaims(nodes, initializers), _owners(origin.nodes)
+
+
+def _look_behind_folding(
+    strategy: Strategy, scene: Scene, unfolded: Callable[[], Graph], claims: GraphClaims
+) -> tuple[GraphClaims, set[str] | None]:
+    """Where an exporter that folds before it can be seen hid a module, find out what it became part of."""
+    orphans = orphaned(scene.hierarchy, claims)
+    if not orphans:
+        return claims, None
+    before = unfolded()
+    origin = strategy.judge(before, scene.hierarchy, Signals(scopes=scene.signals.scopes))
+    lineage = trace_lineage(before, scene.graph)
+    nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
+    initializers = dict(claims.initializers)
+    initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
+    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), scene.hierarchy)
+    initializers |= _shared_weights(scene.graph, scene.hierarchy, lineage, nodes, initializers)
+    return GraphClaims(nodes, initializers), _owners(origin.nodes)
+
+
+def _shared_weights(
+    graph: Graph, hierarchy: Hierarchy, lineage: Lineage, nodes: Mapping[str, Claim], claims: Mapping[str, Claim]
+) -> dict[str, Claim]:
+    """Claims of weights that stand for more than one parameter: merged because they were equal, or fused."""
+    replaced = replaced_parameter_claims(claims, lineage.stands_for, hierarchy)
+    links = lineage.nodes
+    fused = {key: claim for key, claim in nodes.items() if key in links and links[key].relation is Relation.FUSED}
+    weights = [name for name in graph.initializers if name in hierarchy.parameter_owners or name in lineage.stands_for]
+    return replaced | absorbed_parameter_claims(graph, hierarchy, {**claims, **replaced}, fused, weights)
+
+
+def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
+    """The nodes that each folded initializer was computed by."""
+    return {name: [before.by_key[key] for key in link.sources] for name, link in lineage.initializers.items()}
+
+
+def orphaned(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
+    """Modules with parameters that ran and own neither a node nor an initializer."""
+    owned = _owners(claims.nodes) | _owners(claims.initializers)
+    ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].parameters}
+    return ran - owned
+
+
+def _owners(claims: Mapping[str, Claim]) -> set[str]:
+    firm = [claim for claim in claims.values() if claim.confidence is not Confidence.NONE]
+    return {call.path for claim in firm for call in claim.owners}
+
+
+def undecided(provenance: Provenance) -> frozenset[str]:
+    """Keys of nodes whose module the exporter names, and whose call is a guess."""
+    return frozenset(key for key, entry in provenance.nodes.items() if _is_guess(entry.attribution))
+
+
+def settled(provenance: Provenance, by_value: Provenance) -> Provenance:
+    """The calls that values show, where the module is the same."""
+    nodes = dict(provenance.nodes)
+    for key in undecided(provenance):
+        guess, shown = nodes[key].attribution, by_value.nodes[key].attribution
+        same = {owner.path for owner in guess.owners} == {owner.path for owner in shown.owners}
+        if same and shown.confidence >= Confidence.STRONG:
+            evidence = (*guess.evidence, *shown.evidence)
+            answer = replace(guess, owners=shown.owners, ancestor=shown.ancestor, evidence=evidence)
+            nodes[key] = replace(nodes[key], attribution=replace(answer, confidence=Confidence.STRONG))
+    return replace(provenance, nodes=nodes)
+
+
+def _is_guess(attribution: Attribution) -> bool:
+    named = any(item.kind is EvidenceKind.SCOPE for item in attribution.evidence)
+    return named and attribution.confidence is Confidence.INFERRED
+
+
+_BY_VALUE = "htp"
+# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
+_TOO_MANY = 0.2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One answer for each node, what each strategy had said, and what to know about it."""
+
+    provenance: Provenance
+    judged: tuple[Judged, ...]
+    notes: tuple[str, ...]
+
+
+def decide(scene: Scene, origin: Origin) -> Verdict:
+    """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
+    strategies, notes = _able(chosen(origin.strategy), scene.signals)
+    judged = tuple(judge(strategy, scene) for strategy in strategies)
+    refuted = _refuted(judged, scene) if scene.foreign else []
+    notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
+    claims = [item.claims for item in judged if item.strategy not in refuted]
+    used = origin.strategy if origin.strategy == ALL else strategies[0].name
+    found = build_provenance(
+        scene.graph, scene.hierarchy, by_node(*claims), by_initializer(*claims), replace(origin, strategy=used)
+    )
+    found = replace(found, absent=_absent(found, scene, judged), edges=edges_of(scene.graph))
+    found = assign_roles(scene.graph, found)
+    return Verdict(found, judged, (*notes, *_remarks(found, scene.signals, strategies)))
+
+
+def _refuted(judged: tuple[Judged, ...], scene: Scene) -> list[str]:
+    """Strategies that go by what a file says of itself, where values show that it says something else than is true."""
+    known = next((item.claims.nodes for item in judged if item.strategy == _BY_VALUE), {})
+    certain = {key: claim for key, claim in known.items() if claim.confidence is Confidence.EXACT}
+    found: list[str] = []
+    for item in judged:
+        said = [(item.claims.nodes[key], claim) for key, claim in certain.items() if key in item.claims.nodes]
+        false = sum(_contradicts(claim, fact, scene.hierarchy) for claim, fact in said)
+        if CATALOGUE[item.strategy].before and false > _TOO_MANY * len(said):
+            found.append(item.strategy)
+    return found
+
+
+def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
+    answer = Attribution(fact.owners, hierarchy.common_ancestor(fact.owners), fact.confidence)
+    fewer = set(fact.owners) < set(claim.owners)
+    return not fewer and agreement(claim, answer, hierarchy) is Agreement.OTHER
+
+
+def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:
+    """The strategies that have what they need; where fx_graph alone was asked for and has not, htp takes its place."""
+    if signals.trace_failure:
+        kept = tuple(strategy for strategy in strategies if not strategy.needs)
+        return kept, (f"judged without running the model again: {signals.trace_failure}",)
+    fx = CATALOGUE["fx_graph"]
+    if fx not in strategies or not signals.fx_failure:
+        return strategies, ()
+    note = f"fx_graph cannot trace this model ({signals.fx_failure})"
+    if signals.scopes.fx_calls:
+        return strategies, (f"{note}; the exporter's own FX nodes are used",)
+    kept = tuple(strategy for strategy in strategies if strategy is not fx)
+    return kept or (CATALOGUE["htp"],), (note if kept else f"{note}; attributed by htp",)
+
+
+def _absent(found: Provenance, scene: Scene, judged: tuple[Judged, ...]) -> dict[str, str]:
+    owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
+    owned |= {owner.path for attribution in found.initializers.values() for owner in attribution.owners}
+    before = next((item.owned_before for item in judged if item.owned_before is not None), None)
+    return absent_modules(scene.hierarchy, owned, before)
+
+
+def _remarks(found: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:
+    remarks: list[str] = []
+    if signals.values is not None and signals.values.failure and any(strategy.needs for strategy in strategies):
+        remarks.append(f"{signals.values.failure}; judged by weights and order alone, one step less sure")
+    entries = found.nodes.values()
+    split = sum(1 for entry in entries if disagreements(entry.attribution, found.hierarchy))
+    if split:
+        remarks.append(f"strategies disagree on {split} of {len(found.nodes)} nodes")
+    return remarks

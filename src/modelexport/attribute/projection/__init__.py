@@ -1,0 +1,1 @@
+"""Aligns one recorded run of a model with a graph, by values, order and parameters."""

@@ -1,0 +1,197 @@
+"""Roles and layers for all nodes and initializers of a record.
+
+Layers: the repeated blocks of a model, numbered in the order in which they run.
+
+A block holds parameters, lies in a ModuleList, ModuleDict or Sequential, and has modules inside or is not one of
+torch's own. What is numbered are calls made from inside of one call, so a single block called N times is N layers. A
+list holds blocks only, and all of them are numbered; a Sequential runs what it holds and may hold anything, so of
+its modules only those of a class that repeats are. Of lists in lists, and of layers in layers, the outermost counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from modelexport.attribute.roles.attention import attention_roles, find_attentions
+from modelexport.attribute.roles.blocks import find_norms, find_residuals, mlp_roles
+from modelexport.attribute.roles.flow import Flow, trace_flow
+from modelexport.attribute.roles.positions_and_ends import (
+    embedding_roles,
+    find_places,
+    head_roles,
+    operand_roles,
+    other_products,
+)
+from modelexport.graph.index import Graph
+from modelexport.graph.operators import MOVES
+from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of, parent_path
+from modelexport.record.provenance import Attribution, NodeEntry, Provenance
+
+
+@dataclass(frozen=True)
+class Layers:
+    hierarchy: Hierarchy
+
+    def of(self, attribution: Attribution) -> int | None:
+        block = self.block(attribution)
+        return None if block is None else self._numbers[block]
+
+    def block(self, attribution: Attribution) -> ModuleCall | None:
+        """The outermost repeated block that something is part of."""
+        call = attribution.ancestor
+        if call is not None and call not in self._known:
+            self._known[call] = self._block(call)
+        return None if call is None else self._known[call]
+
+    @cached_property
+    def _known(self) -> dict[ModuleCall, ModuleCall | None]:
+        """Blocks that were asked for before: most nodes share their call with others."""
+        return {}
+
+    def _block(self, call: ModuleCall) -> ModuleCall | None:
+        for above in self.hierarchy.stack(call):
+            found = next((block for block in self._blocks_at(above) if block in self._numbers), None)
+            if found is not None:
+                return found
+        return None
+
+    def _blocks_at(self, call: ModuleCall) -> Iterator[ModuleCall]:
+        """The call if it is one of a block; before it, blocks around it whose forward was run without calling them."""
+        for path in lineage_of(parent_path(call.path)):
+            if path not in self.hierarchy.call_counts and self._is_block(path) and not self._is_list(path):
+                yield ModuleCall(path)
+        if self._is_block(call.path):
+            yield call
+
+    @cached_property
+    def _numbers(self) -> Mapping[ModuleCall, int]:
+        groups: dict[tuple[str, ModuleCall | None], dict[ModuleCall, None]] = {}
+        for site in self.hierarchy.calls:
+            for block in self._blocks_at(site.call):
+                groups.setdefault((self.container(block.path), site.parent), {})[block] = None
+        numbers: dict[ModuleCall, int] = {}
+        for (container, _), calls in groups.items():
+            for number, call in enumerate(self._repeated(container, list(calls))):
+                numbers.setdefault(call, number)
+        return numbers
+
+    def container(self, path: str) -> str:
+        """The list that holds a block; of lists in lists the outermost."""
+        above = parent_path(path)
+        while self._is_list(parent_path(above)) and self._is_list(above):
+            above = parent_path(above)
+        return above
+
+    def _is_list(self, path: str) -> bool:
+        """It holds modules and is never called itself."""
+        module = self.hierarchy.modules.get(path)
+        return module is not None and module.container and path not in self.hierarchy.call_counts
+
+    def _repeated(self, container: str, calls: list[ModuleCall]) -> list[ModuleCall]:
+        if self._is_list(container):
+            return calls
+        classes = Counter(self._class(call) for call in calls)
+        return [call for call in calls if classes[self._class(call)] > 1]
+
+    def _class(self, call: ModuleCall) -> tuple[str, str]:
+        module = self.hierarchy.modules[call.path]
+        return module.package, module.class_name
+
+    @cached_property
+    def _with_parameters(self) -> frozenset[str]:
+        modules = self.hierarchy.modules.values()
+        return frozenset(above for module in modules if module.parameters for above in lineage_of(module.path))
+
+    def _is_block(self, path: str) -> bool:
+        container = self.hierarchy.modules.get(parent_path(path))
+        module = self.hierarchy.modules.get(path)
+        if not path or container is None or not container.container or module is None:
+            return False
+        if path not in self._with_parameters:
+            return False
+        return bool(self.hierarchy.children(path)) or not module.package.startswith("torch.nn")
+
+
+def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
+    """The same record with role and layer of every node and initializer filled in."""
+    layers = Layers(provenance.hierarchy)
+    flow = trace_flow(graph)
+    roles = _find_roles(flow, _lists(provenance, layers))
+    numbers = {key: layers.of(entry.attribution) for key, entry in provenance.nodes.items()}
+    return replace(
+        provenance,
+        nodes={key: _with_role(entry, roles.get(key, ""), numbers[key]) for key, entry in provenance.nodes.items()},
+        initializers={
+            name: replace(attribution, role=_role_of_weight(graph, name, roles), layer_id=_layer(graph, name, numbers))
+            for name, attribution in provenance.initializers.items()
+        },
+    )
+
+
+def _lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
+    """For nodes inside a repeated block: the path of the list that holds the block."""
+    blocks = {key: layers.block(entry.attribution) for key, entry in provenance.nodes.items()}
+    return {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
+
+
+def _find_roles(flow: Flow, lists: Mapping[str, str]) -> dict[str, str]:
+    """Earlier rules win: each one is told what is known already."""
+    roles = find_norms(flow)
+    attentions = find_attentions(flow)
+    roles |= attention_roles(flow, attentions)
+    roles |= operand_roles(flow, attentions, roles)
+    roles |= embedding_roles(flow, attentions, roles)
+    roles |= find_residuals(flow, roles)
+    places = find_places(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
+    roles |= head_roles(flow, places, roles)
+    roles |= mlp_roles(flow, roles)
+    roles |= other_products(flow, places, roles)
+    roles |= _biases(flow, roles)
+    roles |= _moved_weights(flow, roles)
+    return roles
+
+
+def _biases(flow: Flow, roles: Mapping[str, str]) -> dict[str, str]:
+    """Adding a vector to a product is part of it."""
+    found: dict[str, str] = {}
+    for key, product in flow.products.items():
+        readers = flow.graph.consumers.get(product.node.outputs[0], ())
+        if key in roles and len(readers) == 1 and readers[0].op_type == "Add" and readers[0].key not in roles:
+            others = [value for value in readers[0].inputs if value not in product.node.outputs]
+            if product.weight and others and flow.trace(others[0]).weight:
+                found[readers[0].key] = roles[key]
+    return found
+
+
+def _moved_weights(flow: Flow, roles: Mapping[str, str]) -> dict[str, str]:
+    """Transposing or converting a weight is part of what reads it."""
+    found: dict[str, str] = {}
+    for node in reversed(flow.order):
+        if node.op_type in MOVES and node.key not in roles and flow.trace(node.key).weight:
+            readers = flow.graph.successors(node)
+            role = _agreed(found.get(reader.key) or roles.get(reader.key, "") for reader in readers)
+            if role:
+                found[node.key] = role
+    return found
+
+
+def _agreed(roles: Iterable[str]) -> str:
+    distinct = set(roles)
+    return distinct.pop() if len(distinct) == 1 else ""
+
+
+def _with_role(entry: NodeEntry, role: str, layer: int | None) -> NodeEntry:
+    return replace(entry, attribution=replace(entry.attribution, role=role, layer_id=layer))
+
+
+def _role_of_weight(graph: Graph, name: str, roles: Mapping[str, str]) -> str:
+    return _agreed(roles.get(reader.key, "") for reader in graph.consumers.get(name, ()))
+
+
+def _layer(graph: Graph, name: str, numbers: Mapping[str, int | None]) -> int | None:
+    """The layer of everything that reads it; a weight that several layers read is part of none."""
+    distinct = {numbers.get(reader.key) for reader in graph.consumers.get(name, ())}
+    return distinct.pop() if len(distinct) == 1 else None

@@ -1,0 +1,316 @@
+"""Attention: a softmax between two products of computed values, or one node that is all of it.
+
+The product before makes the scores, the one after weighs the values. Which projections made query, key and value, and
+which one reads the result, is in the traces. A softmax over the product with a *weight* is a router or a
+classifier, and no attention.
+
+Which operand of a product of scores is the key: the one whose axis is summed over in the product with the values.
+
+The axis is followed from the second product back to the first, counted from the last, because reshapes in
+between split and merge the axes in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from modelexport.attribute.roles.flow import CROWD, Flow, Product
+from modelexport.graph.constants import integer, integers, text
+from modelexport.graph.index import Node
+from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, data_inputs
+
+_LAST, _BEFORE_LAST = -1, -2
+
+
+def key_is_left(scores: Product, chain: list[tuple[Node, str]], context: Product) -> bool:
+    """`chain` holds the nodes from the operand of `context` back to `scores`, each with the input that was followed."""
+    probabilities = chain[0][0].outputs if chain else scores.node.outputs
+    axis = _summed_axis(context, is_left=context.left in probabilities)
+    for node, _ in chain:
+        axis = _before(node, axis)
+    return _belongs_to_left(scores, axis)
+
+
+def _summed_axis(product: Product, *, is_left: bool) -> int:
+    terms = _terms(product)
+    if terms is not None:
+        left, right, result = terms
+        mine, other = (left, right) if is_left else (right, left)
+        summed = [label for label in mine if label in other and label not in result]
+        return mine.index(summed[0]) - len(mine) if summed else _LAST
+    flipped = bool(integer(product.node, "transA" if is_left else "transB"))
+    return _LAST if is_left != flipped else _BEFORE_LAST
+
+
+def _before(node: Node, axis: int) -> int:
+    """The axis of a node's input that becomes this axis of its output."""
+    order = integers(node, "perm") if node.op_type == "Transpose" else ()
+    return order[axis] - len(order) if len(order) >= -axis else axis
+
+
+def _belongs_to_left(product: Product, axis: int) -> bool:
+    terms = _terms(product)
+    if terms is not None:
+        left, right, result = terms
+        label = result[axis] if len(result) >= -axis else result[-1]
+        return label in left and label not in right
+    return axis == _BEFORE_LAST
+
+
+def _terms(product: Product) -> tuple[str, str, str] | None:
+    """The two operands and the result of an Einsum, as labels of axes."""
+    if product.node.op_type != "Einsum":
+        return None
+    operands, _, result = text(product.node, "equation").replace(" ", "").replace("...", "").partition("->")
+    terms = operands.split(",")
+    return (terms[0], terms[1], result) if len(terms) == 2 else None
+
+
+def chain_back(flow: Flow, value: str, scores: Product) -> list[tuple[Node, str]]:
+    """The nodes from a value back to the product that it comes from, each with the input that leads there."""
+    passed: list[tuple[Node, str]] = []
+    while True:
+        node = flow.graph.producers.get(value)
+        if node is None or node.key == scores.key:
+            return passed
+        leading = [item for item in data_inputs(node.op_type, node.inputs) if scores.key in flow.trace(item).sources]
+        if not leading:
+            return passed
+        passed.append((node, leading[0]))
+        value = leading[0]
+
+
+SELF, CROSS = "attention", "cross_attention"
+_RANK_OF_A_PROJECTION = 2
+
+# What can lie between the softmax and the product with the values.
+_CARRIES = frozenset(
+    {
+        "Cast",
+        "Where",
+        "Identity",
+        "Dropout",
+        "Mul",
+        "Div",
+        "Reshape",
+        "Transpose",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Unsqueeze",
+        "Expand",
+        "Concat",
+        "Pad",
+        "Flatten",
+        "Gather",
+        "ScatterND",
+        "ScatterElements",
+        "QuantizeLinear",
+        "DequantizeLinear",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention, by node and by value.
+
+    steps     the nodes from the scores to the product with the values, last first, each with the input followed
+    scores    the product of query and key; None for a fused node
+    context   the node that makes the result
+    """
+
+    kind: str
+    context: Node
+    query: str
+    key: str
+    value: str
+    scores: Product | None = None
+    steps: tuple[tuple[Node, str], ...] = ()
+    softmax: Node | None = None
+
+
+def find_attentions(flow: Flow) -> list[Attention]:
+    return [*_fused(flow), *_spelled_out(flow)]
+
+
+def _fused(flow: Flow) -> Iterator[Attention]:
+    for node in flow.order:
+        if node.op_type not in ATTENTIONS:
+            continue
+        projects = (node.domain, node.op_type) in ATTENTIONS_THAT_PROJECT
+        query, key, value = (*(node.inputs[:1] if projects else node.inputs[:3]), "", "", "")[:3]
+        kind = CROSS if key and _are_apart(flow, query, key) else SELF
+        yield Attention(kind, node, query, key, value)
+
+
+def _spelled_out(flow: Flow) -> Iterator[Attention]:
+    probabilities = _probabilities(flow)
+    for context in flow.products.values():
+        if context.weight:
+            continue
+        for operand, value in ((context.left, context.right), (context.right, context.left)):
+            softmax = probabilities.get(operand)
+            if softmax is not None and _is_computed(flow, value) and value not in probabilities:
+                yield from _between(flow, softmax, context, operand, value)
+
+
+def _is_computed(flow: Flow, value: str) -> bool:
+    """Made of what the model is fed, or of learned vectors in place of it that went through a product."""
+    return flow.trace(value).content or flow.source(value) is not None
+
+
+def _probabilities(flow: Flow) -> Mapping[str, Node]:
+    """Values that are the result of a softmax, however masked, moved or converted since."""
+    found: dict[str, Node] = {}
+    for node in flow.order:
+        if node.op_type == "Softmax":
+            found.update(dict.fromkeys(node.outputs, node))
+        elif node.op_type in _CARRIES:
+            carried = {found[value] for value in data_inputs(node.op_type, node.inputs) if value in found}
+            if len(carried) == 1:
+                found.update(dict.fromkeys(node.outputs, carried.pop()))
+    return found
+
+
+def _between(flow: Flow, softmax: Node, context: Product, operand: str, value: str) -> Iterator[Attention]:
+    for scores in _score_products(flow, softmax):
+        steps = chain_back(flow, operand, scores)
+        left = key_is_left(scores, steps, context)
+        query, key = (scores.right, scores.left) if left else (scores.left, scores.right)
+        if _is_computed(flow, key):
+            kind = CROSS if _are_apart(flow, query, key) else SELF
+            yield Attention(kind, context.node, query, key, value, scores, tuple(steps), softmax)
+
+
+def _score_products(flow: Flow, softmax: Node) -> list[Product]:
+    """The products of two computed values that went into the scores.
+
+    Some networks add products with positions to them: where one is of what the model is fed alone, those are not meant.
+    """
+    found = [item for item in score_addends(flow, softmax) if not item.weight or _is_learned_query(flow, item)]
+    both = [item for item in found if flow.trace(item.left).content and flow.trace(item.right).content]
+    return both or found
+
+
+def _is_learned_query(flow: Flow, product: Product) -> bool:
+    """The weight is a query that was worked out beforehand: it is split into heads already, as no projection is."""
+    tensor = flow.graph.initializers.get(flow.trace(product.weight).weight)
+    return product.weight == product.left and tensor is not None and len(tensor.shape) > _RANK_OF_A_PROJECTION
+
+
+def score_addends(flow: Flow, softmax: Node) -> list[Product]:
+    """All products that went into what a softmax reads."""
+    sources = flow.trace(softmax.inputs[0]).sources
+    return [flow.products[key] for key in sorted(sources) if key in flow.products]
+
+
+def _are_apart(flow: Flow, query: str, key: str) -> bool:
+    """Query and key come from different streams: what their projections read did not begin at one value."""
+    first, second = (_stream(flow, value) for value in (query, key))
+    return first != second
+
+
+def _stream(flow: Flow, value: str) -> str:
+    source = flow.source(value)
+    return flow.trace(source.data if source is not None and source.weight else value).root
+
+
+def attention_roles(flow: Flow, attentions: Iterable[Attention]) -> dict[str, str]:
+    """Roles of the projections and of the nodes between them."""
+    found = list(attentions)
+    roles: dict[str, str] = {}
+    for item in found:
+        _name_center(flow, item, roles)
+        _name_positions(flow, item, roles)
+    roles.update(_projections(flow, found))
+    roles.update(_outputs(flow, found))
+    return roles
+
+
+def _name_center(flow: Flow, item: Attention, roles: dict[str, str]) -> None:
+    if item.scores is None or item.softmax is None:
+        roles[item.context.key] = item.kind
+        return
+    roles[item.scores.key] = f"{item.kind}.scores"
+    roles[item.softmax.key] = f"{item.kind}.softmax"
+    roles[item.context.key] = f"{item.kind}.context"
+    before = [node for node, _ in item.steps].index(item.softmax) if item.softmax in dict(item.steps) else 0
+    for node, followed in item.steps[before + 1 :]:
+        component = _on_scores(flow, node, followed)
+        if component:
+            roles.setdefault(node.key, f"{item.kind}.{component}")
+
+
+def _on_scores(flow: Flow, node: Node, followed: str) -> str:
+    others = [flow.trace(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
+    if node.op_type in ("Mul", "Div"):
+        return "scale"
+    if node.op_type == "Where":
+        return "mask"
+    if node.op_type in ("Add", "Sub") and others:
+        return "mask" if others[0].masking and not others[0].learned else "bias"
+    return ""
+
+
+def _name_positions(flow: Flow, item: Attention, roles: dict[str, str]) -> None:
+    """Products with positions that are added to the scores, and the projections of positions that they read."""
+    if item.softmax is None or item.scores is None:
+        return
+    for product in score_addends(flow, item.softmax):
+        contents = [flow.trace(value).content for value in (product.left, product.right)]
+        if product.key == item.scores.key or all(contents):
+            continue
+        roles[product.key] = "position"
+        for value in (product.left, product.right):
+            source = flow.source(value)
+            if source is not None and not flow.trace(value).content:
+                roles[source.key] = "position"
+
+
+_PARTS = ("query", "key", "value")
+# One product may serve several of them; the name says which.
+_TOGETHER = {
+    frozenset(_PARTS): "qkv",
+    frozenset({"query", "key"}): "qk",
+    frozenset({"key", "value"}): "kv",
+    frozenset({"query", "value"}): "qv",
+}
+
+
+def _projections(flow: Flow, attentions: Iterable[Attention]) -> dict[str, str]:
+    serves: dict[str, set[str]] = {}
+    kinds: dict[str, set[str]] = {}
+    operands = [
+        (item.kind, part, flow.trace(value).sources)
+        for item in attentions
+        for part, value in zip(_PARTS, (item.query, item.key, item.value), strict=True)
+    ]
+    # One that was put together from several products names none of them, but completes the name of one that has one.
+    for kind, part, sources in sorted(operands, key=lambda operand: len(operand[2]) > 1):
+        for key in sources:
+            if key in serves or (len(sources) == 1 and key in flow.products and flow.products[key].weight):
+                serves.setdefault(key, set()).add(part)
+                kinds.setdefault(key, set()).add(kind)
+    return {key: f"{_kind(kinds[key])}.{_part(parts)}" for key, parts in serves.items()}
+
+
+def _kind(kinds: set[str]) -> str:
+    return SELF if SELF in kinds else CROSS
+
+
+def _part(parts: Iterable[str]) -> str:
+    distinct = frozenset(parts)
+    return _TOGETHER.get(distinct) or next(iter(distinct))
+
+
+def _outputs(flow: Flow, attentions: Iterable[Attention]) -> dict[str, str]:
+    """Products with a weight that read nothing but results of one kind of attention."""
+    kinds = {item.context.key: item.kind for item in attentions}
+    found: dict[str, str] = {}
+    for product in flow.products.values():
+        sources = flow.trace(product.data).sources if product.weight else CROWD
+        if sources and sources <= kinds.keys():
+            found[product.key] = f"{_kind({kinds[key] for key in sources})}.output"
+    return found

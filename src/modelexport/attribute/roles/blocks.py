@@ -1,0 +1,280 @@
+"""Feed-forward networks: a product, a nonlinear function, a product; or two products, one of them gating the other.
+
+Normalizations: one operator, or the arithmetic that it was taken apart into.
+
+Taken apart, it is always a value divided by the root of the mean of its squares; a layer norm takes the mean off first.
+
+Residual adds: a value is added to what was made of it.
+
+A value that is read by an addition and elsewhere leaves a mark on everything made of it, until the last addition that
+reads it has run. Few marks are open at a time, so following them costs little. A shortcut may hold one product
+(a convolution that changes the shape): then what that product reads is the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from modelexport.attribute.roles.flow import Flow, Product, is_cast
+from modelexport.graph.constants import constant
+from modelexport.graph.index import Node
+from modelexport.graph.operators import ACTIVATIONS, MATRIX_PRODUCTS, MOVES, NORMS
+
+UP, GATE, DOWN, ACTIVATION, GATE_UP = "mlp.up", "mlp.gate", "mlp.down", "mlp.activation", "mlp.gate_up"
+
+
+def mlp_roles(flow: Flow, known: Mapping[str, str]) -> dict[str, str]:
+    gates, halves = _gates(flow)
+    found: dict[str, str] = {}
+    for product in flow.products.values():
+        if not _is_linear(product) or product.key in known or not flow.trace(product.data).activated:
+            continue
+        opening = _opening(flow, product, gates, halves)
+        if opening and not any(key in known for key in opening):
+            found.update(opening)
+            found[product.key] = DOWN
+            inside = (node for node in _between(flow, product, opening) if node.key not in known)
+            found.update((node.key, ACTIVATION) for node in inside if _is_activation(flow, node, opening))
+    return found
+
+
+def _is_linear(product: Product) -> bool:
+    return bool(product.weight) and product.node.op_type in MATRIX_PRODUCTS
+
+
+def _opening(
+    flow: Flow, down: Product, gates: Mapping[frozenset[str], dict[str, str]], halves: frozenset[str]
+) -> dict[str, str]:
+    """The products that one reads through a nonlinear function, with their roles."""
+    sources = flow.trace(down.data).sources
+    products = [flow.products[key] for key in sources if key in flow.products]
+    if len(products) != len(sources) or not all(map(_is_linear, products)):
+        return {}
+    if len(products) == 1:
+        return {products[0].key: GATE_UP if products[0].key in halves else UP}
+    return gates.get(sources, {})
+
+
+def _gates(flow: Flow) -> tuple[dict[frozenset[str], dict[str, str]], frozenset[str]]:
+    """Pairs of products of which one gates the other, and products whose one half gates the other half."""
+    pairs: dict[frozenset[str], dict[str, str]] = {}
+    halves: set[str] = set()
+    for node in flow.order:
+        if node.op_type != "Mul":
+            continue
+        first, second = (flow.trace(value) for value in node.inputs)
+        if not (len(first.sources) == len(second.sources) == 1) or first.activated == second.activated:
+            continue
+        gate, gated = (first, second) if first.activated else (second, first)
+        if gate.sources != gated.sources:
+            pairs[gate.sources | gated.sources] = {next(iter(gate.sources)): GATE, next(iter(gated.sources)): UP}
+        elif gate.part and gated.part and gate.part != gated.part:
+            halves |= gate.sources
+    return pairs, frozenset(halves)
+
+
+def _between(flow: Flow, down: Product, opening: Mapping[str, str]) -> Iterator[Node]:
+    """The nodes between the products."""
+    waiting = [down.data]
+    seen = set(opening)
+    while waiting:
+        node = flow.graph.producers.get(waiting.pop())
+        if node is None or node.key in seen:
+            continue
+        seen.add(node.key)
+        yield node
+        waiting += [value for value in node.inputs if flow.trace(value).sources & opening.keys()]
+
+
+def _is_activation(flow: Flow, node: Node, opening: Mapping[str, str]) -> bool:
+    """A nonlinear function, or the arithmetic of one that was taken apart; not a bias, not the gating."""
+    traces = [flow.trace(value) for value in node.inputs]
+    computed = [trace for trace in traces if trace.content]
+    if node.op_type in ACTIVATIONS or node.op_type in MOVES or not computed:
+        return node.op_type in ACTIVATIONS
+    if flow.trace(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
+        return False
+    is_bias = (
+        node.op_type == "Add" and len(computed) == 1 and any(trace.weight for trace in traces if not trace.content)
+    )
+    is_gating = len({trace.part for trace in computed}) > 1
+    return not (is_bias and not computed[0].activated and not opening.keys().isdisjoint(node.inputs)) and not is_gating
+
+
+NORM = "norm"
+_NEGATIVE_ROOT = -0.5
+
+
+def find_norms(flow: Flow) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in flow.order:
+        if node.op_type in NORMS:
+            members = [node, *_affine(flow, node)]
+        elif node.op_type == "Sqrt" or _is_negative_root(flow, node):
+            members = _around(flow, node)
+        else:
+            continue
+        found.update((member.key, NORM) for member in members)
+    return found
+
+
+def _is_negative_root(flow: Flow, node: Node) -> bool:
+    exponent = constant(flow.graph, node.inputs[1]) if node.op_type == "Pow" else None
+    return exponent is not None and exponent.tolist() == [_NEGATIVE_ROOT]
+
+
+def _around(flow: Flow, root: Node) -> list[Node]:
+    """All nodes of the normalization that takes this square root; none if it is not one."""
+    before = _squares(flow, root)
+    if not before:
+        return []
+    square = before[-1]
+    centered = square.inputs[0]
+    after = _division(flow, root, centered)
+    if not after:
+        return []
+    return [root, *before, *_mean(flow, centered), *after, *_affine(flow, after[-1])]
+
+
+def _squares(flow: Flow, root: Node) -> list[Node]:
+    """From the root back to the square, over the mean and the number that keeps it above zero."""
+    passed: list[Node] = []
+    node = flow.graph.producers.get(root.inputs[0])
+    averaged = False
+    while node is not None:
+        passed.append(node)
+        if averaged and _is_square(node):
+            return passed
+        if node.op_type == "ReduceMean":
+            averaged = True
+        elif node.op_type not in ("Add", "Cast", "Clip", "Max"):
+            return []
+        computed = [value for value in node.inputs if flow.trace(value).content]
+        node = flow.graph.producers.get(computed[0]) if len(computed) == 1 else None
+    return []
+
+
+def _is_square(node: Node) -> bool:
+    return (node.op_type == "Mul" and node.inputs[0] == node.inputs[1]) or node.op_type == "Pow"
+
+
+def _division(flow: Flow, root: Node, centered: str) -> list[Node]:
+    """From the root on to where it divides the value that was squared."""
+    passed: list[Node] = []
+    value = root.outputs[0]
+    while True:
+        readers = [node for node in flow.graph.consumers.get(value, ()) if node.op_type in _AFTER_ROOT]
+        meeting = [node for node in readers if node.op_type in ("Mul", "Div") and _reads(flow, node, centered)]
+        if meeting:
+            return [*passed, meeting[0]]
+        if len(readers) != 1 or readers[0].op_type == "Mul":
+            return []
+        passed.append(readers[0])
+        value = readers[0].outputs[0]
+
+
+_AFTER_ROOT = frozenset({"Reciprocal", "Div", "Mul", "Cast"})
+
+
+def _reads(flow: Flow, node: Node, value: str) -> bool:
+    return any(flow.uncast(item) == flow.uncast(value) for item in node.inputs)
+
+
+def _mean(flow: Flow, centered: str) -> list[Node]:
+    """The subtraction of the mean, and the mean; none where only squares are averaged."""
+    taken = flow.graph.producers.get(flow.uncast(centered))
+    if taken is None or taken.op_type != "Sub":
+        return []
+    mean = flow.graph.producers.get(flow.uncast(taken.inputs[1]))
+    return [taken, mean] if mean is not None and mean.op_type == "ReduceMean" else []
+
+
+def _affine(flow: Flow, node: Node) -> Iterator[Node]:
+    """What scales and shifts the result by weights, each once."""
+    waiting = ["Mul", "Add"]
+    value = node.outputs[0]
+    while waiting:
+        readers = flow.graph.consumers.get(value, ())
+        if len(readers) != 1:
+            return
+        reader = readers[0]
+        if reader.op_type in waiting and _has_vector(flow, reader):
+            del waiting[: waiting.index(reader.op_type) + 1]
+            yield reader
+        elif not (is_cast(reader) or reader.op_type == "Reshape"):
+            return
+        value = reader.outputs[0]
+
+
+def _has_vector(flow: Flow, node: Node) -> bool:
+    """One of its inputs is made of a weight with at most one dimension of more than one number."""
+    for value in node.inputs:
+        tensor = flow.graph.initializers.get(_weight_behind(flow, value))
+        if tensor is not None and sum(size > 1 for size in tensor.shape) == 1:
+            return True
+    return False
+
+
+def _weight_behind(flow: Flow, value: str) -> str:
+    """The weight that a value is, or that it becomes by adding a constant (some norms store their scale less one)."""
+    weight = flow.trace(value).weight
+    maker = flow.graph.producers.get(flow.uncast(value))
+    if weight or maker is None or flow.trace(value).content or maker.op_type != "Add":
+        return weight
+    return next((flow.trace(item).weight for item in maker.inputs if flow.trace(item).weight), "")
+
+
+RESIDUAL = "residual"
+# Nobody keeps more shortcuts open than this; past it, marks are dropped rather than carried along for ever.
+_MOST_MARKS = 64
+
+
+def find_residuals(flow: Flow, known: Mapping[str, str]) -> dict[str, str]:
+    last = _last_additions(flow)
+    marks: dict[str, frozenset[str]] = {}
+    found: dict[str, str] = {}
+    for place, node in enumerate(flow.order):
+        carried = frozenset[str]().union(*(_marks_of(value, marks, last) for value in node.inputs))
+        carried = frozenset(mark for mark in carried if last[mark] > place)
+        if len(carried) > _MOST_MARKS:
+            carried = frozenset()
+        if node.op_type == "Add" and node.key not in known and _is_residual(flow, node, marks, last):
+            found[node.key] = RESIDUAL
+        if carried:
+            marks.update(dict.fromkeys(filter(None, node.outputs), carried))
+    return found
+
+
+def _marks_of(value: str, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> frozenset[str]:
+    found = marks.get(value, frozenset())
+    return found | {value} if value in last else found
+
+
+def _last_additions(flow: Flow) -> dict[str, int]:
+    """Values that an addition may come back to, with the place of the last one."""
+    last: dict[str, int] = {}
+    for place, node in enumerate(flow.order):
+        if node.op_type == "Add":
+            for value in map(flow.uncast, node.inputs):
+                for origin in (value, _shortcut(flow, value)):
+                    if flow.trace(origin).content:
+                        last[origin] = place
+    return last
+
+
+def _shortcut(flow: Flow, value: str) -> str:
+    source = flow.source(value)
+    return flow.uncast(source.data) if source is not None and source.weight else ""
+
+
+def _is_residual(flow: Flow, node: Node, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> bool:
+    operands = tuple(map(flow.uncast, node.inputs))
+    for value, other in (operands, operands[::-1]):
+        if value in last and value in marks.get(other, frozenset()):
+            # Without a product in between it is a function written as a polynomial.
+            return flow.trace(value).sources != flow.trace(other).sources
+        origin, end = _shortcut(flow, value), _shortcut(flow, other)
+        # Two products of one value are a sum of products; the other branch must be longer than the shortcut.
+        if origin in last and origin in marks.get(end, frozenset()):
+            return True
+    return False

@@ -1,0 +1,268 @@
+"""What each value of a graph is made of: found in one pass over the nodes, in the order in which they run.
+
+Roles are questions about the neighbourhood of a product: which product made this operand, does anything but positions
+go into it, do these two come from one stream? A trace answers them for every value without walking the graph again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from modelexport.graph.constants import integer, is_single, vanishes
+from modelexport.graph.index import FLOATS, MAIN, Graph, Node
+from modelexport.graph.operators import ACTIVATIONS, ANGLES, ATTENTIONS, CUTS, LOGIC, MOVES, PRODUCTS, data_inputs
+
+# More sources than these and nobody asks which: it is the stream that all blocks add to.
+_MOST_SOURCES = 6
+CROWD = frozenset({""})
+_TABLE_RANK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one value is made of.
+
+    content     something of what the model is fed is in it, beyond shapes, masks and angles
+    sources     the nearest products, embeddings and graph inputs that it comes from; `CROWD` if they are too many
+    root        where its stream began: the last value that joined two streams or multiplied them
+    activated   a nonlinear function was applied since its sources
+    part        the value that was last cut out of something larger
+    weight      the initializer that it is, however moved, cut or converted
+    learned     weights of two or more dimensions went into it
+    masking     a choice or a vanishing number went into it
+    angle       a sine or cosine went into it
+    positional  a table read by positions went into it
+    counted     it counts: made by a range or a running sum
+    """
+
+    content: bool = False
+    sources: frozenset[str] = frozenset()
+    root: str = ""
+    activated: bool = False
+    part: str = ""
+    weight: str = ""
+    learned: bool = False
+    masking: bool = False
+    angle: bool = False
+    positional: bool = False
+    counted: bool = False
+
+
+_BLANK = Trace()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A node that multiplies two operands.
+
+    weight  the operand that is a weight; empty if both are computed
+    data    the other operand, where one is a weight
+    """
+
+    node: Node
+    left: str
+    right: str
+    weight: str
+    data: str
+
+    @property
+    def key(self) -> str:
+        return self.node.key
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A graph, its nodes in the order in which they run, the trace of every value, and every product by node key."""
+
+    graph: Graph
+    order: tuple[Node, ...]
+    traces: Mapping[str, Trace]
+    products: Mapping[str, Product]
+
+    def trace(self, value: str) -> Trace:
+        return self.traces.get(value, _BLANK)
+
+    def source(self, value: str) -> Product | None:
+        """The one product that a value comes from."""
+        sources = self.trace(value).sources
+        return self.products.get(next(iter(sources))) if len(sources) == 1 else None
+
+    def uncast(self, value: str) -> str:
+        """The value before it was converted to another type."""
+        maker = self.graph.producers.get(value)
+        while maker is not None and is_cast(maker):
+            value = maker.inputs[0]
+            maker = self.graph.producers.get(value)
+        return value
+
+
+def trace_flow(graph: Graph) -> Flow:
+    tracer = _Tracer(graph)
+    order = tuple(_in_order(graph))
+    for node in order:
+        tracer.add(node)
+    return Flow(graph, order, tracer.traces, tracer.products)
+
+
+def _in_order(graph: Graph) -> Iterator[Node]:
+    """Nodes after everything that they are made of: the file lists a body after the node that returns its values."""
+    members: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        members.setdefault(node.graph, []).append(node)
+    bodies: dict[str, list[str]] = {}
+    for body, owner in graph.owners.items():
+        bodies.setdefault(owner, []).append(body)
+
+    def run(graph_id: str) -> Iterator[Node]:
+        for node in members.get(graph_id, ()):
+            for body in bodies.get(node.key, ()):
+                yield from run(body)
+            yield node
+
+    functions = [graph_id for graph_id in members if graph_id != MAIN and graph_id not in graph.owners]
+    for graph_id in (*functions, MAIN):
+        yield from run(graph_id)
+
+
+class _Tracer:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.products: dict[str, Product] = {}
+        self.traces: dict[str, Trace] = {}
+        self.inputs = frozenset(graph.inputs) - graph.initializers.keys()
+        for name in self.inputs:
+            self.traces[name] = Trace(content=True, sources=frozenset({name}), root=name)
+        for name, tensor in graph.initializers.items():
+            learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in FLOATS
+            masking = learned and vanishes(graph, name)
+            self.traces[name] = Trace(weight=name, learned=learned and not masking, masking=masking)
+        self.returned: dict[str, list[str]] = {}
+        for body, owner in graph.owners.items():
+            self.returned.setdefault(owner, []).extend(graph.yields[body])
+
+    def trace(self, value: str) -> Trace:
+        return self.traces.get(value, _BLANK)
+
+    def add(self, node: Node) -> None:
+        found = self._made_by(node)
+        for place, output in enumerate(filter(None, node.outputs)):
+            part = output if node.op_type in CUTS and found.content else found.part
+            # What is chosen is content, which were chosen is not.
+            chosen = node.op_type == "TopK" and place > 0
+            self.traces[output] = Trace(masking=True) if chosen else _with_part(found, part)
+
+    def _made_by(self, node: Node) -> Trace:
+        if node.op_type in PRODUCTS:
+            return self._multiply(node)
+        if node.op_type in ATTENTIONS:
+            return Trace(content=True, sources=frozenset({node.key}), root=node.key)
+        if node.op_type == "Constant":
+            return Trace(weight=node.key, masking=vanishes(self.graph, node.key))
+        if self._reads_table(node):
+            return self._look_up(node)
+        return self._combine(node)
+
+    def _multiply(self, node: Node) -> Trace:
+        first, second = PRODUCTS[node.op_type]
+        left, right = (node.inputs[place] if place < len(node.inputs) else "" for place in (first, second))
+        before, after = self.trace(left), self.trace(right)
+        # Where both are constants, exporters put the weight second.
+        second_first = ((right, left), (left, right))
+        weight, data = next(((mine, other) for mine, other in second_first if self._is_weight(mine)), ("", ""))
+        self.products[node.key] = Product(node, left, right, weight, data)
+        given = self.trace(data) if weight else _BLANK
+        return Trace(
+            content=given.content if weight else before.content or after.content,
+            sources=frozenset({node.key}),
+            root=given.root if weight else node.key,
+            learned=True,
+            angle=before.angle or after.angle,
+        )
+
+    def _is_weight(self, value: str) -> bool:
+        """Stored in the file, or worked out from what is without a product: a scale taken apart from its direction."""
+        trace = self.trace(value)
+        computed = trace.content or trace.sources or trace.angle or trace.positional
+        return bool(trace.weight) or (trace.learned and not computed)
+
+    def _reads_table(self, node: Node) -> bool:
+        if node.op_type != "Gather" or integer(node, "axis"):
+            return False
+        tensor = self.graph.initializers.get(self.trace(node.inputs[0]).weight)
+        # Rows picked by a constant are a cut of the table, unless they are many: then it is read by position.
+        indices = self.trace(node.inputs[1])
+        return (
+            tensor is not None
+            and len(tensor.shape) == _TABLE_RANK
+            and tensor.dtype in FLOATS
+            and not is_single(self.graph, node.inputs[1])
+            and (not indices.weight or len(self._shape(indices.weight)) > 1 or self._rows(indices.weight) > 1)
+        )
+
+    def _shape(self, initializer: str) -> tuple[int, ...]:
+        tensor = self.graph.initializers.get(initializer)
+        return () if tensor is None else tensor.shape
+
+    def _rows(self, initializer: str) -> int:
+        return next(iter(self._shape(initializer)), 0)
+
+    def _look_up(self, node: Node) -> Trace:
+        table, indices = (self.trace(value) for value in node.inputs[:2])
+        counted = indices.counted or self._is_as_long(indices.weight, table.weight)
+        content = node.inputs[1] in self.graph.computed
+        sources = frozenset({node.key})
+        return Trace(content, sources, root=node.key, learned=True, positional=counted or not content, counted=counted)
+
+    def _is_as_long(self, indices: str, table: str) -> bool:
+        """A constant row of indices with one for each row of the table can only go through it in order."""
+        shape = self._shape(indices)
+        return bool(shape) and shape[-1] == self._rows(table)
+
+    def _combine(self, node: Node) -> Trace:
+        values = (*data_inputs(node.op_type, node.inputs), *self.returned.get(node.key, ()))
+        operands = [self.trace(value) for value in values]
+        content = [operand for operand in operands if operand.content]
+        roots = {operand.root for operand in content}
+        return Trace(
+            content=bool(content),
+            sources=self._sources(node, content or operands),
+            root=roots.pop() if len(roots) == 1 else node.key if roots else "",
+            activated=node.op_type in ACTIVATIONS or any(operand.activated for operand in operands),
+            part=_same(operand.part for operand in content),
+            weight=operands[0].weight if node.op_type in MOVES and operands else "",
+            learned=any(operand.learned for operand in operands),
+            masking=self._masks(node) or any(operand.masking for operand in operands),
+            angle=node.op_type in ANGLES or any(operand.angle for operand in operands),
+            positional=any(operand.positional for operand in operands),
+            counted=self._counts(node),
+        )
+
+    def _sources(self, node: Node, operands: list[Trace]) -> frozenset[str]:
+        found = [operand.sources for operand in operands if operand.sources]
+        if node.op_type not in ("Add", "Sub", "Sum"):
+            # What a network is fed as it stands scales, masks or precedes (a cache) what was computed beside it.
+            found = [sources for sources in found if not sources <= self.inputs] or found
+        union = frozenset[str]().union(*found)
+        return CROWD if union & CROWD or len(union) > _MOST_SOURCES else union
+
+    def _masks(self, node: Node) -> bool:
+        if node.op_type in LOGIC or node.op_type in ("Where", "Trilu"):
+            return True
+        return node.op_type == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
+
+    def _counts(self, node: Node) -> bool:
+        return node.op_type in ("Range", "CumSum") or any(self.trace(value).counted for value in node.inputs)
+
+
+def _with_part(trace: Trace, part: str) -> Trace:
+    return trace if trace.part == part else replace(trace, part=part)
+
+
+def _same(texts: Iterable[str]) -> str:
+    distinct = set(texts)
+    return distinct.pop() if len(distinct) == 1 else ""
+
+
+def is_cast(node: Node) -> bool:
+    return node.op_type in ("Cast", "CastLike", "Identity")

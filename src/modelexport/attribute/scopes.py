@@ -1,0 +1,293 @@
+"""Claims from the scopes that the dynamo exporter writes into node metadata.
+
+Claims from the node names that the TorchScript exporter writes.
+
+A name is a scope and an operator: `/encoder/layer.0/attention/self/query/MatMul`. The scope has one part for each
+module call that was open, and a part is the tail of that module's path that begins with its last name that is not a
+number. This loses information (a ModuleDict's name, a parent whose `forward` was called directly), so scopes are not
+parsed back: the scope that each recorded call *must* have is computed, and names are looked up among those.
+
+The exporter makes scopes unique by numbering the deepest part, in the order of first use: the scope of the second call
+with the same parts ends in `_1`.
+
+Mending scopes that an exporter closed too early.
+
+Where a module runs inside a construct that the exporter cannot look into (re-entrant checkpointing is one), its nodes
+are credited to the module outside. It shows: the module was seen running, no node carries its scope, and a node that
+is credited to a module around it reads its parameters. Such nodes go back to it, and parameterless nodes that lie
+between such nodes go to the call that encloses them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+
+from modelexport.attribute.dataflow import dataflow_claims, parameter_claims
+from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
+from modelexport.record.signals import ExporterScopes
+
+SCOPES_KEY = "pkg.torch.onnx.name_scopes"
+
+
+def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, strategy: str) -> dict[str, Claim]:
+    """Claims from scopes; calls of one module that the file does not number are told apart by the order of nodes."""
+    claims: dict[str, Claim] = {}
+    unnumbered: dict[tuple[ModuleCall, ...], list[Node]] = {}
+    for node, calls in dynamo_calls(graph, hierarchy, scopes).items():
+        if len(calls) > 1:
+            unnumbered.setdefault(calls, []).append(node)
+        else:
+            claims[node.key] = _claim_dynamo(calls[0], Confidence.EXACT, "", strategy)
+    for calls, nodes in unnumbered.items():
+        claims.update(_number_calls(nodes, calls, strategy))
+    return claims
+
+
+def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> dict[Node, tuple[ModuleCall, ...]]:
+    """The call that each node's scope names; all calls of the module where nothing numbers them."""
+    found: dict[Node, tuple[ModuleCall, ...]] = {}
+    for node in graph.nodes:
+        path, fx_name = _scope(node)
+        path = None if path is None else hierarchy.canonical.get(path)
+        # A path that is no module is a fake scope: the exporter did not know either.
+        if path is None:
+            continue
+        known = scopes.fx_calls.get(fx_name) if node.graph == MAIN else None
+        found[node] = (known,) if known is not None else hierarchy.calls_of(path) or (ModuleCall(path),)
+    return found
+
+
+def fx_node(node: Node) -> str:
+    """The name of the FX node that a node was made from; empty where the exporter does not say."""
+    return _scope(node)[1]
+
+
+def _scope(node: Node) -> tuple[str | None, str]:
+    """The innermost module path and the FX node that a node's metadata names."""
+    text = node.metadata.get(SCOPES_KEY)
+    names = _parse(text) if text else ()
+    # The last name is the operator. Alone, it says that no module was open.
+    return (names[-2], names[-1]) if len(names) > 1 else (None, "")
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> tuple[str, ...]:
+    try:
+        names = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        # All of them are ways of `literal_eval` to say that this is no literal.
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _claim_dynamo(call: ModuleCall, confidence: Confidence, detail: str, strategy: str) -> Claim:
+    return Claim((call,), confidence, (Evidence(EvidenceKind.SCOPE, "dynamo", detail),), strategy)
+
+
+def _number_calls(nodes: Iterable[Node], calls: tuple[ModuleCall, ...], strategy: str) -> Mapping[str, Claim]:
+    """Tell the calls of one module apart in a file that does not number them.
+
+    The file lists nodes in the order in which they were issued, and each call of a module issues the same operators.
+    Where that does not cut the nodes into equal runs, all calls share them.
+    """
+    listed = list(nodes)
+    size, rest = divmod(len(listed), len(calls))
+    runs = [listed[start : start + size] for start in range(0, len(listed), size or 1)]
+    regular = not rest and all([node.op_type for node in run] == [node.op_type for node in runs[0]] for run in runs)
+    if regular:
+        pairs = [(node, call) for run, call in zip(runs, calls, strict=True) for node in run]
+        return {
+            node.key: _claim_dynamo(call, Confidence.STRONG, "calls told apart by order", strategy)
+            for node, call in pairs
+        }
+    evidence = Evidence(EvidenceKind.SCOPE, "dynamo", "calls not told apart")
+    return {node.key: Claim(calls, Confidence.STRONG, (evidence,), strategy) for node in listed}
+
+
+_Calls = tuple[ModuleCall, ...]
+_NO_PARTS: Mapping[str, str] = MappingProxyType({})
+
+
+def torchscript_claims(
+    graph: Graph, hierarchy: Hierarchy, strategy: str, parts: Mapping[str, str] = _NO_PARTS
+) -> dict[str, Claim]:
+    """Claims from scopes; where one has several meanings, parameters and the order of nodes narrow them down."""
+    named = torchscript_calls(graph, hierarchy, parts)
+    found = {node: _by_parameters(calls, node, hierarchy) or calls for node, calls in named.items()}
+    return {node.key: _claim_torchscript(calls, strategy) for node, calls in _within_time(found, hierarchy).items()}
+
+
+def torchscript_calls(graph: Graph, hierarchy: Hierarchy, parts: Mapping[str, str] = _NO_PARTS) -> dict[Node, _Calls]:
+    """The calls that each node's scope can stand for.
+
+    parts: how TorchScript's own module map names modules; what it does not name follows from the path
+    """
+    scopes = _scopes_in(graph)
+    meanings = _meanings(hierarchy, scopes, parts)
+    return {node: meanings[scope] for scope, nodes in scopes.items() if scope in meanings for node in nodes}
+
+
+def scope_of(node: Node) -> str | None:
+    """The scope part of a node's name; None where the exporter gave it none."""
+    return node.name.rpartition("/")[0] if node.name.startswith("/") else None
+
+
+def expected_scope(stack: Sequence[ModuleCall], parts: Mapping[str, str] = _NO_PARTS) -> str:
+    """The scope, not numbered yet, of nodes issued while these calls were open (root first)."""
+    return "".join(f"/{parts.get(call.path) or _part_of(call.path)}" for call in stack[1:])
+
+
+def _part_of(path: str) -> str:
+    names = path.split(".")
+    first = next((place for place in reversed(range(len(names))) if not names[place].isnumeric()), 0)
+    return ".".join(names[first:])
+
+
+def _scopes_in(graph: Graph) -> dict[str, list[Node]]:
+    """Nodes by scope, scopes in the order of first use."""
+    scopes: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        scope = scope_of(node)
+        if scope is not None:
+            scopes.setdefault(scope, []).append(node)
+    return scopes
+
+
+def _claim_torchscript(calls: _Calls, strategy: str) -> Claim:
+    if len(calls) == 1:
+        return Claim(calls, Confidence.EXACT, (Evidence(EvidenceKind.SCOPE, "torchscript"),), strategy)
+    evidence = Evidence(EvidenceKind.SCOPE, "torchscript", f"one of {', '.join(map(str, calls))}")
+    # The module is known; which of its calls it was is a guess, and the first is as good as any.
+    owners = calls[:1] if len({call.path for call in calls}) == 1 else calls
+    return Claim(owners, Confidence.INFERRED, (evidence,), strategy)
+
+
+def _within_time(found: dict[Node, _Calls], hierarchy: Hierarchy) -> dict[Node, _Calls]:
+    """Rule out calls that were over, or had not begun, when a node was issued.
+
+    Nodes are listed in the order in which they were issued, so nodes whose call is known bound the time of the others.
+    """
+    if all(len(calls) == 1 for calls in found.values()):
+        return found
+    begin, end = _spans(hierarchy)
+    ordered = sorted(found, key=lambda node: node.position)
+    # Constants are moved around freely; they say nothing about time.
+    known = {node: found[node][0] for node in ordered if len(found[node]) == 1 and node.op_type != "Constant"}
+    earliest = _running(max, [(node, begin[known[node]] if node in known else 0) for node in ordered])
+    last = len(hierarchy.calls)
+    latest = _running(min, [(node, end[known[node]] if node in known else last) for node in reversed(ordered)])
+    return {
+        node: tuple(call for call in calls if end[call] >= earliest[node] and begin[call] <= latest[node]) or calls
+        for node, calls in found.items()
+    }
+
+
+def _spans(hierarchy: Hierarchy) -> tuple[dict[ModuleCall, int], dict[ModuleCall, int]]:
+    """For each call, its own place in the order of calls, and the place of the last call that was made inside of it."""
+    begin = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    end = dict(begin)
+    for site in reversed(hierarchy.calls):
+        if site.parent is not None:
+            end[site.parent] = max(end[site.parent], end[site.call])
+    return begin, end
+
+
+def _running(pick: Callable[[int, int], int], values: list[tuple[Node, int]]) -> dict[Node, int]:
+    """For each node, the value picked among its own and all before it."""
+    result: dict[Node, int] = {}
+    picked = values[0][1] if values else 0
+    for node, value in values:
+        picked = pick(picked, value)
+        result[node] = picked
+    return result
+
+
+def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Mapping[str, str]) -> dict[str, _Calls]:
+    """Which calls each scope may stand for."""
+    groups: dict[str, list[ModuleCall]] = {}
+    for site in hierarchy.calls:
+        groups.setdefault(expected_scope(hierarchy.stack(site.call), parts), []).append(site.call)
+    candidates: dict[str, list[ModuleCall]] = {}
+    for scope, calls in groups.items():
+        used = [name for name in _numbered(scope, len(calls)) if name in scopes]
+        for name, matches in zip(used, _spread(len(used), calls), strict=True):
+            candidates.setdefault(name, []).extend(matches)
+    return {name: tuple(calls) for name, calls in candidates.items()}
+
+
+def _by_parameters(calls: _Calls, node: Node, hierarchy: Hierarchy) -> _Calls:
+    """`fc_1` is a module of that name or the second call of `fc`: the parameters that a node reads decide."""
+    if len({call.path for call in calls}) == 1:
+        return calls
+    owners = {path for value in node.inputs for path in hierarchy.tensor_owners.get(value, ())}
+    return tuple(call for call in calls if call.path in owners)
+
+
+def _numbered(scope: str, count: int) -> list[str]:
+    return [scope if number == 0 else f"{scope}_{number}" for number in range(count)]
+
+
+def _spread(used: int, calls: list[ModuleCall]) -> list[_Calls]:
+    """The calls that each numbered scope may stand for. A call that left no node took no number.
+
+    The k-th number is one of the calls from the k-th on that leaves enough calls for the numbers behind it.
+    """
+    spare = len(calls) - used
+    return [tuple(calls[place : place + spare + 1]) for place in range(used)]
+
+
+def mend_lost_scopes(
+    graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], strategy: str
+) -> dict[str, Claim]:
+    """Replacements for claims that contradict what was seen running; empty for a sound export."""
+    unseen = _calls_without_scope(hierarchy, claims)
+    if not unseen:
+        return {}
+    suspects = [node for node in graph.nodes if _reads_from(node, hierarchy, unseen) and node.key in claims]
+    found = {
+        key: claim
+        for key, claim in parameter_claims(hierarchy, suspects, strategy).items()
+        if _runs_inside(claim, claims[key], hierarchy)
+    }
+    return found | _between(graph, hierarchy, claims, found, strategy)
+
+
+def _calls_without_scope(hierarchy: Hierarchy, claims: Mapping[str, Claim]) -> set[str]:
+    named = {call.path for claim in claims.values() for call in claim.owners}
+    ran = {site.call.path for site in hierarchy.calls if hierarchy.modules[site.call.path].parameters}
+    return ran - named
+
+
+def _reads_from(node: Node, hierarchy: Hierarchy, unseen: set[str]) -> bool:
+    return any(path in unseen for value in node.inputs for path in hierarchy.tensor_owners.get(value, ()))
+
+
+def _runs_inside(claim: Claim, scope: Claim, hierarchy: Hierarchy) -> bool:
+    return all(scope.owners[0] in hierarchy.stack(call) for call in claim.owners)
+
+
+def _between(
+    graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], found: Mapping[str, Claim], strategy: str
+) -> dict[str, Claim]:
+    """What the closed scopes say of the nodes around is doubtful too: settle those by dataflow."""
+    doubtful = {call for key in found for call in claims[key].owners}
+    firm = {key: claim for key, claim in claims.items() if not doubtful & set(claim.owners)} | dict(found)
+    guesses = dataflow_claims(graph, hierarchy, firm, strategy)
+    # A guess that leads to a module with a sound scope says nothing against the scope.
+    around = {call for claim in found.values() for owner in claim.owners for call in hierarchy.stack(owner)}
+    kept = {key: guess for key, guess in guesses.items() if key in claims and around.issuperset(guess.owners)}
+    return {key: _doubted(claims[key], guess) for key, guess in kept.items()}
+
+
+def _doubted(scope: Claim, guess: Claim) -> Claim:
+    evidence = Evidence(EvidenceKind.SCOPE, "closed early", _name(scope.owners[0]))
+    return Claim(guess.owners, Confidence.INFERRED, (*guess.evidence, evidence), guess.strategy)
+
+
+def _name(call: ModuleCall) -> str:
+    return str(call) or "root"

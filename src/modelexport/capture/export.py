@@ -1,0 +1,327 @@
+"""One export from start to end: run the model once, export it, and say what was seen.
+
+Where a model and its inputs come from.
+
+Running a written file once in ONNX Runtime and comparing what it returns with PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from modelexport.capture.arguments import (
+    CallArguments,
+    Exported,
+    ExportRequest,
+    bind_arguments,
+    has_named_outputs,
+    other_values,
+    output_tensors,
+    to_array,
+    with_work_to_do,
+)
+from modelexport.capture.dynamo import export_dynamo
+from modelexport.capture.hierarchy import run_model, trace_run
+from modelexport.capture.inputs.make import make_inputs
+from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet, reason, undisturbed
+from modelexport.capture.loading.models import load_model
+from modelexport.capture.loading.options import LoadedModel, LoadOptions
+from modelexport.capture.onnxruntime.session import open_session, run_session
+from modelexport.capture.torchscript import export_torchscript, unfolded_torchscript
+from modelexport.errors import InputError
+from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.signals import OutputCheck, Trace
+
+_PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A run with every operator recorded: what went in, and what happened."""
+
+    arguments: CallArguments
+    trace: Trace
+
+
+@dataclass(frozen=True)
+class TracedRun:
+    """One run of a model: what went in, what came out, and the calls in between."""
+
+    model: torch.nn.Module
+    arguments: CallArguments
+    hierarchy: Hierarchy
+    outputs: Mapping[str, torch.Tensor]
+    output_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
+    """Run a model once."""
+    arguments = bind_arguments(model, inputs)
+    with EXPORT_LOCK, quiet(), exportable_experts(model):
+        seen = trace_run(model, arguments)
+        notes: tuple[str, ...] = ()
+        if _is_opaque(seen.outputs) and _takes(model, "use_cache"):
+            # Neither exporter can return the cache object that generation uses.
+            arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
+            notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
+            seen = trace_run(model, arguments)
+    tensors = output_tensors(seen.outputs)
+    names = _output_names(tensors, arguments) if has_named_outputs(seen.outputs) else ()
+    return TracedRun(model, arguments, seen.hierarchy, tensors, names, notes)
+
+
+def probe(run: TracedRun, taken: Collection[str]) -> Probe:
+    """Run the model again with every operator recorded, on inputs that leave it all of its work if possible.
+
+    taken  the inputs that the graph takes too; the others must stay as they were when it was made
+    """
+    with EXPORT_LOCK, quiet(), exportable_experts(run.model):
+        busy = with_work_to_do(run.arguments, taken)
+        found = None if busy is None else _probe(run, busy)
+        found = found or _probe(run, run.arguments)
+    if found is None:
+        raise InputError(
+            f"{type(run.model).__name__} calls other modules when it runs on the same inputs again",
+            "The strategy htp needs a model whose path does not change from run to run; try enhanced_semantic.",
+        )
+    return found
+
+
+def _probe(run: TracedRun, arguments: CallArguments) -> Probe | None:
+    """None where the model took another path than before: then the calls would not be those of the hierarchy."""
+    try:
+        seen = trace_run(run.model, arguments, operators=True)
+    except InputError:
+        if arguments is run.arguments:
+            raise
+        return None  # a model may have every right to refuse other inputs
+    same = seen.trace is not None and seen.hierarchy.calls == run.hierarchy.calls
+    return Probe(arguments, seen.trace) if same and seen.trace is not None else None
+
+
+def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
+    request = replace(request, output_names=run.output_names)
+    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
+        if exporter == "dynamo":
+            exported = export_dynamo(run.model, run.arguments.copied(), request, run.hierarchy)
+        else:
+            exported = export_torchscript(run.model, run.arguments.copied(), request)
+    remarks = (*_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
+    return replace(exported, notes=(*exported.notes, *remarks))
+
+
+def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
+    """The TorchScript graph before folding."""
+    request = replace(request, output_names=run.output_names)
+    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
+        return unfolded_torchscript(run.model, run.arguments.copied(), request)
+
+
+def _output_names(outputs: Mapping[str, torch.Tensor], arguments: CallArguments) -> tuple[str, ...]:
+    """A model may return an input under the same name; a graph cannot have both."""
+    taken = arguments.tensors
+    return tuple(f"{name}_output" if name in taken else name for name in outputs)
+
+
+def _input_notes(exported: Exported, arguments: CallArguments) -> list[str]:
+    """Inputs that the graph has and nobody asked for, and the other way round."""
+    given = arguments.tensors
+    found = {value.name for value in exported.model.proto.graph.input}
+    extra = [f"the graph has an input that was not asked for: {name}" for name in sorted(found - set(given))]
+    return extra + [f"the graph does not read the input {name}" for name in given if name not in found]
+
+
+def _opset_notes(exported: Exported, wanted: int | None) -> list[str]:
+    written = next((item.version for item in exported.model.proto.opset_import if not item.domain), None)
+    if wanted is None or written == wanted:
+        return []
+    return [f"the file has opset {written}: torch could not convert it to the opset asked for, {wanted}"]
+
+
+def _takes(model: torch.nn.Module, name: str) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return name in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
+
+
+def _is_opaque(outputs: Any) -> bool:
+    return any(not isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(outputs))
+
+
+Step = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How to load a model and make its inputs."""
+
+    load: LoadOptions
+    text: str | None = None
+    image: str | Path | None = None
+    input: tuple[str, ...] = ()
+    input_specs: str | Path | None = None
+    static: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it."""
+
+    module: torch.nn.Module
+    inputs: CallArguments
+    axes: Mapping[str, Mapping[int, str]]
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+def prepare(model: torch.nn.Module | str | Path, inputs: object, options: SourceOptions, step: Step) -> Prepared:
+    with step("load"):
+        loaded = _load(model, options)
+    with step("inputs"):
+        return _with_inputs(loaded, inputs, options)
+
+
+def _load(model: torch.nn.Module | str | Path, options: SourceOptions) -> LoadedModel:
+    if isinstance(model, torch.nn.Module):
+        return LoadedModel(model, type(model).__name__, None, None, ())
+    return load_model(str(model), options.load)
+
+
+def _with_inputs(loaded: LoadedModel, inputs: object, options: SourceOptions) -> Prepared:
+    arrays = Path(inputs) if isinstance(inputs, (str, Path)) else None
+    given = inputs if arrays is None and inputs is not None else loaded.inputs
+    described = arrays or options.input or options.input_specs or options.text or options.image
+    if given is not None and not described:
+        arguments = bind_arguments(loaded.module, given)
+        return Prepared(loaded.module, arguments, dynamic_axes(arguments.tensors), loaded.source, loaded.notes)
+    request = InputRequest(
+        text=options.text,
+        image=None if options.image is None else Path(options.image),
+        shapes=tuple(map(parse_input_spec, options.input)),
+        specs_file=None if options.input_specs is None else Path(options.input_specs),
+        arrays_file=arrays,
+        seed=options.load.seed,
+        static=options.static,
+    )
+    made = make_inputs(loaded.module, loaded.processing, request)
+    arguments = bind_arguments(loaded.module, made.values)
+    return Prepared(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
+
+
+_Arrays = Mapping[str, np.ndarray]
+# ONNX Runtime's messages go on with paths and operators of its own.
+_LONGEST = 300
+
+
+def runtime_installed() -> bool:
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    atol: float
+    rtol: float
+
+
+class OutputChecker:
+    """Compares one written file with the model that it came from."""
+
+    def __init__(self, path: Path, run: TracedRun, tolerance: Tolerance) -> None:
+        self._path = path
+        self._run = run
+        self._tolerance = tolerance
+
+    def check(self) -> OutputCheck:
+        """On the inputs that the model was exported with."""
+        return self._compare(self._run.arguments.tensors, self._run.outputs)
+
+    @property
+    def can_run(self) -> bool:
+        """Whether ONNX Runtime can be given the inputs at all."""
+        return all(tensor.dtype is not torch.bfloat16 for tensor in self._run.arguments.tensors.values())
+
+    # An exporter that traces takes decisions from the sample, once and for all. Other inputs show it.
+
+    def frozen_sizes(self, axes: Mapping[str, Mapping[int, str]]) -> str:
+        """What goes wrong when every dynamic axis is one longer; empty if nothing does."""
+        tensors = self._run.arguments.tensors
+        names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
+        longer = {name: _longer(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
+        return self._remark(longer, f"the sizes it was traced with ({names})")
+
+    def frozen_values(self) -> str:
+        """What goes wrong with other values; empty if nothing does."""
+        tensors = self._run.arguments.tensors
+        return self._remark({name: other_values(tensor) for name, tensor in tensors.items()}, "inputs like the sample")
+
+    def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
+        if not tensors:
+            return ""
+        try:
+            with quiet():
+                outputs = run_model(self._run.model, self._run.arguments.with_tensors(tensors))
+        except InputError:
+            return ""  # a model may have every right to refuse other inputs
+        check = self._compare(tensors, output_tensors(outputs))
+        return "" if check.ok else f"the file is right only for {what}: {check.message}"
+
+    def _compare(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> OutputCheck:
+        try:
+            actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
+        except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
+            return _failed(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
+        if len(actual) != len(outputs):
+            return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
+        return _compare(actual, {name: to_array(tensor) for name, tensor in outputs.items()}, self._tolerance)
+
+    @cached_property
+    def _session(self) -> Any:
+        return open_session(self._path)
+
+
+def _failed(message: str) -> OutputCheck:
+    return OutputCheck(False, float("inf"), float("inf"), message)
+
+
+def _longer(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
+    for axis in axes:
+        size = tensor.shape[axis]
+        tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
+    return tensor
+
+
+def _compare(actual: list[np.ndarray], expected: _Arrays, tolerance: Tolerance) -> OutputCheck:
+    worst_abs = worst_rel = 0.0
+    wrong: list[str] = []
+    for (name, want), got in zip(expected.items(), actual, strict=True):
+        if got.shape != want.shape:
+            return _failed(f"{name} has shape {got.shape}, PyTorch {want.shape}")
+        absolute, relative = _differences(got, want)
+        worst_abs, worst_rel = max(worst_abs, absolute), max(worst_rel, relative)
+        if not np.allclose(got, want, atol=tolerance.atol, rtol=tolerance.rtol, equal_nan=True):
+            allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} × value"
+            wrong.append(f"{name} differs from PyTorch by up to {absolute:.2g} (allowed: {allowed})")
+    return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
+
+
+def _differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
+    if not want.size:
+        return 0.0, 0.0
+    # Infinities and NaN in the same place are no difference: attention masks are full of them.
+    same = (got == want) | (np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))
+    difference = np.where(same, 0.0, np.abs(got.astype(np.float64) - want.astype(np.float64)))
+    scale = np.maximum(np.abs(want.astype(np.float64)), 1e-12)
+    return float(np.max(difference)), float(np.max(np.where(same, 0.0, difference / scale)))

@@ -1,0 +1,324 @@
+"""What the user may say about inputs, and what comes out.
+
+Inputs as the user writes them: `name=SHAPE[:DTYPE]`, a JSON file of specs, an npz file of arrays.
+
+A JSON file describes each tensor by its shape, and optionally its dtype and the range of its values, both
+ends included:
+
+    {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}, "scale": {"shape": []}}
+
+What `forward` accepts, by name.
+
+Reading a configuration by field name, wherever in its nested configurations the field stands.
+
+Which axes of which inputs should be dynamic: one rule, by input name and rank.
+
+Axis 0 is the batch. Token-like inputs also have a sequence axis, raw audio its samples. Sizes that the
+architecture or the preprocessing fixes (pixels, mel frames, patches) stay static, as do tensors in lists.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from modelexport.capture.onnxruntime.inputs import read_arrays
+from modelexport.errors import InputError, UnknownName
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One tensor to make. `dtype` None: the usual one for this name. `bounds`: lowest and highest value."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class InputRequest:
+    """Where inputs come from; whatever is not said here is made from the model's configuration.
+
+    `static` keeps axes of size 1 as written: without it they are made with size 2, because torch takes
+    an axis of size 1 for one that is broadcast and never grows.
+    """
+
+    text: str | None = None
+    image: Path | None = None
+    shapes: tuple[InputSpec, ...] = ()
+    specs_file: Path | None = None
+    arrays_file: Path | None = None
+    seed: int = 0
+    static: bool = False
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """Keyword arguments for `forward`, in its order, and which of their axes should be dynamic."""
+
+    values: Mapping[str, Any]
+    axes: Mapping[str, Mapping[int, str]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForwardSignature:
+    """`names` in the order of `forward`; `open_ended`: it also takes names that it does not list."""
+
+    names: tuple[str, ...]
+    required: frozenset[str]
+    open_ended: bool
+    runs_without_inputs: bool = False
+
+    def check(self, given: Iterable[str]) -> None:
+        """Raise InputError at a name that `forward` does not take, proposing the nearest that it does."""
+        for name in given:
+            if name not in self.names and not self.open_ended:
+                raise InputError(f"forward has no input {name!r}", self._proposal(name))
+
+    def _proposal(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.5)
+        return f"Did you mean {near[0]!r}?" if near else f"It takes: {', '.join(self.names) or 'nothing by name'}."
+
+    def in_order(self, chosen: Iterable[str]) -> list[str]:
+        wanted = list(chosen)
+        listed = [name for name in self.names if name in wanted]
+        return listed + [name for name in wanted if name not in self.names]
+
+
+def read_signature(module: torch.nn.Module) -> ForwardSignature:
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    # A Hugging Face forward ends in **kwargs for flags, not for tensors: an unlisted name is a mistake.
+    flags_only = hasattr(module, "main_input_name") and bool(by_name)
+    return ForwardSignature(
+        names=tuple(each.name for each in by_name),
+        required=frozenset(each.name for each in by_name if each.default is each.empty),
+        open_ended=takes_any and not flags_only,
+        runs_without_inputs=not parameters,
+    )
+
+
+def main_inputs(module: torch.nn.Module, signature: ForwardSignature) -> tuple[str, ...]:
+    """`main_input_name` is one name, a list of them, or absent; it may also be inherited and not apply."""
+    named = getattr(module, "main_input_name", ())
+    names = (named,) if isinstance(named, str) else tuple(named)
+    return tuple(name for name in names if name in signature.names)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A configuration (or None for a module that has none) read by field name."""
+
+    config: object | None
+
+    def find(self, *names: str, within: Sequence[str] = ()) -> Any:
+        """The first of `names` that is set anywhere.
+
+        Configurations whose name contains one of `within` ("vision", "decoder") are asked first: their part
+        of the model was built from them. Then come the outermost one and all the others.
+        """
+        levels = list(self._levels())
+        ordered = sorted(levels, key=lambda level: not any(word in level[0] for word in within))
+        found = (getattr(config, name, None) for name in names for _, config in ordered)
+        return next((value for value in found if value is not None), None)
+
+    def number(self, *names: str, within: Sequence[str] = ()) -> int | None:
+        value = self.find(*names, within=within)
+        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def own(self, name: str) -> Any:
+        """A field of the outermost configuration only."""
+        return getattr(self.config, name, None)
+
+    def special_tokens(self) -> frozenset[int]:
+        """Every id that a field names as a special token, which sample text should not contain."""
+        tokens: set[int] = set()
+        for _, config in self._levels():
+            for name, value in _attributes(config):
+                if name.endswith(("_token_id", "_token_index")):
+                    tokens.update(item for item in _listed(value) if isinstance(item, int))
+        return frozenset(tokens)
+
+    def _levels(self) -> Iterator[tuple[str, object]]:
+        """Names and configurations, outermost first; whatever can be written as a dictionary is one."""
+        level = [("", self.config)] if self.config is not None else []
+        while level:
+            yield from level
+            level = [
+                (name, value)
+                for _, owner in level
+                for name, value in _attributes(owner)
+                if hasattr(value, "to_dict") and not isinstance(value, type)
+            ]
+
+
+def _attributes(config: object) -> list[tuple[str, Any]]:
+    return list(getattr(config, "__dict__", {}).items())
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+BATCH = "batch"
+SEQUENCE = "sequence"
+DECODER_SEQUENCE = "decoder_sequence"
+AUDIO_SAMPLES = "audio_samples"
+
+_PER_TOKEN = re.compile(
+    r"(?P<part>|decoder_|encoder_|qformer_|mm_|global_)"
+    r"(?P<kind>input_ids|attention_mask|token_type_ids|position_ids|inputs_embeds|hidden_states|bbox)"
+)
+_SAME_SEQUENCE = {"mm_", "global_"}
+# One vector per token: the sequence is axis 1. The others hold one number per token: it is the last axis.
+_VECTORS = {"inputs_embeds", "hidden_states", "bbox"}
+# Not one row per sample: flattened patches of all images, and the layout of those patches.
+_BATCHLESS = re.compile(r"(\w+_)?grid_thw|cache_position")
+_MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4
+
+
+def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
+    """The axes of one input; `audio` says that its sequence is that of raw samples."""
+    if rank == 0 or _BATCHLESS.fullmatch(name) or _is_flattened(name, rank):
+        return {}
+    matched = _PER_TOKEN.fullmatch(name)
+    if matched is None:
+        return {0: BATCH, 1: AUDIO_SAMPLES} if name == "input_values" and rank == _MATRIX else {0: BATCH}
+    if rank == 1 or (matched["kind"] == "position_ids" and rank > _MATRIX):
+        return {0: BATCH} if rank == 1 else {}
+    part = "" if matched["part"] in _SAME_SEQUENCE else matched["part"]
+    sequence = AUDIO_SAMPLES if audio and name == "attention_mask" else f"{part}{SEQUENCE}"
+    return {0: BATCH, _sequence_axis(matched["kind"], rank): sequence}
+
+
+def _is_flattened(name: str, rank: int) -> bool:
+    return name.startswith("pixel_values") and rank < _IMAGE_RANK - 1
+
+
+def _sequence_axis(kind: str, rank: int) -> int:
+    if kind in _VECTORS:
+        return 1
+    return 1 if kind == "attention_mask" and rank > _CUBE else rank - 1
+
+
+def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
+    """The axes rule for tensors at hand; axes that share a name have the same size."""
+    audio = "input_values" in values and not {"input_ids", "inputs_embeds"} & set(values)
+    sizes: dict[str, int] = {}
+    axes: dict[str, Mapping[int, str]] = {}
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            named = axis_names(name, value.dim(), audio)
+            if kept := _agreeing(name, value, named, sizes):
+                axes[name] = kept
+    return axes
+
+
+def _agreeing(name: str, value: torch.Tensor, named: Mapping[int, str], sizes: dict[str, int]) -> Mapping[int, str]:
+    """An axis of another size than its namesakes is broadcast (size 1: static) or has a name of its own."""
+    kept: dict[int, str] = {}
+    for axis, label in named.items():
+        size = value.shape[axis]
+        if size == sizes.setdefault(label, size):
+            kept[axis] = label
+        elif size > 1:
+            kept[axis] = f"{name}_{label}"
+    return kept
+
+
+_EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag=:bool for a scalar."
+_SPEC_KEYS = {"shape", "dtype", "range"}
+_FILE_EXAMPLE = 'Write {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}}.'
+_BOUNDS = 2
+# Torch has more, but most of those can be neither filled with numbers nor exported.
+_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def parse_input_spec(text: str) -> InputSpec:
+    """`x=1x3x224x224:float32`; without a dtype the usual one for the name, without a shape a scalar."""
+    name, equals, rest = text.partition("=")
+    sizes, colon, dtype = rest.partition(":")
+    name = name.strip()
+    if not equals or not name.isidentifier() or not (sizes or colon):
+        raise InputError(f"cannot read the input {text!r}", _EXAMPLE)
+    if not re.fullmatch(r"(\d+([x,]\d+)*)?", sizes.strip()):
+        raise InputError(f"input {name!r}: {sizes!r} is not a shape", _EXAMPLE)
+    shape = tuple(int(size) for size in re.findall(r"\d+", sizes))
+    return _checked(InputSpec(name, shape, dtype.strip() if colon else None))
+
+
+def read_specs_file(path: Path) -> tuple[InputSpec, ...]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the input specs {str(path)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not valid JSON: {error}", _FILE_EXAMPLE) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{str(path)!r} holds a JSON {type(content).__name__}, not an object", _FILE_EXAMPLE)
+    return tuple(_spec_entry(name, entry) for name, entry in content.items())
+
+
+def _spec_entry(name: str, entry: object) -> InputSpec:
+    if not isinstance(entry, dict) or not _is_list_of(entry.get("shape"), int):
+        raise InputError(f"input {name!r}: no 'shape' (a list of sizes) in {entry!r}", _FILE_EXAMPLE)
+    if unknown := sorted(set(entry) - _SPEC_KEYS):
+        raise InputError(f"input {name!r}: unknown key {unknown[0]!r}", _FILE_EXAMPLE)
+    dtype, bounds = entry.get("dtype"), entry.get("range")
+    if bounds is not None and not _is_range(bounds):
+        raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
+    given = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+    return _checked(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), given))
+
+
+def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in value)
+
+
+def _is_range(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == _BOUNDS
+        and _is_list_of(value, (int, float))
+        and (value[0] <= value[1])
+    )
+
+
+def _checked(spec: InputSpec) -> InputSpec:
+    if any(size < 1 for size in spec.shape):
+        raise InputError(f"input {spec.name!r}: every size of {spec.shape} must be at least 1", _EXAMPLE)
+    if spec.dtype is not None:
+        dtype_named(spec.dtype, spec.name)
+    return spec
+
+
+def dtype_named(name: str, owner: str) -> torch.dtype:
+    if name not in _DTYPES:
+        hint = UnknownName("dtype", name, _DTYPES).hint
+        raise InputError(f"input {owner!r}: unknown dtype {name!r}", hint)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def read_arrays_file(path: Path) -> Mapping[str, torch.Tensor]:
+    """Arrays with their own dtypes."""
+    return {name: _tensor(array, name) for name, array in read_arrays(path).items()}
+
+
+def _tensor(array: np.ndarray, name: str) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise InputError(f"input {name!r}: torch has no tensors of {array.dtype}") from error

@@ -1,0 +1,172 @@
+"""Running a model without leaving a trace on it.
+
+What is different about a model that was left in training mode.
+
+Mixture-of-experts layers in the one form that exporters understand.
+
+Turning an exporter's exception into one message that keeps torch's reason.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from modelexport.errors import ExportFailed
+
+# torch's exporters and dispatch modes keep state in globals: one of them at a time in a process.
+EXPORT_LOCK = threading.RLock()
+
+_CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", "onnx_ir", "torch.fx")
+
+
+@contextmanager
+def undisturbed(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; training flags, buffers and random state are put back afterwards."""
+    modes = {part: part.training for part in module.modules()}
+    buffers = _Buffers(module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _modules_all_the_way():
+        try:
+            module.eval()
+            yield
+        finally:
+            for part, training in modes.items():
+                part.training = training
+            buffers.put_back()
+
+
+class _Buffers:
+    """What a module's buffers hold now: a run may write into them, or put others in their place."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        # Buffers of a compiled module cannot be exchanged.
+        own = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+        self._held = {part: dict(part._buffers) for part in own}
+        self._saved = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
+
+    def put_back(self) -> None:
+        for part, held in self._held.items():
+            part._buffers.update(held)
+        for buffer, version, saved in self._saved:
+            if buffer._version != version:
+                buffer.copy_(saved)
+
+
+@contextmanager
+def _modules_all_the_way() -> Iterator[None]:
+    """Without gradients torch runs attention layers in one fused operator that calls no submodule and has no ONNX."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def quiet(verbose: bool = False) -> Iterator[None]:
+    """Keep the exporters' own warnings and log lines off the terminal."""
+    if verbose:
+        yield
+        return
+    with ExitStack() as stack:
+        # torch.export prints the graph so far when it fails.
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        for name in _CHATTY_LOGGERS:
+            stack.enter_context(_silenced(logging.getLogger(name)))
+        yield
+
+
+@contextmanager
+def _silenced(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def random_layers_in_training(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the modules that draw random numbers because they are in training mode.
+
+    These are torch's own layers. A function that a module calls by itself leaves no trace in it.
+    """
+    return _in_training(model, _draws)
+
+
+def running_norms_in_training(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the norms that use the statistics of the input, because they are in training mode, not the stored ones.
+
+    Nothing is random about them, but their numbers are other ones than those of an exported file.
+    """
+    return _in_training(model, lambda module: isinstance(module, _NormBase) and module.track_running_stats)
+
+
+def _in_training(model: nn.Module, concerns: Callable[[nn.Module], bool]) -> tuple[str, ...]:
+    return tuple(path for path, module in model.named_modules() if module.training and concerns(module))
+
+
+def _draws(module: nn.Module) -> bool:
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RReLU):
+        return module.lower < module.upper
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1  # between layers, of which there must be two
+    return isinstance(module, nn.MultiheadAttention) and module.dropout > 0
+
+
+# transformers has several ways to run experts; only this one is free of operators that ONNX lacks.
+_EXPORTABLE = "batched_mm"
+_PLAIN = "eager"
+
+
+@contextmanager
+def exportable_experts(model: torch.nn.Module) -> Iterator[None]:
+    """While this is open, experts run as batched matrix products; afterwards as they did before."""
+    before = _implementations(model)
+    if all(name == _PLAIN for name in before.values()):
+        # Models without experts say so too.
+        yield
+        return
+    setter: Any = model.set_experts_implementation
+    setter(_EXPORTABLE)
+    try:
+        yield
+    finally:
+        setter(before)
+
+
+def _implementations(model: torch.nn.Module) -> dict[str, str | None]:
+    getter = getattr(model, "get_experts_implementation", None)
+    return getter() if callable(getter) and hasattr(model, "set_experts_implementation") else {}
+
+
+_LINES_KEPT = 6
+
+
+def export_failed(model: torch.nn.Module, exporter: str, error: BaseException, next_step: str) -> ExportFailed:
+    return ExportFailed(
+        f"torch cannot export {type(model).__name__} with the {exporter} exporter: {reason(error)}", next_step
+    )
+
+
+def reason(error: BaseException, lines: int = _LINES_KEPT) -> str:
+    """The innermost cause, in its own words."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: " + " ".join(text[:lines])

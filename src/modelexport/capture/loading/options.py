@@ -1,0 +1,138 @@
+"""What loading is asked, and what it gives.
+
+Calling transformers: quietly, with known random numbers, and with its errors turned into ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable, UnknownName
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load; `dtype` None keeps the dtype of the checkpoint."""
+
+    task: str | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    seed: int = 0
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    revision: str | None = None
+
+    def torch_dtype(self) -> torch.dtype | None:
+        if self.dtype is None:
+            return None
+        if self.dtype not in DTYPES:
+            raise UnknownName("dtype", self.dtype, DTYPES)
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A module in eval mode.
+
+    `folder` is the local folder, None for hub ids and callables; `processing` is where a tokenizer or a
+    processor may be found: the folder or the hub id. `inputs` are the keyword inputs that a callable returned
+    with its module. `notes` are what the user should know, such as random weights.
+    """
+
+    module: torch.nn.Module
+    source: str
+    folder: Path | None = None
+    inputs: Mapping[str, object] | None = None
+    notes: tuple[str, ...] = ()
+    processing: str | Path | None = None
+
+
+_LONGEST_REASON = 600
+_PROBE_SECONDS = 5
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence progress bars, load reports and warnings of transformers; its settings are put back after."""
+    reports, bars_of_hub = library("transformers.utils.logging"), library("huggingface_hub.utils")
+    hub = logging.getLogger("huggingface_hub")
+    verbosity, bars, hub_level = reports.get_verbosity(), reports.is_progress_bar_enabled(), hub.level
+    hub_bars = not bars_of_hub.are_progress_bars_disabled()
+    reports.set_verbosity(logging.CRITICAL)
+    reports.disable_progress_bar()
+    bars_of_hub.disable_progress_bars()
+    hub.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        reports.set_verbosity(verbosity)
+        hub.setLevel(hub_level)
+        if bars:
+            reports.enable_progress_bar()
+        if hub_bars:
+            bars_of_hub.enable_progress_bars()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers from `seed` inside; the global state of torch is what it was afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def explained(failure: str, hint: str = "") -> Iterator[None]:
+    """Re-raise whatever the code inside raises as ModelUnloadable, with its reason kept."""
+    try:
+        yield
+    except ModelExportError:
+        raise
+    except ImportError as error:
+        raise ExtraMissing(f"{failure}: {reason(error)}", "Install the package that it names.") from error
+    except Exception as error:
+        raise ModelUnloadable(f"{failure}: {reason(error)}", hint) from error
+
+
+def reason(error: BaseException) -> str:
+    """The first paragraph of an error's text: what went wrong without the advice that follows it."""
+    paragraph = str(error).strip().split("\n\n")[0].strip()
+    text = " ".join(paragraph.split()) or "no reason given"
+    shortened = text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
+    return f"{shortened} ({type(error).__name__})"
+
+
+def library(name: str) -> Any:
+    """A module of transformers or of the hub client, untyped: their lazy modules hide what they export."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ExtraMissing(
+            f"{name} cannot be imported: {reason(error)}", "pip install 'modelexport[export]'"
+        ) from error
+
+
+def hub_answers() -> bool:
+    """One quick question first: transformers alone would retry for half a minute before it says offline."""
+    constants = library("huggingface_hub.constants")
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        library("huggingface_hub.utils").get_session().head(constants.ENDPOINT, timeout=_PROBE_SECONDS)
+    except Exception:  # noqa: BLE001 - whatever the HTTP library raises means the same: no answer
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Graphs run by ONNX Runtime: sessions, pieces of a graph, inputs, calibration."""

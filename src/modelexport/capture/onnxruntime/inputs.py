@@ -1,0 +1,301 @@
+"""Inputs for an ONNX file, made from the file alone.
+
+Types and fixed sizes are the graph's own; axes of one name have one size. What the numbers may be follows from what the
+graph does with them, never from the name of an input. Nothing here needs torch: two files are compared without it.
+
+Which inputs of a graph are indices, and how large they may be.
+
+Found from dataflow alone: an input that reaches the index of a lookup, through operators that only arrange or cast it,
+must stay below the number of rows that the table has.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+
+from modelexport.capture.onnxruntime.session import feed_for
+from modelexport.errors import InputError
+from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
+from modelexport.graph.types import AxisSizes, Shape, dims_of, fits
+
+# Their outputs hold elements of these inputs, and no others that matter.
+_ARRANGING = {
+    **dict.fromkeys(("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"), (0,)),
+    **dict.fromkeys(("Expand", "Tile", "Slice", "Split", "Pad", "Gather", "GatherElements", "GatherND"), (0,)),
+    "Where": (1, 2),
+}
+# They leave the shape of their first input as it is.
+_SHAPE_KEEPING = frozenset({"Cast", "CastLike", "Identity", "DequantizeLinear", "QuantizeLinear"})
+# Lookups: the place of the index, the place of the table. ONNX Runtime fuses some with what comes after.
+_LOOKUPS = {
+    "Gather": ((1, 0),),
+    "GatherElements": ((1, 0),),
+    "GatherBlockQuantized": ((1, 0),),
+    "EmbedLayerNormalization": ((0, 2), (1, 4)),
+}
+_AXIS_ATTRIBUTES = ("axis", "gather_axis")
+
+
+def index_bounds(proto: onnx.ModelProto, graph: Graph) -> dict[str, int | None]:
+    """Inputs that are indices, each with the size of the smallest table; None if no size is known."""
+    search = _Search(proto, graph)
+    found: dict[str, int | None] = {}
+    for name in graph.inputs:
+        bounds = list(search.bounds(name))
+        if bounds:
+            found[name] = min((bound for bound in bounds if bound is not None), default=None)
+    return found
+
+
+class _Search:
+    def __init__(self, proto: onnx.ModelProto, graph: Graph) -> None:
+        self._graph = graph
+        self._protos = dict(walk_nodes(proto))
+        self._shapes = {value.name: value.type.tensor_type.shape.dim for value in proto.graph.value_info}
+        self._formals = {
+            function_id(function): [value_id(function_id(function), name) for name in function.input]
+            for function in proto.functions
+        }
+        self._returned: dict[str, list[tuple[str, int]]] = {}
+        for graph_id, values in graph.yields.items():
+            for place, value in enumerate(values):
+                self._returned.setdefault(value, []).append((graph_id, place))
+
+    def bounds(self, name: str) -> Iterator[int | None]:
+        """Sizes of the tables that this value, or an arrangement of it, is an index into."""
+        seen, waiting = {name}, [name]
+        while waiting:
+            value = waiting.pop()
+            for node in self._graph.consumers.get(value, ()):
+                places = [place for place, read in enumerate(node.inputs) if read == value]
+                yield from self._looked_up(node, places)
+            fresh = set(self._onward(value)) - seen
+            seen |= fresh
+            waiting += fresh
+
+    def _looked_up(self, node: Node, places: Iterable[int]) -> Iterator[int | None]:
+        for index, table in _LOOKUPS.get(node.op_type, ()):
+            if index in places and table < len(node.inputs):
+                yield self._size(node.inputs[table], self._axis(node))
+
+    def _axis(self, node: Node) -> int:
+        attributes = self._protos[node.key].attribute
+        return next((attribute.i for attribute in attributes if attribute.name in _AXIS_ATTRIBUTES), 0)
+
+    def _onward(self, value: str) -> Iterator[str]:
+        """Values that hold the same elements."""
+        for node in self._graph.consumers.get(value, ()):
+            places = [place for place, read in enumerate(node.inputs) if read == value]
+            if node.op_type == "Concat" or any(place in _ARRANGING.get(node.op_type, ()) for place in places):
+                yield from filter(None, node.outputs)
+            formals = self._formals.get(node.function, ())
+            yield from (formals[place] for place in places if place < len(formals))
+        for graph_id, place in self._returned.get(value, ()):
+            for key in self._graph.runners.get(graph_id, ()):
+                runner = self._graph.by_key[key]
+                # What a loop's body returns goes elsewhere, and one step later.
+                if runner.op_type not in ("Loop", "Scan") and place < len(runner.outputs):
+                    yield runner.outputs[place]
+
+    def _size(self, table: str, axis: int) -> int | None:
+        shape = self._shape(table)
+        return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+
+    def _shape(self, value: str) -> Sequence[int | None] | None:
+        """The shape of a stored tensor, or the one that the file states."""
+        if value in self._graph.initializers:
+            return self._graph.initializers[value].shape
+        actual = self._actual(value)
+        if actual is not None:
+            return self._shape(actual)
+        maker = self._graph.producers.get(value)
+        if maker is not None and maker.op_type == "Constant":
+            return next((list(item.t.dims) for item in self._protos[maker.key].attribute if item.name == "value"), None)
+        if maker is not None and maker.op_type in _SHAPE_KEEPING:
+            return self._shape(maker.inputs[0])
+        stated = self._shapes.get(value)
+        return None if stated is None else [dim.dim_value if dim.HasField("dim_value") else None for dim in stated]
+
+    def _actual(self, value: str) -> str | None:
+        """What a function is given for this name, if one node alone runs it."""
+        for function, formals in self._formals.items():
+            runners = self._graph.runners.get(function, ())
+            if value in formals and len(runners) == 1:
+                inputs = self._graph.by_key[runners[0]].inputs
+                place = formals.index(value)
+                return inputs[place] if place < len(inputs) else None
+        return None
+
+
+_EXAMPLE = "Write NAME=SHAPE, for example x=1x3x224x224, or flag= for a scalar."
+_GIVE_IT = "Give it: --input {name}=SHAPE, for example {name}=1x8; or --inputs FILE.npz."
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What a file is to be run on.
+
+    shapes  of inputs, as the command line takes them: NAME=SHAPE[:DTYPE]
+    files   .npz files, each of them one sample; then nothing is made, and `count` and `seed` mean nothing
+    """
+
+    count: int = 1
+    seed: int = 0
+    shapes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+def graph_samples(proto: onnx.ModelProto, graph: Graph, request: SampleRequest) -> Iterator[dict[str, np.ndarray]]:
+    """One feed after the other, as the graph takes them. Raises InputError for what does not fit it."""
+    for path in request.files:
+        yield feed_for(proto, read_arrays(path))
+    if not request.files:
+        if request.seed < 0:
+            raise InputError(f"the seed is {request.seed}", "Give 0 or more.")
+        shapes = _parsed(proto, request.shapes)
+        for number in range(request.count):
+            yield graph_feed(proto, graph, seed=request.seed + number, shapes=shapes)
+
+
+def graph_feed(
+    proto: onnx.ModelProto, graph: Graph, *, seed: int, shapes: Mapping[str, Shape] = MappingProxyType({})
+) -> dict[str, np.ndarray]:
+    """Floats are random; integers too where they are indices, within their table, and 1 elsewhere; bools are true.
+
+    shapes  of inputs; they also say how long the axes are that other inputs have in common with them
+    """
+    inputs = taken_inputs(proto)
+    dtypes = {name: _dtype(name, value) for name, value in inputs.items()}
+    bounds = index_bounds(proto, graph)
+    feed = {}
+    for name, shape in _shapes(inputs, shapes).items():
+        # Each input has its own source, so that one more or less changes nothing about the others.
+        random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        # An index into something of unknown size can only be the first.
+        below = (bounds[name] or 1) if name in bounds else None
+        feed[name] = _filled(shape, dtypes[name], random, below)
+    return feed
+
+
+def taken_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    return {value.name: value for value in proto.graph.input if value.name not in stored}
+
+
+def _filled(shape: Shape, dtype: np.dtype[Any], random: np.random.Generator, below: int | None) -> np.ndarray:
+    """`below` is for an index: the number that it must stay below."""
+    if dtype.kind == "b":
+        return np.ones(shape, dtype)
+    if dtype.kind in "iu":
+        numbers = np.ones(shape) if below is None else random.integers(0, below, shape)
+        return numbers.astype(dtype)
+    return random.standard_normal(shape).astype(dtype)
+
+
+def _dtype(name: str, value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    kind = value.type.tensor_type.elem_type
+    if not kind:
+        raise InputError(f"the file takes {name!r}, which is no tensor; it cannot be made", "Compare other files.")
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    if dtype.kind not in "biufV":
+        stated = onnx.TensorProto.DataType.Name(kind).lower()
+        raise InputError(f"the file takes {name!r} as {stated}, which cannot be made up", _GIVE_IT.format(name=name))
+    return dtype
+
+
+def _shapes(inputs: Mapping[str, onnx.ValueInfoProto], given: Mapping[str, Shape]) -> dict[str, Shape]:
+    for name, shape in given.items():
+        _check(inputs, name, shape)
+    sizes = AxisSizes(inputs, given)
+    found: dict[str, Shape] = {}
+    for name in inputs:
+        shape_of = given[name] if name in given else sizes.shape(name)
+        if shape_of is None:
+            raise InputError(f"the file does not say what shape {name!r} has", _GIVE_IT.format(name=name))
+        found[name] = shape_of
+    return found
+
+
+def _check(inputs: Mapping[str, onnx.ValueInfoProto], name: str, shape: Shape) -> None:
+    if name not in inputs:
+        raise InputError(f"the file takes no input {name!r}", f"It takes: {', '.join(inputs)}.")
+    dims = dims_of(inputs[name])
+    if dims is not None and not fits(dims, shape):
+        raise InputError(
+            f"the file takes {name!r} as {_written(dims)}, not as {_written(shape)}",
+            "Give a shape with the sizes that the file has fixed.",
+        )
+
+
+def _written(shape: Sequence[int | str]) -> str:
+    return "x".join(str(size) or "?" for size in shape) or "scalar"
+
+
+# What the user gives.
+
+
+def _parsed(proto: onnx.ModelProto, texts: Sequence[str]) -> dict[str, Shape]:
+    """Names of a graph's inputs may hold anything, so it is the last `=` that ends them."""
+    inputs = taken_inputs(proto)
+    found: dict[str, Shape] = {}
+    for text in texts:
+        name, equals, rest = text.rpartition("=")
+        sizes, _, dtype = rest.partition(":")
+        if not equals or not name or not re.fullmatch(r"(\d+([x,]\d+)*)?", sizes.strip()):
+            raise InputError(f"cannot read the input {text!r}", _EXAMPLE)
+        if name in found:
+            raise InputError(f"input {name!r} is given twice", "Give each input once.")
+        found[name] = tuple(int(size) for size in re.findall(r"\d+", sizes))
+        if 0 in found[name]:
+            raise InputError(f"input {name!r}: every size of {sizes} must be at least 1", _EXAMPLE)
+        _check(inputs, name, found[name])
+        _check_type(inputs[name], dtype.strip())
+    return found
+
+
+def _check_type(value: onnx.ValueInfoProto, stated: str) -> None:
+    """The width may differ from the file's: the same is asked of two files of which one is narrower."""
+    dtype = _dtype(value.name, value)
+    try:
+        fits = not stated or stated == dtype.name or np.dtype(stated).kind == dtype.kind
+    except TypeError as error:
+        raise InputError(f"input {value.name!r}: unknown dtype {stated!r}", f"The file takes {dtype}.") from error
+    if not fits:
+        raise InputError(f"the file takes {value.name!r} as {dtype}, not as {stated}", "Leave the dtype out.")
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """An archive with Python objects inside is refused, never unpickled."""
+    try:
+        with path.open("rb") as file:
+            return _named_arrays(path, np.load(file, allow_pickle=False))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the arrays {str(path)!r}: {error.strerror or error}", "Check the path."
+        ) from error
+    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{str(path)!r} is not an npz file of plain arrays: {error}",
+            "Write it with numpy.savez(path, input_ids=..., ...).",
+        ) from error
+
+
+def _named_arrays(path: Path, loaded: np.ndarray | np.lib.npyio.NpzFile) -> dict[str, np.ndarray]:
+    if isinstance(loaded, np.ndarray):
+        raise InputError(
+            f"{str(path)!r} holds one array, which does not say the input that it is for",
+            "Give an npz file with an array for each input: "
+            f"numpy.savez({str(path.with_suffix('.npz'))!r}, NAME=numpy.load({str(path)!r}), …).",
+        )
+    with loaded as archive:
+        return {name: archive[name] for name in archive.files}

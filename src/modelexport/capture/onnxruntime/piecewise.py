@@ -1,0 +1,402 @@
+"""Running an ONNX graph with its values seen as they are made.
+
+The graph is cut into pieces of successive nodes. Each is a model of its own that is given what it reads and returns
+what is wanted of it and what later pieces need. What no later node reads is dropped before the next piece starts:
+memory is bounded by the values that are alive and what one piece makes.
+
+Weights are fed like inputs, from where they lie, so that no piece has a copy of its own. Nothing is optimized: a graph
+runs as it is, node by node. One that ONNX Runtime has optimized before is run just so.
+
+Where a graph is cut into pieces.
+
+Values that ONNX Runtime keeps in an order of its own.
+
+When it optimizes convolutions, it moves blocks of channels behind the pixels (NCHWc): a tensor of the usual shape whose
+numbers stand elsewhere. Whoever looks at such a value wants it in the order that everybody else has.
+
+Running an ONNX graph once, with a fingerprint of every value kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from modelexport.errors import ExtraMissing, RuntimeFailed
+from modelexport.graph.file.reading import ModelFile, content_of, contents, is_apart, is_plain, whole
+from modelexport.graph.fingerprint import fingerprint
+from modelexport.graph.operators import DOMAIN
+from modelexport.graph.protos import in_order, names_read
+from modelexport.graph.types import value_sizes
+from modelexport.record.signals import Fingerprint, GraphValues
+
+
+class Cutting:
+    """How many nodes a piece may have, so that what it makes takes no more than a given room.
+
+    What is unknown of a value's size is learnt from the pieces before: it is taken to be as large as any so far.
+    """
+
+    def __init__(
+        self, wanted: Sequence[Sequence[str]], sizes: Mapping[str, int], *, room: int, first: int, longest: int
+    ) -> None:
+        """How the nodes of a graph are cut.
+
+        wanted   the values of each node that are kept
+        sizes    the bytes of those that are known
+        first    nodes in the first piece if some are not; each that follows may have twice as many
+        longest  nodes in any piece
+        """
+        self._known = [sum(sizes.get(name, 0) for name in names) for names in wanted]
+        self._unknown = [sum(name not in sizes for name in names) for names in wanted]
+        self._largest = max(sizes.values(), default=0)
+        self._room = room
+        self._longest = longest
+        self._length = min(first, longest) if any(self._unknown) else longest
+
+    def end(self, start: int) -> int:
+        """Where a piece that begins at `start` ends; it has one node at least."""
+        last = min(start + self._length, len(self._known))
+        room = self._room - self._expected(start)
+        for end in range(start + 1, last):
+            room -= self._expected(end)
+            if room < 0:
+                return end
+        return last
+
+    def ran(self, largest: int) -> None:
+        """A piece was run whose largest value has so many bytes."""
+        self._largest = max(self._largest, largest)
+        self._length = min(2 * self._length, self._longest)
+
+    def failed(self, length: int) -> None:
+        """A piece of so many nodes could not be run; what comes before the node that fails is worth having."""
+        self._length = length // 2
+
+    def _expected(self, place: int) -> int:
+        return self._known[place] + self._unknown[place] * self._largest
+
+
+_INTO, _BACK = "ReorderInput", "ReorderOutput"
+# A multiple of every block that there is.
+_CHANNELS = 64
+_AXES = 4
+
+
+def blocked_values(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    """Names of values in blocked order; what works element by element leaves them in the order that they have."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.op_type != _BACK and (node.domain == DOMAIN or not found.isdisjoint(node.input)):
+            found.update(node.output)
+    return frozenset(found)
+
+
+def in_usual_order(array: np.ndarray) -> np.ndarray:
+    """A copy of a blocked value, with its channels in front of its pixels."""
+    if array.ndim != _AXES or array.shape[1] % _block():
+        return array
+    batch, channels, height, width = array.shape
+    blocks = array.reshape(batch, channels // _block(), height, width, _block())
+    return blocks.transpose(0, 1, 4, 2, 3).reshape(array.shape)
+
+
+@cache
+def _block() -> int:
+    """How many channels are in a block: it depends on the processor, and only ONNX Runtime knows."""
+    import onnxruntime
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _CHANNELS, 1, 2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node(_INTO, ["x"], ["y"], domain=DOMAIN)], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    pixels = np.array([0, 1] * _CHANNELS, np.float32).reshape(1, _CHANNELS, 1, 2)
+    # The second pixel follows when the first one's channels of a block are through.
+    return int(session.run(None, {"x": pixels})[0].argmax())
+
+
+See = Callable[[str, np.ndarray], None]
+
+_FIRST_PIECE, _LONGEST_PIECE = 32, 1024
+# Bytes that a piece may make.
+_ROOM = 1 << 26
+# Bytes of values that may have passed before memory goes back to the system; it is slow to come again.
+_GIVE_BACK_AFTER = 1 << 28
+# Every session has threads of its own, so those of a graph in very many pieces are made again instead of kept.
+_MOST_SESSIONS = 64
+# Data up to this size goes into the piece: shapes and scalars decide what ONNX Runtime can know in advance.
+_SMALL = 1024
+_SILENT = 4
+_MOST_AXES = 8
+_LONGEST_REASON = 300
+_SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A run of successive nodes, ready to be run. `weights` are the values that it reads from the file."""
+
+    start: int
+    end: int
+    session: Any
+    fed: tuple[str, ...]
+    weights: Mapping[str, Any]
+    outputs: tuple[str, ...]
+
+    def run(self, alive: Mapping[str, Any]) -> dict[str, Any]:
+        feed = {name: alive[name] if name in alive else self.weights[name] for name in self.fed}
+        values = self.session.run_with_ort_values(list(self.outputs), feed)
+        return dict(zip(self.outputs, values, strict=True))
+
+
+class PiecewiseRun:
+    """One file, to be run on any number of feeds.
+
+    wanted    names of the values to be seen; all of the main graph's if None
+    often     sessions are made in the first run and kept for the others; for a single one they are dropped, and with
+              them the memory of weights that could not be read where they lie
+    building  seconds that went into cutting the graph and making sessions so far: start-up, and no part of a run
+    """
+
+    def __init__(
+        self,
+        file: ModelFile,
+        wanted: Collection[str] | None = None,
+        *,
+        often: bool = True,
+    ) -> None:
+        self._file = file
+        self._most_sessions = _MOST_SESSIONS if often else 0
+        self._wanted = None if wanted is None else frozenset(wanted)
+        self._nodes = list(in_order(file.proto.graph.node))
+        self._reads = [names_read(node) for node in self._nodes]
+        self._blocked = blocked_values(self._nodes)
+        self._last_use = {name: place for place, names in enumerate(self._reads) for name in names}
+        self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
+        self._pieces: dict[int, _Piece] = {}
+        self._fed: dict[str, np.dtype[Any]] = {}
+        self._cutting = Cutting([], {}, room=0, first=0, longest=0)
+        self.building = 0.0
+
+    def run(self, feed: Mapping[str, np.ndarray], see: See) -> None:
+        """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.
+
+        An array may lie in ONNX Runtime's memory, and is valid only until `see` returns. Values that numpy has no type
+        for are not seen. Raises RuntimeFailed; what lies before the node that fails has then been seen.
+        """
+        alive = self._begin(feed)
+        for name, array in feed.items():
+            see(name, array)
+        start = passed = 0
+        while start < len(self._nodes):
+            end = self._pieces[start].end if start in self._pieces else self._cutting.end(start)
+            try:
+                made = self._make(start, end, alive)
+            except RuntimeFailed:
+                if end - start == 1:
+                    raise
+                self._cutting.failed(end - start)
+                continue
+            sizes = [self._show(name, value, see) for name, value in made.items()]
+            self._cutting.ran(max(sizes, default=0))
+            passed += sum(sizes)
+            alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
+            made.clear()
+            if passed > _GIVE_BACK_AFTER:
+                passed = 0
+                _give_back()
+            start = end
+
+    def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """What is fed, as ONNX Runtime's values. Sessions that were made for other inputs are of no use."""
+        runtime = _runtime()
+        arrays = {name: np.require(array, requirements=["C", "A"]) for name, array in feed.items()}
+        fed = {name: array.dtype for name, array in arrays.items()}
+        if fed != self._fed:
+            self._pieces.clear()
+            self._fed = fed
+            began = time.perf_counter()
+            self._cutting = self._cut(feed)
+            self.building += time.perf_counter() - began
+        return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+
+    def _cut(self, feed: Mapping[str, np.ndarray]) -> Cutting:
+        wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
+        sizes = value_sizes(self._file.proto, feed)
+        return Cutting(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
+
+    def _is_wanted(self, name: str) -> bool:
+        return bool(name) and (self._wanted is None or name in self._wanted)
+
+    def _make(self, start: int, end: int, alive: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the nodes from `start` to `end`: what they return."""
+        piece = self._pieces.get(start) or self._build(start, end, alive)
+        if not piece.outputs:
+            return {}
+        try:
+            made = piece.run(alive)
+        except Exception as error:
+            self._pieces.pop(start, None)
+            raise _failed(error) from error
+        if len(self._pieces) < self._most_sessions:
+            self._pieces[start] = piece
+        return made
+
+    def _build(self, start: int, end: int, alive: Mapping[str, Any]) -> _Piece:
+        began = time.perf_counter()
+        read = dict.fromkeys(name for names in self._reads[start:end] for name in names)
+        made = [name for node in self._nodes[start:end] for name in node.output if name]
+        outputs = [name for name in made if self._is_wanted(name) or self._last_use.get(name, -1) >= end]
+        weights = {name: self._weight(name) for name in read if name not in alive and self._is_weight(name)}
+        try:
+            proto = self._piece(start, end, read)
+            inputs = {name: alive[name] for name in read if name in alive and name not in made}
+            fed = {**inputs, **weights}
+            proto.graph.input.extend(_typed(name, value) for name, value in fed.items())
+            proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+            session = _session(proto) if outputs else None
+        except Exception as error:
+            raise _failed(error) from error
+        self.building += time.perf_counter() - began
+        return _Piece(start, end, session, tuple(fed), weights, tuple(outputs))
+
+    def _piece(self, start: int, end: int, read: Collection[str]) -> onnx.ModelProto:
+        whole_file = self._file.proto
+        proto = onnx.ModelProto(ir_version=whole_file.ir_version)
+        proto.opset_import.extend(whole_file.opset_import)
+        proto.functions.extend(whole_file.functions)
+        proto.graph.name = "piece"
+        proto.graph.node.extend(self._nodes[start:end])
+        for name in read:
+            if name in self._initializers and not self._is_weight(name):
+                proto.graph.initializer.append(whole(self._file, self._initializers[name]))
+        return proto
+
+    def _is_weight(self, name: str) -> bool:
+        """Whether it is an initializer that is handed over as a value, instead of as a part of the piece."""
+        tensor = self._initializers.get(name)
+        if tensor is None or not is_apart(self._file, tensor) or not is_plain(tensor):
+            return False
+        return self._file.weights[name].nbytes > _SMALL
+
+    def _weight(self, name: str) -> Any:
+        # What lies in the file at an odd place is copied.
+        array = np.require(content_of(self._file, self._initializers[name]), requirements=["C", "A"])
+        return _runtime().OrtValue.ortvalue_from_numpy(array)
+
+    def _show(self, name: str, value: Any, see: See) -> int:
+        """Let a value be seen; its size in bytes."""
+        array = _array(value) if self._is_wanted(name) else None
+        if array is None:
+            return 0
+        see(name, in_usual_order(array) if name in self._blocked else array)
+        return int(array.nbytes)
+
+
+def _session(proto: onnx.ModelProto) -> Any:
+    runtime = _runtime()
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _SILENT
+    # An arena never gives memory back; threads that wait for work by spinning take it from the next session's.
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _give_back() -> None:
+    """What was freed goes back to the system; else it stays in the heap, in parts too small for the next values."""
+    trim = _trimmer()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trimmer() -> Callable[[int], object] | None:
+    """The C library's own; not every system has it."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ExtraMissing(
+            "running a file needs onnxruntime, which is not installed", "pip install 'modelexport[runtime]'"
+        ) from error
+    return onnxruntime
+
+
+def _failed(error: Exception) -> RuntimeFailed:
+    return RuntimeFailed(
+        f"ONNX Runtime cannot run the graph: {type(error).__name__}: {_first_line(error)[:_LONGEST_REASON]}",
+        "Try a newer onnxruntime or another opset; if it is the inputs that do not fit, --input NAME=SHAPE:DTYPE.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """The rest are paths and operators of ONNX Runtime's own."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def _array(value: Any) -> np.ndarray | None:
+    if not value.is_tensor():
+        return None
+    try:
+        array: np.ndarray = value.numpy()
+    except RuntimeError:
+        return None  # a type that numpy does not have
+    return array
+
+
+def _typed(name: str, value: Any) -> onnx.ValueInfoProto:
+    if value.is_tensor():
+        return onnx.helper.make_tensor_value_info(name, value.element_type(), _length_of_shape(value))
+    sequence = _SEQUENCE.fullmatch(value.data_type())
+    if sequence:
+        element = onnx.TensorProto.DataType.Value(sequence[1].upper())
+        return onnx.helper.make_tensor_sequence_value_info(name, element, None)
+    raise TypeError(f"{name} is a {value.data_type()}, which cannot be handed from node to node")
+
+
+def _length_of_shape(value: Any) -> list[int] | None:
+    """Of what is a shape by its looks, one number for each axis: some operators must know how many axes there are."""
+    shape = list(value.shape())
+    is_shape = value.element_type() == onnx.TensorProto.INT64 and len(shape) == 1 and shape[0] <= _MOST_AXES
+    return shape if is_shape else None
+
+
+def graph_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
+    """Fingerprints of all values of the main graph; those before the failure if ONNX Runtime cannot run all of it."""
+    prints = _of_weights(file)
+
+    def see(name: str, array: np.ndarray) -> None:
+        prints[name] = fingerprint(array)
+
+    try:
+        PiecewiseRun(file, often=False).run(inputs, see)
+    except (RuntimeFailed, ExtraMissing) as error:
+        return GraphValues(prints, error.message)
+    return GraphValues(prints)
+
+
+def weights_only(file: ModelFile, failure: str) -> GraphValues:
+    """Fingerprints of the initializers, for a graph that cannot be run."""
+    return GraphValues(_of_weights(file), failure)
+
+
+def _of_weights(file: ModelFile) -> dict[str, Fingerprint]:
+    return {name: fingerprint(array) for name, array in contents(file)}

@@ -1,0 +1,274 @@
+"""Running a file as anybody would.
+
+Which of a model's inputs an ONNX graph wants where.
+
+Running a file in ONNX Runtime with its profiler on.
+
+An event is written when what it is about has ended. So the events of a graph come before the one that says that the
+graph has run, and that one before the event of the node whose body the graph is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+
+from modelexport.errors import InputError, RuntimeFailed, UserError
+from modelexport.record.results.profile import RawEvent, RawRun
+
+_SILENT = 4
+
+
+def open_session(path: Path) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SILENT
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What the file returns. Of the feed, what it takes; tools may drop inputs that nobody reads."""
+    wanted = {value.name for value in session.get_inputs()}
+    found: list[np.ndarray] = session.run(None, {name: array for name, array in feed.items() if name in wanted})
+    return found
+
+
+def run_file(path: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return run_session(open_session(path), feed)
+
+
+def feed_for(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays by the names of the graph's inputs, as the graph wants them."""
+    places = assigned(proto, arrays)
+    wanted = {value.name: value for value in proto.graph.input}
+    for name, source in places.items():
+        if not _fits(wanted[name], arrays[source]):
+            raise _unfit(wanted[name], arrays[source])
+    return {name: _converted(wanted[name], arrays[source]) for name, source in places.items()}
+
+
+def assigned(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Which array goes into each input of the graph: by name, and what remains by order, where type and shape fit."""
+    data = {tensor.name for tensor in proto.graph.initializer}
+    wanted = [value for value in proto.graph.input if value.name not in data]
+    places = {value.name: value.name for value in wanted if value.name in arrays}
+    spare = [name for name in arrays if name not in places]
+    for value in wanted:
+        if value.name not in places:
+            match = next((name for name in spare if _fits(value, arrays[name])), None)
+            if match is None:
+                raise _missing(value, arrays)
+            spare.remove(match)
+            places[value.name] = match
+    return {value.name: places[value.name] for value in wanted}
+
+
+def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
+    kind = value.type.tensor_type
+    if kind.elem_type and onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).kind != array.dtype.kind:
+        return False
+    if not kind.HasField("shape"):
+        return True
+    dims = kind.shape.dim
+    sizes = zip(dims, array.shape, strict=False)
+    return len(dims) == array.ndim and all(
+        not dim.HasField("dim_value") or dim.dim_value == size for dim, size in sizes
+    )
+
+
+def _converted(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
+    """The array in the width that the graph wants: a file may have been made smaller than the model."""
+    kind = value.type.tensor_type.elem_type
+    return array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind), copy=False) if kind else array
+
+
+def _missing(value: onnx.ValueInfoProto, arrays: Mapping[str, np.ndarray]) -> InputError:
+    given = ", ".join(f"{name} ({_described(array)})" for name, array in arrays.items())
+    return InputError(
+        f"the graph takes an input {value.name!r} ({_wanted(value)}) that the model was not run with: it had {given}",
+        f"Run the model on what the file takes: --input {value.name}=SHAPE:DTYPE, or --inputs FILE.npz.",
+    )
+
+
+def _unfit(value: onnx.ValueInfoProto, array: np.ndarray) -> InputError:
+    if onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind == "V":
+        return InputError(
+            f"the graph takes {value.name!r} as {_wanted(value)}, which ONNX Runtime cannot be given from Python",
+            "Export the model in another type to compare it: --dtype float32.",
+        )
+    return InputError(
+        f"the graph takes {value.name!r} as {_wanted(value)}; the model was run with {_described(array)}",
+        "Give inputs of the shape that the file was exported with: --input NAME=SHAPE:DTYPE.",
+    )
+
+
+def _described(array: np.ndarray) -> str:
+    return f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype}"
+
+
+def _wanted(value: onnx.ValueInfoProto) -> str:
+    kind = value.type.tensor_type
+    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
+    return f"{'x'.join(dims) or 'scalar'} {onnx.TensorProto.DataType.Name(kind.elem_type).lower()}"
+
+
+_KERNEL = "_kernel_time"
+_GRAPH = "::Execute"
+_RUN = "model_run"
+
+
+@dataclass(frozen=True)
+class ProfiledRun:
+    """What the profiler wrote about the runs that count.
+
+    requested  the providers that were asked for, the preferred one first
+    """
+
+    runs: tuple[RawRun, ...]
+    requested: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """
+    runs       that are counted
+    warmup     runs before them
+    providers  of ONNX Runtime, the preferred one first; its own choice if there are none
+    threads    for one operator; 0 for as many as there are
+    """
+
+    runs: int
+    warmup: int
+    providers: tuple[str, ...]
+    threads: int
+
+
+def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, request: ProfileRequest) -> ProfiledRun:
+    """`options` are those of a session that saves its graph; the profile goes beside that."""
+    import onnxruntime
+
+    options.enable_profiling = True
+    options.profile_file_prefix = str(Path(options.optimized_model_filepath).with_name("profile"))
+    options.intra_op_num_threads = request.threads
+    # One operator at a time: what runs side by side cannot be added up.
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    providers = _providers(onnxruntime.get_available_providers(), request.providers)
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        _ensure_started(session.get_providers(), providers if request.providers else [])
+        for _ in range(request.warmup + request.runs):
+            session.run(None, dict(feed))
+        written = Path(session.end_profiling())
+    except UserError:
+        raise
+    except Exception as error:
+        raise RuntimeFailed(
+            f"ONNX Runtime cannot run {path}: {str(error).strip().splitlines()[0]}",
+            "Check the file with `modelexport validate`, and the inputs (--input, --inputs).",
+        ) from error
+    runs = _read(written)
+    if len(runs) != request.warmup + request.runs:
+        raise RuntimeFailed(
+            f"ONNX Runtime wrote down {len(runs)} of {request.warmup + request.runs} runs: its profile is full",
+            "Ask for fewer: --runs, --warmup.",
+        )
+    return ProfiledRun(runs[request.warmup :], tuple(providers) if request.providers else ())
+
+
+def _providers(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    named = {name.removesuffix("ExecutionProvider").lower(): name for name in known}
+    found = []
+    for one in wanted:
+        name = one if one in known else named.get(one.removesuffix("ExecutionProvider").lower())
+        if name is None:
+            raise UserError(f"this ONNX Runtime has no provider {one!r}", f"It has: {', '.join(known)}.")
+        found.append(name)
+    return list(dict.fromkeys(found or known))
+
+
+def _ensure_started(started: Sequence[str], wanted: Sequence[str]) -> None:
+    """ONNX Runtime goes on without a provider whose libraries or device are missing, and the time is another's."""
+    missing = [name for name in wanted if name not in started]
+    if missing:
+        raise UserError(
+            f"ONNX Runtime could not start {', '.join(missing)}",
+            f"It started: {', '.join(started)}. Check the libraries and the device, or ask for another: --providers.",
+        )
+
+
+def _read(path: Path) -> tuple[RawRun, ...]:
+    """The runs of the whole model, in their order."""
+    try:
+        document = json.loads(path.read_text())
+        return runs_of(document)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RuntimeFailed(f"ONNX Runtime's profile cannot be read: {error}") from error
+
+
+def runs_of(document: Iterable[Mapping[str, Any]]) -> tuple[RawRun, ...]:
+    """The runs in a profile, each with the events of its kernels: bodies inside of the nodes that hold them."""
+    waiting: list[RawEvent | _Ended] = []  # for the end of what they are inside of
+    times: list[tuple[float, float]] = []
+    runs: list[RawRun] = []
+    for item in document:
+        name, start = item["name"], float(item["ts"])
+        if item.get("cat") == "Node" and name.endswith(_KERNEL):
+            event = _event(item)
+            times.append((start, start + event.duration))
+            bodies = _taken(waiting, start, _Ended)
+            waiting.append(replace(event, bodies=tuple(body.events for body in bodies)))
+        elif name.endswith(_GRAPH):
+            waiting.append(_Ended(start, tuple(_taken(waiting, start, RawEvent))))
+        elif name == _RUN:
+            events = tuple(event for graph in _taken(waiting, start, _Ended) for event in graph.events)
+            runs.append(RawRun(start, float(item["dur"]), _covered(times), events))
+            waiting, times = [], []
+    return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A graph that has run."""
+
+    start: float
+    events: tuple[RawEvent, ...]
+
+
+_Kind = TypeVar("_Kind", RawEvent, _Ended)
+
+
+def _taken(waiting: list[RawEvent | _Ended], start: float, kind: type[_Kind]) -> list[_Kind]:
+    """Take away from the end what is of a kind and began since some time."""
+    found: list[_Kind] = []
+    while waiting and isinstance(last := waiting[-1], kind) and last.start >= start:
+        found.append(last)
+        waiting.pop()
+    return found[::-1]
+
+
+def _event(item: Mapping[str, Any]) -> RawEvent:
+    about = item["args"]
+    return RawEvent(
+        name=item["name"].removesuffix(_KERNEL),
+        op_type=about.get("op_name", ""),
+        index=int(about.get("node_index", -1)),
+        provider=about.get("provider", ""),
+        start=float(item["ts"]),
+        duration=float(item["dur"]),
+    )
+
+
+def _covered(times: Iterable[tuple[float, float]]) -> float:
+    """How much time some spans of it cover, what several of them cover counted once."""
+    covered, until = 0.0, float("-inf")
+    for start, end in sorted(times):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered

@@ -1,0 +1,217 @@
+"""The command line. One file for each verb: parse, one call of the api, one view.
+
+A verb's file is imported when the verb is used, so that `--help` and the verbs that only read stay quick.
+
+The verbs and where each of them is.
+
+The edge of the program: every failure becomes one message and an exit code, and no traceback unless asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+from modelexport.errors import ModelExportError
+from modelexport.show.text.console import printable_lines
+
+# The help texts are here so that listing the verbs imports none of them.
+_SECTIONS = {
+    "Make tagged files": {
+        "export": "Export a model to ONNX and record which module produced each node.",
+        "attach": "Tag a file that another tool exported from a model.",
+        "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
+        "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
+        "quantize": "Quantize a tagged file with ONNX Runtime, by module, and relink what comes out.",
+    },
+    "Ask": {
+        "analyze": "Show what a file consists of, module by module.",
+        "query": "List the nodes that a query means: by module, operator, role, confidence and more.",
+        "view": "Write one HTML page that shows a file: modules, sizes, dataflow, and how well everything is known.",
+        "cost": "Count the FLOPs, parameters and bytes of a file, module by module.",
+        "profile": "Run a file in ONNX Runtime and show in which module its time goes.",
+        "compare": "Count how two files differ, module by module.",
+        "diff": "Show what changed between two files, or two modules: nodes, attributes, shapes, weights, cost.",
+    },
+    "Check": {
+        "validate": "Check a file, its record and its tags.",
+        "verify": "Compare a file with its model, or with another file of it, module by module; prove attributions.",
+        "strategies": "Judge a file by every strategy, side by side.",
+    },
+    "Use modules as handles": {
+        "extract": "Write a module, several, or what a query means as a file of its own.",
+        "select": "Write the nodes that a query means for another tool: quantizers, placement, splitting, precision.",
+        "fold": "Make modules that repeat into ONNX functions, nested as the modules are.",
+        "flatten": "Put functions in the place of their calls: the way back from `fold`.",
+        "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
+        "strip": "Write a file without what this tool has put into it.",
+    },
+}
+_VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
+_FILES = {
+    "export": ("export", "attach", "strategies"),
+    "read": ("analyze", "validate", "compare", "query", "cost"),
+    "tools": ("relink", "run-tool", "quantize", "profile"),
+    "compare": ("diff", "verify"),
+    "files": ("extract", "fold", "flatten", "strip", "select"),
+    "show": ("view", "convert"),
+}
+_FILE_OF = {verb: file for file, verbs in _FILES.items() for verb in verbs}
+
+
+class LazyVerbs(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click calls it so
+        if cmd_name not in _VERBS:
+            return None
+        module = import_module(f"modelexport.cli.{_FILE_OF[cmd_name]}")
+        command = getattr(module, cmd_name.replace("-", "_"))
+        return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            from modelexport.errors import UnknownName
+
+            raise UnknownName("command", args[0], _VERBS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click calls it so
+        for title, verbs in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
+
+
+def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"modelexport {_version()}")
+        ctx.exit()
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("modelexport")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+_USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    exit_code: int
+    message: str
+    hint: str = ""
+
+
+def run_guarded(command: click.Command, arguments: list[str]) -> int:
+    """Run a command; its exit code."""
+    _open_closed_output()
+    # A name that the terminal's encoding cannot show must not end the program.
+    for stream in (sys.stdout, sys.stderr):
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    debug = "--debug" in arguments
+    try:
+        result = _run(command, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_output()  # the reader went away (`| head`), which is its right
+        return _BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
+        failure = _failure(error)
+        if debug:
+            traceback.print_exc()
+        _say(failure)
+        return failure.exit_code
+    return result
+
+
+def _run(command: click.Command, arguments: list[str]) -> int:
+    # Not `command.main`, which has other ideas about interrupts and broken pipes.
+    try:
+        with command.make_context("modelexport", list(arguments)) as context:
+            result = command.invoke(context)
+    except click.exceptions.Exit as stopped:
+        return stopped.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _failure(error: BaseException) -> _Failure:
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            return _Failure(_INTERRUPTED, "interrupted")
+        case click.ClickException():
+            return _Failure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
+        case ModelExportError():
+            return _Failure(error.exit_code, f"error: {error.message}", error.hint)
+        case OSError(errno=code) if code in _DISK_FULL:
+            _leave_output()
+            return _Failure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
+    described = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "This is a fault of modelexport: run it again with --debug and report what it says."
+    return _Failure(_FAILED, f"error: unexpected {described}", hint)
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"See `{context.command_path} --help`." if isinstance(context, click.Context) else ""
+
+
+def _say(failure: _Failure) -> None:
+    for text in (failure.message, failure.hint):
+        if text:
+            click.echo(printable_lines(text), err=True)
+
+
+def _open_closed_output() -> None:
+    """Whoever starts a program without output (`>&-`) wants none; and the first file must not get its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+
+
+def _leave_output() -> None:
+    """Nothing can be written to standard output any more, and Python must not try when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=LazyVerbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version and exit.",
+)
+@click.pass_context
+def modelexport(context: click.Context) -> None:
+    """Export models to ONNX, and say which PyTorch or Hugging Face module produced each node."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 fine, 1 a check found something, 2 the user can fix it, 3 the tool failed."""
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run_guarded(modelexport, given))

@@ -1,0 +1,147 @@
+"""`modelexport view`.
+
+`modelexport convert`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelexport.cli.options import Speech, model_argument, output_option, speech_options
+from modelexport.cli.read import parsed_sizes
+from modelexport.errors import printable
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@model_argument("model")
+@output_option("Write the page to FILE; beside MODEL if it is left out.")
+@click.option(
+    "--overlay",
+    "overlays",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="What `profile` or `verify` wrote with --format json; repeatable.",
+)
+@click.option(
+    "--against", type=_FILE, metavar="FILE", help="Colour modules by how they differ from those of this file."
+)
+@click.option(
+    "--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open, for FLOPs; repeatable."
+)
+@click.option("--serve", is_flag=True, help="Serve the page on this machine instead of writing it.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="For --serve; 0 is any free one.")
+@speech_options
+def view(  # noqa: PLR0913 - one for each option
+    *,
+    model: Path,
+    output: Path | None,
+    overlays: tuple[Path, ...],
+    against: Path | None,
+    at: tuple[str, ...],
+    serve: bool,
+    port: int,
+    speech: Speech,
+) -> int:
+    """Write one HTML page that shows MODEL: its modules, what they cost, what flows between them, how it is known.
+
+    \b
+    modelexport view bert.onnx
+    modelexport view bert.onnx --overlay profile.json --overlay verify.json -o bert.html
+    modelexport view v2.onnx --against v1.onnx --serve
+
+    The page is one file that needs no server and no network. A model of more than 50,000 nodes is shown by modules
+    alone.
+    """
+    if serve and output is not None:
+        raise click.UsageError("--serve writes no file: give it or --output")
+    if port and not serve:
+        raise click.UsageError("--port is for --serve")
+    from modelexport.api.view import make_page, serve_page
+    from modelexport.api.view import view as view_file
+
+    sizes = parsed_sizes(at)
+    if serve:
+        page = make_page(model, overlays=overlays, against=against, at=sizes)
+        _remark(page.notes, speech)
+        serve_page(page, port, lambda url: click.echo(f"{url}  (Ctrl-C ends)"))
+        return 0
+    result = view_file(model, output, overlays=overlays, against=against, at=sizes)
+    _remark(result.page.notes, speech)
+    if not speech.quiet:
+        from modelexport.show.text.console import bytes_text
+
+        click.echo(printable(f"wrote {result.path} ({bytes_text(result.size)})"))
+    return 0
+
+
+def _remark(notes: tuple[str, ...], speech: Speech) -> None:
+    if not speech.quiet:
+        for note in notes:
+            click.echo(printable(f"note: {note}"), err=True)
+
+
+@click.command()
+@model_argument("model")
+# Not a choice: an unknown format is answered with the nearest.
+@click.option("--to", required=True, metavar="FORMAT", help="model-explorer, graphml, dot, mermaid, csv or netron.")
+@output_option("Write to FILE instead of standard output.")
+@click.option(
+    "--depth", type=click.IntRange(min=1), metavar="N", help="Draw modules so many levels deep; for dot and mermaid."
+)
+@click.option(
+    "--overlay",
+    "overlays",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="What profile or verify wrote with --format json; repeatable; for model-explorer.",
+)
+@click.option(
+    "--against", type=_FILE, metavar="FILE", help="Another model to show beside this one; for model-explorer."
+)
+@speech_options
+def convert(*, model: Path, to: str, output: Path | None, depth: int | None, speech: Speech, **beside: Any) -> int:
+    """Write MODEL as other viewers show it, grouped by module.
+
+    \b
+    modelexport convert bert.onnx --to model-explorer -o bert.json --overlay profile.json
+    modelexport convert bert.onnx --to graphml -o bert.graphml
+    modelexport convert bert.onnx --to mermaid --depth 2
+
+    \b
+    model-explorer  graphs for Model Explorer; beside them, node data for each overlay and a file for two models
+    graphml         every node, edge and attribute, nested by module
+    dot, mermaid    modules as clusters; if there are too many nodes to draw, modules only
+    csv             one row for each node
+    netron          a copy of the model whose nodes are named after their modules
+
+    No weights are read. A file without a record is converted as well; its nodes are not grouped.
+    """
+    if output is None:
+        notes = _print(model, to, depth, is_alone=not any(beside.values()))
+    else:
+        from modelexport.api.convert import convert as convert_file
+
+        converted = convert_file(model, output, to, depth=depth, **beside)
+        notes = (*converted.notes, *(f"wrote {path}" for path in converted.files))
+    if not speech.quiet:
+        for note in notes:
+            click.echo(printable(note), err=True)
+    return 0
+
+
+def _print(model: Path, to: str, depth: int | None, *, is_alone: bool) -> tuple[str, ...]:
+    from modelexport.api.convert import convert_text
+
+    if not is_alone:
+        raise click.UsageError("--overlay and --against write further files: give the name of the first with -o")
+    converted = convert_text(model, to, depth=depth)
+    for part in converted.parts:
+        click.echo(part, nl=False)
+    return converted.notes

@@ -1,1 +1,0 @@
-"""Cutting modules out of a file."""

@@ -1,1 +1,0 @@
-"""Modules as ONNX functions, and back."""

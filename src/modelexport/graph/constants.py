@@ -1,0 +1,159 @@
+"""Constants that hold one number in all places, recognized by their content alone, be it a digest of that.
+
+Which initializers are trained weights, and which are constants that an exporter or a tool made.
+
+Small constants of a graph: their content, where the index kept it.
+
+Attributes of an indexed node, read when somebody asks for one.
+
+The index keeps attributes as one string: protobuf messages one after the other. Each begins with its name, the field
+of the lowest number, so that is where the string is cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from modelexport.graph.file.weights import fields
+from modelexport.graph.index import Graph, Node, Tensor
+from modelexport.graph.outline import digest
+from modelexport.graph.protos import described
+from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.provenance import Attribution
+
+_TYPES = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+    TensorProto.DOUBLE,
+    TensorProto.INT64,
+    TensorProto.INT32,
+    TensorProto.BOOL,
+)
+# Axes that a single number was ever seen to have.
+_MOST_AXES = 5
+
+
+def is_filled(tensor: Tensor, number: int) -> bool:
+    """Whether a constant holds nothing but this number; False also where that is not known."""
+    return tensor.content is not None and tensor.content in _filled(number, tensor.dtype, tensor.shape)
+
+
+@cache
+def single(number: int) -> frozenset[bytes]:
+    """What constants hold that are this number alone, in any type."""
+    shapes = [(1,) * axes for axes in range(_MOST_AXES + 1)]
+    return frozenset(found for kind in _TYPES for shape in shapes for found in _filled(number, kind, shape))
+
+
+def _filled(number: int, dtype: int, shape: tuple[int, ...]) -> tuple[bytes, ...]:
+    if dtype not in _TYPES:
+        return ()
+    array = np.full(shape, number).astype(helper.tensor_dtype_to_np_dtype(dtype))
+    plain = described(dtype, shape, array.tobytes())
+    return plain, digest(plain).encode()
+
+
+# Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
+NEVER_WEIGHTS = frozenset(
+    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
+)
+
+
+def is_folded_weight(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:
+    """Whether a tensor without a name in the model stands for a parameter: transposed, scaled or merged."""
+    if tensor.name in hierarchy.tensor_owners or tensor.dtype in NEVER_WEIGHTS or math.prod(tensor.shape) < 2:
+        return False
+    return is_of_trained(attribution, hierarchy)
+
+
+def is_of_trained(attribution: Attribution, hierarchy: Hierarchy) -> bool:
+    """Whether it belongs to a module that has parameters."""
+    owners = (hierarchy.modules.get(owner.path) for owner in attribution.owners)
+    return any(module is not None and module.parameters for module in owners)
+
+
+# What attention adds to a score to make it vanish is far below any score.
+_VANISHING = -1e3
+_READABLE = frozenset(
+    {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.INT32,
+        onnx.TensorProto.INT64,
+    }
+)
+
+
+def constant(graph: Graph, value: str) -> np.ndarray | None:
+    """The numbers that a value always holds, flat; None if it is no constant or its content was not kept."""
+    content = _content(graph, value)
+    if content is None:
+        return None
+    # The index writes type and shape before the data: `(1, (2, 3))`.
+    head, _, data = content.partition(b"))")
+    dtype = int(head[1 : head.index(b",")])
+    if dtype not in _READABLE:
+        return None
+    numpy_type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    return np.frombuffer(data, numpy_type) if len(data) % numpy_type.itemsize == 0 else None
+
+
+def _content(graph: Graph, value: str) -> bytes | None:
+    if value in graph.initializers:
+        return graph.initializers[value].content
+    maker = graph.producers.get(value)
+    return None if maker is None else maker.constant
+
+
+def is_single(graph: Graph, value: str) -> bool:
+    """It always holds the same one number."""
+    if value in graph.initializers:
+        return all(size == 1 for size in graph.initializers[value].shape)
+    numbers = constant(graph, value)
+    return numbers is not None and numbers.size == 1
+
+
+def vanishes(graph: Graph, value: str) -> bool:
+    """It is a constant that holds a number so low that a softmax makes nothing of it."""
+    numbers = constant(graph, value)
+    return numbers is not None and numbers.size > 0 and bool(numbers.min() < _VANISHING)
+
+
+_NAME = onnx.AttributeProto.NAME_FIELD_NUMBER
+
+
+def integers(node: Node, name: str) -> tuple[int, ...]:
+    """An attribute that is an integer or a list of them; empty if the node has none of this name."""
+    found = _find(node, name)
+    if found is None:
+        return ()
+    return (found.i,) if found.type == onnx.AttributeProto.INT else tuple(found.ints)
+
+
+def integer(node: Node, name: str, default: int = 0) -> int:
+    return next(iter(integers(node, name)), default)
+
+
+def text(node: Node, name: str) -> str:
+    found = _find(node, name)
+    return "" if found is None else found.s.decode()
+
+
+def _find(node: Node, name: str) -> onnx.AttributeProto | None:
+    if name.encode() not in node.attributes:
+        return None
+    return next((item for item in _attributes(node.attributes) if item.name == name), None)
+
+
+def _attributes(joined: bytes) -> Iterator[onnx.AttributeProto]:
+    starts = [field.start for field in fields(memoryview(joined)) if field.number == _NAME]
+    for start, end in zip(starts, [*starts[1:], len(joined)], strict=True):
+        yield onnx.AttributeProto.FromString(joined[start:end])

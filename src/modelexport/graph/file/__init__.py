@@ -1,0 +1,1 @@
+"""An ONNX file on disk: weights, external data, metadata, atomic writing."""

@@ -1,0 +1,156 @@
+"""Tensors whose data is in another file beside the model."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+
+from modelexport.errors import FileUnreadable
+from modelexport.graph.file.weights import Lazy, clear_data, storage_size
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model: of its graph, the bodies inside, functions and training graphs."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+        yield from _attribute_tensors(function.attribute_proto)
+    for training in model.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    yield from _sparse_tensors(graph.sparse_initializer)
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        if node.attribute:
+            yield from _attribute_tensors(node.attribute)
+
+
+def _attribute_tensors(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    kinds = onnx.AttributeProto
+    for attribute in attributes:
+        if attribute.type == kinds.TENSOR:
+            yield attribute.t
+        elif attribute.type == kinds.GRAPH:
+            yield from _graph_tensors(attribute.g)
+        elif attribute.type in _RARE_KINDS:
+            yield from attribute.tensors
+            yield from _sparse_tensors([attribute.sparse_tensor, *attribute.sparse_tensors])
+            for graph in attribute.graphs:
+                yield from _graph_tensors(graph)
+
+
+_RARE_KINDS = {
+    onnx.AttributeProto.TENSORS,
+    onnx.AttributeProto.GRAPHS,
+    onnx.AttributeProto.SPARSE_TENSOR,
+    onnx.AttributeProto.SPARSE_TENSORS,
+}
+
+
+def _sparse_tensors(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for tensor in sparse:
+        yield tensor.values
+        yield tensor.indices
+
+
+def external_data(tensor: onnx.TensorProto, directory: Path | None) -> Lazy:
+    """The data of an external tensor; its file is not even looked for before the data is asked for."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    subject = f"tensor {tensor.name!r}"
+    try:
+        offset = int(entries.get("offset", "0"))
+        nbytes = int(entries.get("length") or storage_size(tensor))
+    except ValueError as error:
+        raise FileUnreadable(f"{subject} has external data at a place that is not a number: {entries}") from error
+    if offset < 0 or nbytes < 0 or not entries.get("location"):
+        raise FileUnreadable(f"{subject} does not say where its external data is: {entries}")
+    return Lazy(nbytes, partial(_read, subject, directory, entries["location"], slice(offset, offset + nbytes)))
+
+
+def missing_data(model: onnx.ModelProto, directory: Path | None) -> Iterator[tuple[str, str]]:
+    """Names of tensors whose external data cannot be had, and why; the data itself is not read."""
+    for tensor in tensors(model):
+        if is_external(tensor):
+            try:
+                _check_data(tensor, directory)
+            except FileUnreadable as error:
+                yield tensor.name, error.message
+
+
+def _check_data(tensor: onnx.TensorProto, directory: Path | None) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    end = int(entries.get("offset", "0") or 0) + external_data(tensor, directory).nbytes
+    path = data_path(tensor, directory)
+    size = path.stat().st_size if path.is_file() else None
+    if size is None:
+        raise FileUnreadable(f"its data file {path} is not there")
+    if size < end:
+        raise FileUnreadable(f"its data ends at byte {end} of {path}, which has {size}")
+
+
+def set_external(tensor: onnx.TensorProto, location: str, offset: int, nbytes: int) -> None:
+    """Turn a tensor into one whose data is in another file."""
+    clear_data(tensor)
+    tensor.ClearField("external_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
+    """Every file that a tensor says its data is in, wherever that is and whether it is there or not."""
+    outside = filter(is_external, tensors(model))
+    entries = (entry for tensor in outside for entry in tensor.external_data)
+    return {directory / entry.value for entry in entries if entry.key == "location"}
+
+
+def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:
+    """The file that holds an external tensor's data, which must be inside the model's folder."""
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    return _inside(f"tensor {tensor.name!r}", directory, location)
+
+
+def _inside(subject: str, directory: Path | None, location: str) -> Path:
+    """A model comes from anywhere, so it must not be able to name a file outside of its own folder."""
+    if directory is None:
+        raise FileUnreadable(f"{subject} has its data in {location!r}, but the model was not read from a folder")
+    steps = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
+    absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor != ""
+    path = (directory / location).resolve()
+    if absolute or ".." in steps or not path.is_relative_to(directory.resolve()):
+        raise FileUnreadable(
+            f"{subject} has its data in {location!r}, which is outside of the model's folder {directory}",
+            "Put the data file itself (not a link to it) beside the model.",
+        )
+    return path
+
+
+def _read(subject: str, directory: Path | None, location: str, place: slice) -> memoryview:
+    path = _inside(subject, directory, location)
+    try:
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileUnreadable(
+            f"cannot read {path}, the data of {subject}: {reason.lower()}",
+            "Keep the data file beside the model that it belongs to.",
+        ) from error
+    if len(data) < place.stop:
+        raise FileUnreadable(f"{path} is truncated: {subject} ends at byte {place.stop} of {len(data)}")
+    return data[place]

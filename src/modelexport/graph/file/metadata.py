@@ -1,0 +1,348 @@
+"""Writing provenance into an ONNX model: keys on nodes, one record for the whole model, names on request.
+
+Nothing but metadata is touched (and node names where asked): same nodes, edges, attributes, weights, outputs.
+
+Files in which `modelexport fold` made modules into functions: how they are known, and refused where that matters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, partial
+from pathlib import Path
+
+import onnx
+
+from modelexport.errors import FileUnreadable, UserError, some_of
+from modelexport.graph.index import walk_nodes
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.outline import Outline, pack_outline
+from modelexport.record.packed import pack
+from modelexport.record.provenance import Attribution, Provenance
+
+PREFIX = "pkg.modelexport."
+RECORD_KEY = f"{PREFIX}record"
+OUTLINE_KEY = f"{PREFIX}outline"
+# What a file was cut out of.
+CUT_KEY = f"{PREFIX}cut_from"
+TAG_KEY = f"{PREFIX}tag"
+MODULE_KEY = f"{PREFIX}module"
+MODULES_KEY = f"{PREFIX}modules"
+CONFIDENCE_KEY = f"{PREFIX}confidence"
+EVIDENCE_KEY = f"{PREFIX}evidence"
+ROLE_KEY = f"{PREFIX}role"
+LAYER_KEY = f"{PREFIX}layer"
+# The version of the format that the file had before keys were written on nodes, if it had to be raised for them.
+IR_VERSION_KEY = f"{PREFIX}ir_version"
+NODE_KEYS = (TAG_KEY, MODULE_KEY, MODULES_KEY, CONFIDENCE_KEY, EVIDENCE_KEY, ROLE_KEY, LAYER_KEY)
+MODEL_KEYS = (RECORD_KEY, OUTLINE_KEY)
+
+# ONNX has had metadata on nodes since this version of its format.
+_IR_WITH_NODE_METADATA = 10
+_EXPORTER_PREFIXES = ("pkg.torch.", "pkg.onnxscript.")
+# torch writes this one without a prefix.
+_EXPORTER_KEYS = ("namespace",)
+
+
+class Level(StrEnum):
+    """How much goes into the file: keys on every node and the record; the record alone; nothing."""
+
+    FULL = "full"
+    LEAN = "lean"
+    NONE = "none"
+
+
+class Names(StrEnum):
+    """Node names: as torch gave them, or `/encoder/layer.0/attention/self/query/MatMul`."""
+
+    TORCH = "torch"
+    HIERARCHICAL = "hierarchical"
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    level: Level = Level.FULL
+    names: Names = Names.TORCH
+    strip_exporter_metadata: bool = False
+
+
+def embed(
+    model: onnx.ModelProto, provenance: Provenance, options: EmbedOptions, outline: Outline | None = None
+) -> None:
+    """Write provenance into the model, in place. Keys of an earlier embedding are replaced.
+
+    outline  of the model's graph: with it, a file that a tool makes of this one can be traced back without this one
+    """
+    if options.strip_exporter_metadata:
+        strip_exporter_metadata(model)
+    version = _own_ir_version(model)
+    _drop(model, (), (RECORD_KEY, OUTLINE_KEY, IR_VERSION_KEY))
+    if options.level is Level.FULL:
+        write_node_keys(model, provenance)
+        if model.ir_version != version:
+            _add(model, [(IR_VERSION_KEY, str(version))])
+    else:
+        _clear_node_keys(model)
+    if options.level is not Level.NONE:
+        embed_record(model, provenance, outline)
+
+
+def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outline | None = None) -> None:
+    """Write the record into the model, in the place of an earlier one; nodes are left alone."""
+    _drop(model, (), (RECORD_KEY, OUTLINE_KEY))
+    _add(model, [(RECORD_KEY, pack(provenance))])
+    if outline is not None:
+        _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
+
+
+def level_of(model: onnx.ModelProto) -> Level:
+    """How much of its record a model carries."""
+    if any(read_node_keys(node) for _, node in walk_nodes(model)):
+        return Level.FULL
+    return Level.NONE if read_record(model) is None else Level.LEAN
+
+
+def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> dict[str, str]:
+    """Give every node the path of its module and its operator as a name, numbered where that is not unique.
+
+    Returns the names by node key.
+    """
+    numbers: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for key, node in walk_nodes(model):
+        attribution = attributions.get(key)
+        node.name = names[key] = _unused(_hierarchical(node, attribution), numbers)
+    return names
+
+
+def name_nodes(
+    model: onnx.ModelProto, attributions: Mapping[str, Attribution], refuses: Callable[[str], str]
+) -> tuple[str, ...]:
+    """Give a name of its own to every node that has none, shares it with one before, or has one that is refused.
+
+    Returns the keys of these nodes. All others keep theirs.
+    """
+    numbers: dict[str, int] = {}
+    nameless: list[tuple[str, onnx.NodeProto]] = []
+    for key, node in walk_nodes(model):
+        if not node.name or node.name in numbers or refuses(node.name):
+            nameless.append((key, node))
+        else:
+            numbers[node.name] = 0
+    for key, node in nameless:
+        wanted = re.sub(r"[^\w./#-]", "_", _hierarchical(node, attributions.get(key)))
+        node.name = _unused(wanted, numbers)
+    return tuple(key for key, _ in nameless)
+
+
+def _hierarchical(node: onnx.NodeProto, attribution: Attribution | None) -> str:
+    scope = _scope(attribution.ancestor) if attribution and attribution.ancestor else ""
+    return f"{scope}/{node.op_type}"
+
+
+def _unused(name: str, numbers: dict[str, int]) -> str:
+    """The name, numbered if it is taken. `numbers` holds every taken name with the last number put behind it."""
+    candidate = name
+    while candidate in numbers:
+        numbers[name] += 1
+        candidate = f"{name}_{numbers[name]}"
+    numbers[candidate] = 0
+    return candidate
+
+
+def write_node_keys(model: onnx.ModelProto, provenance: Provenance, only: Collection[str] | None = None) -> None:
+    """Put the keys of every node right, whatever they say now. `only`: of these nodes, by their keys."""
+    keys_of = cache(partial(node_keys, provenance))
+    for key, node in walk_nodes(model):
+        if only is not None and key not in only:
+            continue
+        _drop(node, (PREFIX,), ())
+        entry = provenance.nodes.get(key)
+        if entry is not None:
+            _add(node, keys_of(entry.attribution).items())
+    allow_node_metadata(model)
+
+
+def allow_node_metadata(model: onnx.ModelProto) -> None:
+    """Raise the version of the format to one that has metadata on nodes."""
+    model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
+
+
+def _clear_node_keys(model: onnx.ModelProto) -> None:
+    for _, node in walk_nodes(model):
+        _drop(node, (PREFIX,), ())
+
+
+def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str]:
+    """What the metadata of a node with this attribution must say."""
+    keys = {CONFIDENCE_KEY: attribution.confidence.label}
+    tag = provenance.tag(attribution)
+    if tag:
+        keys[TAG_KEY] = tag
+    if attribution.module is not None:
+        keys[MODULE_KEY] = attribution.module
+    if len(attribution.owners) > 1:
+        keys[MODULES_KEY] = json.dumps(attribution.modules, ensure_ascii=False)
+    if attribution.evidence:
+        keys[EVIDENCE_KEY] = "; ".join(map(str, attribution.evidence))
+    if attribution.role:
+        keys[ROLE_KEY] = attribution.role
+    if attribution.layer_id is not None:
+        keys[LAYER_KEY] = str(attribution.layer_id)
+    return keys
+
+
+def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in node.metadata_props if entry.key.startswith(PREFIX)}
+
+
+def read_record(model: onnx.ModelProto) -> str | None:
+    """The packed record that the model carries."""
+    return next((entry.value for entry in model.metadata_props if entry.key == RECORD_KEY), None)
+
+
+def read_outline(model: onnx.ModelProto) -> str | None:
+    """The packed outline of the graph that the record was made for."""
+    return next((entry.value for entry in model.metadata_props if entry.key == OUTLINE_KEY), None)
+
+
+def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    """Remove entries with these prefixes or keys from everything that can carry metadata."""
+    for holder in _holders(model):
+        _drop(holder, prefixes, keys)
+
+
+def strip_exporter_metadata(model: onnx.ModelProto) -> None:
+    """Remove what torch writes on nodes and values."""
+    strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
+
+
+def strip_own_metadata(model: onnx.ModelProto, kept: frozenset[str]) -> int:
+    """Remove every key of ours but those that are kept; how many there were. The format's version is put back."""
+    version = _own_ir_version(model)
+    count = 0
+    for holder in _holders(model):
+        own = [entry.key for entry in holder.metadata_props if entry.key.startswith(PREFIX)]
+        gone = tuple(key for key in own if key not in kept)
+        _drop(holder, (), gone)
+        count += len(gone)
+    if kept.isdisjoint(NODE_KEYS):
+        model.ir_version = version
+    elif model.ir_version != version:
+        _add(model, [(IR_VERSION_KEY, str(version))])
+    return count
+
+
+def own_keys(*holders: _Holder) -> frozenset[str]:
+    """Every key of ours that a model, a function or a node has, each by itself."""
+    keys = (entry.key for holder in holders for entry in holder.metadata_props)
+    return frozenset(key for key in keys if key.startswith(PREFIX))
+
+
+def _own_ir_version(model: onnx.ModelProto) -> int:
+    """The version of the format that a file has, or had before keys were written on its nodes."""
+    stated = next((entry.value for entry in model.metadata_props if entry.key == IR_VERSION_KEY), "")
+    return min(int(stated), model.ir_version) if stated.isdecimal() else model.ir_version
+
+
+def _drop(holder: _Holder, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    if not holder.metadata_props:
+        return
+    pairs = [(entry.key, entry.value) for entry in holder.metadata_props]
+    kept = [(key, value) for key, value in pairs if not (key.startswith(prefixes) or key in keys)]
+    if len(kept) != len(pairs):
+        del holder.metadata_props[:]
+        _add(holder, kept)
+
+
+def sidecar_path(path: Path) -> Path:
+    return path.with_suffix(".hierarchy.json")
+
+
+_Holder = (
+    onnx.ModelProto | onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueInfoProto | onnx.TensorProto
+)
+
+
+def _holders(model: onnx.ModelProto) -> Iterable[_Holder]:
+    """Everything in a model that can carry metadata."""
+    yield model
+    yield from _graph_holders(model.graph)
+    for function in model.functions:
+        yield function
+        yield from function.value_info
+    for _, node in walk_nodes(model):
+        yield node
+        for attribute in node.attribute:
+            yield from _attribute_holders(attribute)
+
+
+def _attribute_holders(attribute: onnx.AttributeProto) -> Iterable[_Holder]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        yield from _graph_holders(body)
+
+
+def _graph_holders(graph: onnx.GraphProto) -> Iterable[_Holder]:
+    yield graph
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+    yield from graph.initializer
+
+
+def _add(holder: _Holder, pairs: Iterable[tuple[str, str]]) -> None:
+    for key, value in pairs:
+        entry = holder.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def _scope(call: ModuleCall) -> str:
+    """`encoder.layer.0.attention` as `/encoder/layer.0/attention`: a number stays with the name before it."""
+    parts: list[str] = []
+    for name in call.path.split(".") if call.path else []:
+        if name.isdecimal() and parts:
+            parts[-1] += f".{name}"
+        else:
+            parts.append(name)
+    if parts:
+        parts[-1] += str(call).removeprefix(call.path)
+    return "".join(f"/{part}" for part in parts)
+
+
+# The functions that modules became are in this domain, whatever domains a file has otherwise.
+FOLDED_DOMAIN = "pkg.modelexport.modules"
+# In the metadata of a folded model: what it takes to make it flat again.
+FOLDED_KEY = "pkg.modelexport.folded"
+
+
+def is_folded(model: onnx.ModelProto) -> bool:
+    return any(function.domain == FOLDED_DOMAIN for function in model.functions)
+
+
+def ensure_flat(model: onnx.ModelProto, subject: str) -> None:
+    """Raise UserError for a folded model, where the nodes themselves are needed. `subject` is what it is called."""
+    if is_folded(model):
+        raise UserError(
+            f"{subject} is folded: its modules are functions, and the nodes of several of them are one",
+            f"Make it flat first: `modelexport flatten {subject} -o FILE`.",
+        )
+
+
+def ensure_whole(model: onnx.ModelProto, subject: str) -> None:
+    """Raise FileUnreadable for a folded model that a tool took the functions out of, and left the calls."""
+    known = {function.name for function in model.functions if function.domain == FOLDED_DOMAIN}
+    called = dict.fromkeys(node.op_type for _, node in walk_nodes(model) if node.domain == FOLDED_DOMAIN)
+    gone = [name for name in called if name not in known]
+    if gone:
+        raise FileUnreadable(
+            f"{subject} calls functions that are not in it: {some_of(gone)}. "
+            "A tool that does not know functions wrote it after it was folded",
+            "Flatten the folded file first, and give the tool the flat one.",
+        )

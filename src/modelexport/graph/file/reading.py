@@ -1,0 +1,199 @@
+"""Opening ONNX models whose weights stay where they are.
+
+Protobuf would decode every weight to answer a question about structure. Here the file is mapped, the data of large
+initializers is stepped over, and only the rest becomes a proto; `saving.py` puts the mapped bytes back.
+
+What an opened model is: its structure, and where its weights are.
+
+What the initializers of a file hold, read from where it lies.
+
+A model with the small tensors in it that lie in other files: shapes and axes, which say what a graph does.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from google.protobuf.message import DecodeError
+
+from modelexport.errors import FileUnreadable, ModelExportError
+from modelexport.graph.file import external
+from modelexport.graph.file import weights as wire
+from modelexport.graph.file.external import external_data, is_external, tensors
+from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
+from modelexport.graph.index import Graph, index_model
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """An ONNX model whose large tensors stay where they are.
+
+    proto: everything but the data of initializers in `weights`; their name, shape and type are there.
+    weights: data of the main graph's large and external initializers. Data in `proto` goes before data here.
+    directory: the folder that external data is relative to.
+    file_name: the file in that folder that was opened; saving over it leaves external data alone.
+    """
+
+    proto: onnx.ModelProto
+    weights: Mapping[str, WeightData]
+    directory: Path | None = None
+    file_name: str = ""
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The index of what `proto` was when it was first asked for. Tagging changes names and metadata only."""
+        return index_model(self.proto)
+
+    def is_detached(self, initializer: onnx.TensorProto) -> bool:
+        """Whether this initializer's data is neither in the proto nor in an external file."""
+        outside = initializer.data_location == onnx.TensorProto.EXTERNAL
+        return initializer.name in self.weights and not outside and not has_data(initializer)
+
+
+DETACHED_ABOVE = 1024  # smaller constants stay: shape arithmetic needs them
+_MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
+_IR_WITH_OPSETS = 3
+
+
+FIRST_TAG = b"\x08"  # ir_version, which every writer of ONNX files puts first
+_LFS_POINTER = b"version https://git-lfs"
+
+
+def open_model(path: Path) -> ModelFile:
+    """Map a model file; the time it takes does not depend on the size of the weights."""
+    return _model_file(_mapped(path), str(path), path.parent, path.name)
+
+
+def parse_model(data: bytes | bytearray | memoryview) -> ModelFile:
+    """A model from memory, such as an exporter's buffer; its weights are views of `data`."""
+    return _model_file(memoryview(data).cast("B"), "the data", None, "")
+
+
+def _mapped(path: Path) -> memoryview:
+    try:
+        if path.is_dir():
+            raise FileUnreadable(f"{path} is a folder", "Give the .onnx file inside it.")
+        if path.exists() and not path.is_file():
+            raise FileUnreadable(f"{path} is not a regular file")
+        with path.open("rb") as file:
+            if file.seek(0, 2) == 0:
+                raise FileUnreadable(f"{path} is empty", "Export the model again.")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+
+
+def _model_file(data: memoryview, subject: str, directory: Path | None, file_name: str) -> ModelFile:
+    try:
+        proto, weights = _take_apart(data)
+    except (DecodeError, ValueError) as error:  # ValueError: not wire format, or a name that is not UTF-8
+        raise _not_onnx(data, subject) from error
+    opsets_missing = proto.ir_version >= _IR_WITH_OPSETS and not proto.opset_import
+    if not proto.HasField("graph") or not proto.ir_version or opsets_missing:
+        raise _not_onnx(data, subject)
+    for tensor in filter(external.is_external, proto.graph.initializer):
+        weights[tensor.name] = external.external_data(tensor, directory)
+    return ModelFile(proto, weights, directory, file_name)
+
+
+def _not_onnx(data: memoryview, subject: str) -> FileUnreadable:
+    start = bytes(data[: len(_LFS_POINTER)])
+    if start == _LFS_POINTER:
+        return FileUnreadable(f"{subject} is a git-lfs pointer, not the model itself", "Fetch it with `git lfs pull`.")
+    if start.startswith(FIRST_TAG):
+        return FileUnreadable(f"{subject} is truncated or damaged", "Export or download the model again.")
+    return FileUnreadable(f"{subject} is not an ONNX model", "Give the .onnx file that an exporter wrote.")
+
+
+def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, dict[str, WeightData]]:
+    """The model without its large initializers' data, and that data; those named in `kept` stay whole."""
+    weights: dict[str, WeightData] = {}
+
+    def without_data(tensor: memoryview) -> list[Part] | None:
+        detached = detach(tensor, DETACHED_ABOVE)
+        if detached is None or detached.name in kept:
+            return None
+        weights[detached.name] = detached.data
+        return [detached.header]
+
+    proto = onnx.ModelProto.FromString(wire.join(with_initializers(model, without_data)))
+    names = Counter(tensor.name for tensor in proto.graph.initializer)
+    # A name that occurs twice (which is not valid) says nothing about whose data this is.
+    repeated = frozenset(name for name in weights if names[name] > 1)
+    return _take_apart(model, repeated) if repeated else (proto, weights)
+
+
+def with_initializers(model: memoryview, edit: wire.Edit) -> list[Part]:
+    """A serialized model with its initializers edited one by one."""
+    return wire.rewrite(model, {_MODEL_GRAPH: lambda graph: wire.rewrite(graph, {_GRAPH_INITIALIZER: edit})})
+
+
+# `dtype.isbuiltin` of the types that numpy itself has; others (bfloat16) were added to it.
+_NUMPYS_OWN = 1
+
+
+def contents(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
+    """The main graph's initializers by name, one at a time; strings are left out."""
+    for tensor in file.proto.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.STRING:
+            yield tensor.name, content_of(file, tensor)
+
+
+def content_of(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
+    """A view of the file where numpy has the type, else a copy."""
+    if not is_apart(file, tensor) or not is_plain(tensor):
+        return onnx.numpy_helper.to_array(whole(file, tensor))
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    array: np.ndarray = np.frombuffer(file.weights[tensor.name].raw(), dtype=kind)
+    return array.reshape(tuple(tensor.dims))
+
+
+def whole(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The tensor with its data in it."""
+    if not is_apart(file, tensor):
+        return tensor
+    raw = bytes(file.weights[tensor.name].raw())
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
+
+
+def is_apart(file: ModelFile, tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor's data is not in the structure itself."""
+    return file.is_detached(tensor) or is_external(tensor)
+
+
+def is_plain(tensor: onnx.TensorProto) -> bool:
+    """Whether numpy has the type by itself."""
+    return onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).isbuiltin == _NUMPYS_OWN
+
+
+_MOST_BYTES = 2048
+
+
+def small_inside(file: ModelFile) -> onnx.ModelProto:
+    """The file's own structure where nothing small is outside. What cannot be read stays outside."""
+    if not any(map(_is_small_outside, tensors(file.proto))):
+        return file.proto
+    found = onnx.ModelProto()
+    found.CopyFrom(file.proto)
+    for tensor in filter(_is_small_outside, tensors(found)):
+        try:
+            data = bytes(external_data(tensor, file.directory).raw())
+        except ModelExportError:
+            continue
+        tensor.ClearField("external_data")
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.raw_data = data
+    return found
+
+
+def _is_small_outside(tensor: onnx.TensorProto) -> bool:
+    return is_external(tensor) and storage_size(tensor) <= _MOST_BYTES

@@ -1,0 +1,214 @@
+"""Saving models whose weights were never read: the bytes go from where they are to where they shall be.
+
+Where each tensor's data goes when a model is written: into the model file or a data file beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from modelexport.errors import FileUnwritable, UserError
+from modelexport.graph.file import external
+from modelexport.graph.file import weights as wire
+from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, staging
+from modelexport.graph.file.reading import FIRST_TAG, ModelFile, with_initializers
+from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
+
+PROTOBUF_LIMIT = 2**31 - 1
+# A file that is written just below the limit could not be given metadata any more.
+_COMFORTABLE = PROTOBUF_LIMIT - 2**26
+_ALIGNMENT = 4096  # a page, so that runtimes can map a tensor
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Data that goes to this offset of the data file."""
+
+    offset: int
+    data: WeightData
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A model as it will be in its file.
+
+    inside: data for those initializers of `proto` that have none. outside: the data file, in its order.
+    """
+
+    proto: onnx.ModelProto
+    inside: Mapping[str, WeightData]
+    outside: tuple[Outside, ...] = ()
+
+
+def data_file(path: Path) -> Path:
+    return path.with_name(path.name + ".data")
+
+
+def lay_out(model: ModelFile, path: Path, external_data: bool | None, threshold: int) -> Layout:
+    """Decide what goes where; the model's own proto is left as it is.
+
+    Data that already is outside stays outside: untouched if the model is rewritten in its place, else copied.
+    """
+    crowded = external_data is None and _inside_size(model) > _COMFORTABLE
+    leaving = list(_movable(model, threshold)) if external_data or crowded else []
+    outside = [tensor for tensor in external.tensors(model.proto) if external.is_external(tensor)]
+    if not leaving and (not outside or (_in_place(model, path) and external_data is not False)):
+        return Layout(model.proto, model.weights)
+    if external_data is False:
+        return _all_inside(model)
+    if not _in_place(model, path):
+        _check_not_source(model, outside, data_file(path))
+    return _moved_out(model, set(leaving), data_file(path).name)
+
+
+def _inside_size(model: ModelFile) -> int:
+    detached = filter(model.is_detached, model.proto.graph.initializer)
+    return model.proto.ByteSize() + sum(model.weights[tensor.name].nbytes for tensor in detached)
+
+
+def _movable(model: ModelFile, threshold: int) -> Iterator[int]:
+    """Positions of the initializers that are large enough for the data file and not there yet."""
+    for position, tensor in enumerate(model.proto.graph.initializer):
+        plain = not external.is_external(tensor) and tensor.data_type != onnx.TensorProto.STRING
+        data = _initializer_data(model, tensor) if plain else None
+        if data is not None and data.nbytes >= threshold:
+            yield position
+
+
+def _initializer_data(model: ModelFile, tensor: onnx.TensorProto) -> WeightData | None:
+    return data_inside(tensor) if has_data(tensor) else model.weights.get(tensor.name)
+
+
+def _in_place(model: ModelFile, path: Path) -> bool:
+    here = model.directory is not None and model.directory.resolve() == path.parent.resolve()
+    return here and model.file_name == path.name
+
+
+def _check_not_source(model: ModelFile, outside: list[onnx.TensorProto], target: Path) -> None:
+    for tensor in outside:
+        if external.data_path(tensor, model.directory) == target.resolve():
+            raise FileUnwritable(
+                f"cannot write {target}: it holds the weights of the model that is being copied",
+                "Write the copy under another name or into another folder.",
+            )
+
+
+def _copy(model: ModelFile) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return proto
+
+
+def _all_inside(model: ModelFile) -> Layout:
+    proto = _copy(model)
+    inside = dict(model.weights)
+    for tensor in filter(external.is_external, proto.graph.initializer):
+        inside[tensor.name] = external.external_data(tensor, model.directory)
+        _set_inside(tensor)
+    # What is left belongs to bodies and attributes, where tensors are few.
+    for tensor in filter(external.is_external, external.tensors(proto)):
+        data = bytes(external.external_data(tensor, model.directory).raw())
+        _set_inside(tensor)
+        tensor.raw_data = data
+    return Layout(proto, inside)
+
+
+def _set_inside(tensor: onnx.TensorProto) -> None:
+    clear_data(tensor)
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _moved_out(model: ModelFile, leaving: set[int], location: str) -> Layout:
+    proto = _copy(model)
+    moved: list[tuple[onnx.TensorProto, WeightData]] = []
+    for position, tensor in enumerate(proto.graph.initializer):
+        if position in leaving:
+            data = _initializer_data(model, model.proto.graph.initializer[position])
+            moved += [] if data is None else [(tensor, data)]
+    moved += [
+        (tensor, external.external_data(tensor, model.directory))
+        for tensor in external.tensors(proto)
+        if external.is_external(tensor)
+    ]
+    return Layout(proto, model.weights, tuple(_place(moved, location)))
+
+
+def _place(moved: list[tuple[onnx.TensorProto, WeightData]], location: str) -> Iterator[Outside]:
+    end = 0
+    for tensor, data in moved:
+        offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+        external.set_external(tensor, location, offset, data.nbytes)
+        yield Outside(offset, data)
+        end = offset + data.nbytes
+
+
+def save_model(
+    model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
+) -> tuple[Path, ...]:
+    """Write a model and give the files written; all appear at once, or none.
+
+    external_data: True puts initializers of at least `threshold` bytes into `<name>.data` beside the model,
+    False puts everything into one file, None leaves each tensor where it is unless the file would pass the
+    2 GB that protobuf can hold. A data file that only the replaced model used stays: others may share it.
+    """
+    with staging() as stage:
+        return stage_model(stage, model, path, external_data=external_data, threshold=threshold)
+
+
+def ensure_model_target(path: Path) -> None:
+    """Fail now rather than after a long computation if a model cannot, or should not, be written there."""
+    ensure_writable(path)
+    with path.open("rb") if path.is_file() else nullcontext() as file:
+        start = b"" if file is None else file.read(1)
+    # Every writer of ONNX files begins with this byte; anything else is a file of another kind.
+    if start and start != FIRST_TAG:
+        raise FileUnwritable(
+            f"{path} is there already and is not an ONNX model", "Give another name, or remove that file first."
+        )
+
+
+def stage_model(
+    stage: Stage, model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
+) -> tuple[Path, ...]:
+    """Like `save_model`, for a model that appears together with other files."""
+    layout = lay_out(model, path, external_data, threshold)
+    parts = _spliced(layout)
+    if wire.size_of(parts) > PROTOBUF_LIMIT:
+        raise UserError(
+            f"{path.name} would be {wire.size_of(parts) / 1e9:.1f} GB; one ONNX file holds at most 2 GB",
+            "Let the weights go into a data file beside the model (external data).",
+        )
+    if not layout.outside:
+        _write_parts(stage.open(path), parts)
+        return (path,)
+    data = data_file(path)
+    _write_outside(stage.open(data), layout)  # first: a model must never be there before its data is
+    _write_parts(stage.open(path), parts)
+    return path, data
+
+
+def _spliced(layout: Layout) -> list[Part]:
+    """The serialized model with its initializers' data in it."""
+
+    def with_data(tensor: memoryview) -> list[Part] | None:
+        data = layout.inside.get(name_of_empty(tensor) or "")
+        return None if data is None else attach(tensor, data)
+
+    return with_initializers(memoryview(layout.proto.SerializeToString()), with_data)
+
+
+def _write_parts(file: StagedFile, parts: list[Part]) -> None:
+    for part in parts:
+        file.write(part if isinstance(part, memoryview) else part.raw())
+
+
+def _write_outside(file: StagedFile, layout: Layout) -> None:
+    for place in layout.outside:
+        file.pad_to(place.offset)
+        file.write(place.data.raw())

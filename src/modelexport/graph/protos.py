@@ -1,0 +1,286 @@
+"""What tensors and attributes hold, as bytes that are equal where the content is, however a file stores it.
+
+The domain of ONNX's own operators, which has two names.
+
+The graphs that control flow nodes hold, and what these read from outside.
+
+Nodes in an order in which each comes after what it reads.
+
+ONNX asks for that, and everything here relies on it. ONNX Runtime does not mind any order, and some tools append the
+nodes that they add.
+
+The graphs that control flow nodes hold: how to give other names to what is in them, and to make them comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+ONNX_DOMAINS = frozenset(("", "ai.onnx"))
+
+
+def plain_domain(domain: str) -> str:
+    return "" if domain in ONNX_DOMAINS else domain
+
+
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs inside a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """A node and all that are in its bodies, however deep."""
+    yield node
+    for body in bodies_of(node):
+        for inner in body.node:
+            yield from with_inner(inner)
+
+
+def captured(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Names that the bodies of a node read from outside of it, in the order in which they first occur."""
+    found: dict[str, None] = {}
+    for body in bodies_of(node):
+        for name in _free(body, frozenset()):
+            found.setdefault(name)
+    return tuple(found)
+
+
+def _free(graph: onnx.GraphProto, known: frozenset[str]) -> Iterator[str]:
+    inside = known | frozenset(declared(graph))
+    for node in graph.node:
+        yield from (name for name in node.input if name and name not in inside)
+        for body in bodies_of(node):
+            yield from _free(body, inside)
+    yield from (value.name for value in graph.output if value.name not in inside)
+
+
+def declared(graph: onnx.GraphProto) -> Iterator[str]:
+    """Names that a graph gives to values of its own."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    yield from (name for node in graph.node for name in node.output if name)
+
+
+def tensor_content(proto: onnx.TensorProto) -> bytes | None:
+    """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
+    if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
+        return None
+    if proto.data_type == onnx.TensorProto.STRING:
+        data = b"\0".join(proto.string_data)
+    else:
+        data = onnx.numpy_helper.to_array(proto).tobytes()
+    return described(proto.data_type, tuple(proto.dims), data)
+
+
+def described(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
+    """Data with its type and shape before it."""
+    return repr((dtype, shape)).encode() + data
+
+
+def type_of(content: bytes | None) -> tuple[int, tuple[int, ...]]:
+    """The type and shape that are before the data."""
+    if content is None:
+        return onnx.TensorProto.UNDEFINED, ()
+    dtype, shape = content[1 : _data_start(content) - 1].decode().split(", ", 1)
+    sides = shape.strip("() ").split(",")
+    return int(dtype), tuple(int(side) for side in sides if side.strip())
+
+
+def data_of(content: bytes) -> bytes:
+    """The data alone."""
+    return content[_data_start(content) :]
+
+
+def _data_start(content: bytes) -> int:
+    return content.index(b"))") + 2
+
+
+def _has_data(proto: onnx.TensorProto) -> bool:
+    fields = (
+        "raw_data",
+        "float_data",
+        "int32_data",
+        "int64_data",
+        "double_data",
+        "uint64_data",
+        "string_data",
+    )
+    return any(getattr(proto, name) for name in fields) or 0 in proto.dims
+
+
+def constant_content(proto: onnx.NodeProto) -> bytes | None:
+    """The content of a Constant node that holds numbers, in whichever of its attributes they are."""
+    if proto.op_type != "Constant" or proto.domain not in ONNX_DOMAINS:
+        return None
+    for item in proto.attribute:
+        if item.ref_attr_name:  # in a function, whose callers give it
+            return None
+        if item.name == "value":
+            return tensor_content(item.t)
+        if item.name in _NUMBERS:
+            dtype, array = _NUMBERS[item.name]
+            found = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
+            return described(dtype, found.shape, found.tobytes())
+    return None
+
+
+# Attributes of a Constant that hold numbers of a certain type.
+_NUMBERS = {
+    "value_int": (onnx.TensorProto.INT64, np.int64),
+    "value_ints": (onnx.TensorProto.INT64, np.int64),
+    "value_float": (onnx.TensorProto.FLOAT, np.float32),
+    "value_floats": (onnx.TensorProto.FLOAT, np.float32),
+}
+
+
+def attributes_of(proto: onnx.NodeProto) -> bytes:
+    """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
+    kept = [
+        item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    ]
+    return b"".join(sorted(map(_attribute, kept)))
+
+
+def _attribute(item: onnx.AttributeProto) -> bytes:
+    if item.t.metadata_props or any(tensor.metadata_props for tensor in item.tensors):
+        plain = onnx.AttributeProto()
+        plain.CopyFrom(item)
+        for tensor in (*([plain.t] if plain.HasField("t") else []), *plain.tensors):
+            tensor.ClearField("metadata_props")
+        item = plain
+    return item.SerializeToString(deterministic=True)
+
+
+def in_order(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
+    """The nodes as they are if that is an order to run them in; else each after those that it reads from."""
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    before = [[makers[name] for name in names_read(node) if name in makers] for node in nodes]
+    if all(other < place for place, others in enumerate(before) for other in others):
+        return nodes
+    return [nodes[place] for place in _sorted(before)]
+
+
+def names_read(node: onnx.NodeProto) -> set[str]:
+    """Names that a node, or a body inside of it, reads from outside."""
+    return {name for name in node.input if name} | {*captured(node)}
+
+
+def _sorted(before: Sequence[Sequence[int]]) -> list[int]:
+    """Places, each after those that it needs and otherwise as early as it was. A circle is left as it is."""
+    found: dict[int, None] = {}
+    started: set[int] = set()
+    waiting = list(reversed(range(len(before))))
+    while waiting:
+        place = waiting.pop()
+        missing = [other for other in before[place] if other not in found and other not in started]
+        if missing and place not in started and place not in found:
+            started.add(place)
+            waiting += [place, *sorted(missing, reverse=True)]
+        else:
+            found.setdefault(place)
+    return list(found)
+
+
+Rename = Callable[[str], str]
+
+
+def has_bodies(node: onnx.NodeProto) -> bool:
+    return any(True for _ in bodies_of(node))
+
+
+def names_inside(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that the bodies of a node give to their own values, however deep."""
+    for body in bodies_of(node):
+        yield from declared(body)
+        for inner in body.node:
+            yield from names_inside(inner)
+
+
+def rename_captured(node: onnx.NodeProto, outer: Rename, inner: Rename = str) -> None:
+    """Give other names to what the bodies of a node read from outside, and to what is inside of them."""
+    for body in bodies_of(node):
+        _rename(body, {}, outer, inner)
+
+
+def plain_bodies(node: onnx.NodeProto) -> None:
+    """Take from the bodies of a node all that does not say what they do: names, metadata, documentation."""
+    outside = {name: f"<{number}" for number, name in enumerate(captured(node))}
+    inside: dict[str, str] = {}
+
+    def inner(name: str) -> str:
+        return inside.setdefault(name, f">{len(inside)}")
+
+    for body in bodies_of(node):
+        _rename(body, {}, outside.__getitem__, inner)
+        _make_plain(body)
+
+
+def unite_types(node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
+    """Leave in the bodies of a node the shapes that those of others have as well: it is going to stand for all."""
+    for body, *theirs in zip(bodies_of(node), *map(bodies_of, others), strict=True):
+        if any(_types(body.value_info) != _types(one.value_info) for one in theirs):
+            body.ClearField("value_info")
+        for value, *same in zip(_ends(body), *map(_ends, theirs), strict=True):
+            if any(value.type != one.type for one in same):
+                _forget_shape(value.type)
+        for inner, *alike in zip(body.node, *(one.node for one in theirs), strict=True):
+            unite_types(inner, alike)
+
+
+def _ends(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    return [*graph.input, *graph.output]
+
+
+def _types(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.TypeProto]:
+    return [value.type for value in values]
+
+
+def _forget_shape(given: onnx.TypeProto) -> None:
+    kind = given.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        getattr(given, kind).ClearField("shape")
+    elif kind in ("sequence_type", "optional_type"):
+        _forget_shape(getattr(given, kind).elem_type)
+
+
+def _rename(graph: onnx.GraphProto, known: Mapping[str, str], outer: Rename, inner: Rename) -> None:
+    names = {**known, **{name: inner(name) for name in declared(graph)}}
+
+    def named(name: str) -> str:
+        return names[name] if name in names else outer(name) if name else name
+
+    for value in (*graph.input, *graph.output):
+        value.name = named(value.name)
+    for value in graph.value_info:
+        value.name = names.get(value.name, value.name)
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        tensor.name = named(tensor.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
+    for node in graph.node:
+        node.input[:] = map(named, node.input)
+        node.output[:] = map(named, node.output)
+        for body in bodies_of(node):
+            _rename(body, names, outer, inner)
+
+
+def _make_plain(graph: onnx.GraphProto) -> None:
+    for field in ("name", "doc_string", "metadata_props", "value_info"):
+        graph.ClearField(field)
+    for value in _ends(graph):
+        value.ClearField("doc_string")
+        value.ClearField("metadata_props")
+        _forget_shape(value.type)  # as outside of bodies, shapes may differ from call to call
+    for node in graph.node:
+        for field in ("name", "doc_string", "metadata_props"):
+            node.ClearField(field)
+        for body in bodies_of(node):
+            _make_plain(body)

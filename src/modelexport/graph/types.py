@@ -1,0 +1,297 @@
+"""Types and shapes of a file's values: as it states them, or inferred without reading a weight.
+
+How many bytes values will take, before anything is run.
+
+How long the axes of a graph's inputs are that the file leaves open.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+
+from modelexport.errors import InputError
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.index import FLOATS, MAIN, bodies, function_id, node_key, value_id
+from modelexport.graph.soundness import checkable
+
+Types = dict[str, onnx.TypeProto]
+# Integers with more axes than this are data, such as token ids; with fewer they may be sizes.
+_MOST_AXES_OF_SIZES = 1
+# What shape inference calls an axis of which it knows nothing.
+_INVENTED = "unk__"
+_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+_SIZES = frozenset((onnx.TensorProto.INT64, onnx.TensorProto.INT32))
+
+
+class ValueTypes:
+    """By value id, as an index has them. What nobody states is inferred, once, when it is first asked for."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self._file = file
+
+    def get(self, value: str) -> onnx.TypeProto | None:
+        """Type and shape; None if they cannot be found out."""
+        stated = self._stated.get(value)
+        if stated is not None and is_shaped(stated):
+            return stated
+        return self._inferred.get(value) or stated
+
+    def dtype(self, value: str) -> int:
+        """Of its elements, as ONNX numbers them; 0 if it is not known."""
+        found = self.get(value)
+        return found.tensor_type.elem_type if found is not None else onnx.TensorProto.UNDEFINED
+
+    def is_float(self, value: str) -> bool:
+        return self.dtype(value) in FLOATS
+
+    def may_be_sizes(self, value: str) -> bool:
+        """Whether it has the looks of a shape, or of a part of one: an integer, or a row of them."""
+        found = self.get(value)
+        if found is None or found.tensor_type.elem_type not in _SIZES:
+            return False
+        return is_shaped(found) and len(found.tensor_type.shape.dim) <= _MOST_AXES_OF_SIZES
+
+    def dims(self, value: str) -> tuple[int | str, ...] | None:
+        """Sizes and names of axes; an axis of which nothing is known is an empty name."""
+        found = self.get(value)
+        if found is None or not found.tensor_type.HasField("shape"):
+            return None
+        return tuple(map(_size, found.tensor_type.shape.dim))
+
+    @cached_property
+    def _stated(self) -> Types:
+        return dict(_typed(self._file.proto))
+
+    @cached_property
+    def _inferred(self) -> Types:
+        proto = checkable(self._file)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except Exception:  # noqa: BLE001 - it has no error class of its own; what is stated remains
+            return {}
+        return dict(_typed(inferred))
+
+
+def is_shaped(found: onnx.TypeProto) -> bool:
+    """Whether a type says how many axes there are; sequences and optionals have none."""
+    return not found.HasField("tensor_type") or found.tensor_type.HasField("shape")
+
+
+def type_name(dtype: int) -> str:
+    """`float16`; a number for a type that this version of ONNX does not know."""
+    return _NAMES.get(dtype, f"type {dtype}")
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    return "" if dim.dim_param.startswith(_INVENTED) else dim.dim_param
+
+
+def _typed(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+    yield from _graph_types(proto.graph, MAIN)
+    for function in proto.functions:
+        yield from _values(function.value_info, function_id(function))
+
+
+def _graph_types(graph: onnx.GraphProto, graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:
+    for tensor in graph.initializer:
+        yield value_id(graph_id, tensor.name), onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+    for node in graph.node:
+        for body_id, body in bodies(node, node_key(node, graph_id)):
+            yield from _graph_types(body, body_id)
+    yield from _values([*graph.value_info, *graph.input, *graph.output], graph_id)
+
+
+def _values(values: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[tuple[str, onnx.TypeProto]]:
+    for value in values:
+        if value.HasField("type") and value.type.WhichOneof("value"):
+            yield value_id(graph_id, value.name), value.type
+
+
+Shape = tuple[int, ...]
+Dims = tuple[int | str, ...]
+
+# A batch of one always fits; a signal or a picture must be long enough for what makes it shorter.
+_BATCH, _SEQUENCE, _SIGNAL, _PICTURE = 1, 16, 4096, 224
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
+    """Sizes, and the names of those that are open; None if not even their number is known."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in kind.shape.dim)
+
+
+def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    """Those of the axes that the model's inputs really leave open."""
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    found = {
+        name: {axis: label for axis, label in wanted.items() if dims[name][axis].HasField("dim_param")}
+        for name, wanted in axes.items()
+        if name in dims
+    }
+    return {name: kept for name, kept in found.items() if kept}
+
+
+def fits(dims: Dims, shape: Sequence[int]) -> bool:
+    """Whether a shape has the sizes that are fixed."""
+    pairs = zip(dims, shape, strict=False)
+    return len(dims) == len(shape) and all(isinstance(dim, str) or dim == size for dim, size in pairs)
+
+
+class AxisSizes:
+    """Shapes for inputs. Axes of one name have one size, which those inputs decide whose shape is given."""
+
+    def __init__(self, inputs: Mapping[str, onnx.ValueInfoProto], given: Mapping[str, Shape]) -> None:
+        """`given` shapes fit their inputs."""
+        self._inputs = inputs
+        self._given: dict[str, int] = {}
+        for name, shape in given.items():
+            for dim, size in zip(dims_of(inputs[name]) or (), shape, strict=False):
+                self._bind(dim, size, name)
+        self._usual = self._usual_sizes()
+
+    def shape(self, name: str) -> Shape | None:
+        """None if the file does not even say how many axes there are."""
+        value = self._inputs[name]
+        dims = dims_of(value)
+        if dims is None:
+            return None
+        return tuple(self._size(dim, _usual(value, axis)) for axis, dim in enumerate(dims))
+
+    def _bind(self, dim: int | str, size: int, owner: str) -> None:
+        if isinstance(dim, str) and dim and self._given.setdefault(dim, size) != size:
+            raise InputError(
+                f"the axis {dim!r} has the size {size} in {owner!r} and {self._given[dim]} in another input",
+                "Axes of one name have one size.",
+            )
+
+    def _usual_sizes(self) -> dict[str, int]:
+        """An axis that an integer input has too is a sequence, and no signal."""
+        found: dict[str, int] = {}
+        for value in self._inputs.values():
+            for axis, dim in enumerate(dims_of(value) or ()):
+                if isinstance(dim, str) and dim:
+                    found[dim] = min(found.get(dim, _SIGNAL), _usual(value, axis))
+        return found
+
+    def _size(self, dim: int | str, usual: int) -> int:
+        if isinstance(dim, int):
+            return dim
+        if not dim:
+            return usual
+        if dim in self._given:
+            return self._given[dim]
+        others = {name: size for name, size in {**self._usual, **self._given}.items() if name != dim}
+        return computed_size(dim, others) or self._usual[dim]
+
+
+def _usual(value: onnx.ValueInfoProto, axis: int) -> int:
+    """What an open axis is like, by where it is."""
+    dims = dims_of(value) or ()
+    exact = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "biu"
+    if axis == 0 and len(dims) > 1:
+        return _BATCH
+    if exact:
+        return _SEQUENCE
+    if len(dims) > 3 and axis >= len(dims) - 2 and all(isinstance(dim, str) for dim in dims[-2:]):
+        return _PICTURE
+    return _SIGNAL if 1 < len(dims) <= 3 and axis == len(dims) - 1 else _SEQUENCE
+
+
+def computed_size(dim: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of an axis whose name is that of a size, or a sum or product of them (`past + 1`)."""
+    term = None if dim in sizes else _term(dim)
+    try:
+        found = sizes[dim] if term is None else _value(term, sizes)
+    except (KeyError, ZeroDivisionError):
+        return None
+    return found if found > 0 else None
+
+
+@cache
+def _term(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def _value(term: ast.expr, sizes: Mapping[str, int]) -> int:
+    """Raises KeyError for what is no arithmetic on sizes."""
+    if isinstance(term, ast.Name):
+        return sizes[term.id]
+    if isinstance(term, ast.Constant) and isinstance(term.value, int):
+        return term.value
+    if isinstance(term, ast.BinOp):
+        return int(_OPERATIONS[type(term.op)](_value(term.left, sizes), _value(term.right, sizes)))
+    raise KeyError(ast.dump(term))
+
+
+def value_sizes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Of what the main graph's nodes make, those values whose shape follows from the inputs that the graph is fed.
+
+    Shapes are inferred. Where that is not possible, the file itself may state them, in terms of the axes of its inputs.
+    """
+    stated = _sizes(proto.graph.value_info, dict(_axes(proto, feed)))
+    found = {**dict(stated), **dict(_sizes(_inferred(proto, feed), {}))}
+    return {name: found[name] for node in proto.graph.node for name in node.output if name in found}
+
+
+def _axes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int]]:
+    for value in proto.graph.input:
+        if value.name in feed:
+            pairs = zip(dims_of(value) or (), feed[value.name].shape, strict=False)
+            yield from ((dim, size) for dim, size in pairs if isinstance(dim, str) and dim)
+
+
+def _inferred(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[onnx.ValueInfoProto]:
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    del model.graph.value_info[:]  # names of axes that are stated there would stay names
+    for value in [*model.graph.input, *model.graph.output]:
+        _fix_shape(value, feed)
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # noqa: BLE001 - it has no error class of its own, and an estimate can be done without
+        return
+    yield from model.graph.value_info
+    yield from model.graph.output
+
+
+def _fix_shape(value: onnx.ValueInfoProto, feed: Mapping[str, np.ndarray]) -> None:
+    value.type.tensor_type.ClearField("shape")
+    if value.name in feed:
+        shape = value.type.tensor_type.shape
+        shape.SetInParent()
+        for size in feed[value.name].shape:
+            shape.dim.add(dim_value=size)
+
+
+def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    for value in values:
+        kind = value.type.tensor_type
+        if kind.elem_type and kind.HasField("shape"):
+            dims = [_element_size(dim, axes) for dim in kind.shape.dim]
+            if None not in dims:
+                yield value.name, _width(kind.elem_type) * math.prod(dim for dim in dims if dim is not None)
+
+
+@cache
+def _width(elem_type: int) -> int:
+    return onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize
+
+
+def _element_size(dim: onnx.TensorShapeProto.Dimension, axes: Mapping[str, int]) -> int | None:
+    return dim.dim_value if dim.HasField("dim_value") else computed_size(dim.dim_param, axes)

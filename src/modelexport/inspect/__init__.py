@@ -1,0 +1,1 @@
+"""Questions about a file: analyze, validate, compare, query, cost, profile, diff."""

@@ -1,0 +1,328 @@
+"""What an analysis says of a file. Its JSON is described by `record/schema/analysis.schema.json`.
+
+Summing up a file by module: nodes, weights, operators, and how well each is known.
+
+How much of a graph belongs to each module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx
+
+from modelexport.graph.constants import is_folded_weight
+from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import Module, lineage_of
+from modelexport.record.provenance import Attribution, Confidence, EvidenceKind, NodeEntry, Provenance
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The file and how its record came to be.
+
+    matches_record  the graph is the one that the record was made for, unchanged
+    model           what was exported, as the user named it
+    """
+
+    path: str
+    ir_version: int
+    opsets: Mapping[str, int]
+    exporter: str
+    strategy: str
+    model: str
+    tools: Mapping[str, str]
+    fingerprint: str
+    matches_record: bool
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node. `module` is the module that issued it, or the one that encloses all of `modules`.
+
+    role   what it does, `attention.query`; empty if nothing is known
+    layer  number of the repeated block that it is in
+    """
+
+    name: str
+    key: str
+    op_type: str
+    module: str | None
+    modules: tuple[str, ...]
+    tag: str
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    reason: str
+    role: str = ""
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """One role: how many nodes have it, and in which layers they are."""
+
+    role: str
+    nodes: int
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What belongs to a module. What has several owners counts for each, and once for a module around them.
+
+    parameters  elements of weights: initializers with a parameter's name, or folded from one by the exporter
+    bytes       size of all initializers, by their types and shapes
+    """
+
+    nodes: int
+    parameters: int
+    bytes: int
+    op_types: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """One module: what it owns itself and with the modules inside of it; no tag if the policy hides it."""
+
+    path: str
+    class_name: str
+    tag: str
+    calls: int
+    own: Amounts
+    total: Amounts
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many there are, by how sure their owner is and by kind of evidence (one may have several kinds)."""
+
+    total: int
+    by_confidence: Mapping[Confidence, int]
+    by_evidence: Mapping[EvidenceKind, int]
+
+    @classmethod
+    def of(cls, attributions: Iterable[Attribution]) -> Tally:
+        confidences: Counter[Confidence] = Counter()
+        kinds: Counter[EvidenceKind] = Counter()
+        for attribution in attributions:
+            confidences[attribution.confidence] += 1
+            kinds.update({evidence.kind for evidence in attribution.evidence})
+        return cls(
+            confidences.total(),
+            {level: confidences[level] for level in sorted(Confidence, reverse=True)},
+            {kind: kinds[kind] for kind in EvidenceKind},
+        )
+
+    def share(self, count: int) -> float:
+        return count / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Coverage:
+    nodes: Tally
+    initializers: Tally
+
+
+@dataclass(frozen=True)
+class Unowned:
+    """A module that owns neither a node nor an initializer. `inside`: modules inside of it do."""
+
+    path: str
+    class_name: str
+    inside: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Analysis:
+    file: FileFacts
+    nodes: tuple[NodeFacts, ...]
+    modules: tuple[ModuleFacts, ...]
+    coverage: Coverage
+    unowned: tuple[Unowned, ...]
+    roles: tuple[RoleFacts, ...] = ()
+    filter_tag: str = ""
+
+
+@dataclass
+class _Sum:
+    op_types: Counter[str] = field(default_factory=Counter)
+    tensors: int = 0
+    parameters: int = 0
+    nbytes: int = 0
+
+    def frozen(self) -> Amounts:
+        ordered = dict(sorted(self.op_types.items(), key=lambda item: (-item[1], item[0])))
+        return Amounts(self.op_types.total(), self.parameters, self.nbytes, ordered)
+
+
+@dataclass(frozen=True)
+class ModuleSums:
+    """Sums by module path: of what a module owns itself, and of what it or a module inside of it owns."""
+
+    _own: dict[str, _Sum]
+    _total: dict[str, _Sum]
+
+    def own(self, path: str) -> Amounts:
+        return self._own.get(path, _Sum()).frozen()
+
+    def total(self, path: str) -> Amounts:
+        return self._total.get(path, _Sum()).frozen()
+
+    def owns(self, path: str) -> bool:
+        return path in self._own
+
+    def owns_inside(self, path: str) -> bool:
+        return path in self._total
+
+
+def sum_by_module(provenance: Provenance, graph: Graph) -> ModuleSums:
+    sums = ModuleSums({}, {})
+    for entry in provenance.nodes.values():
+        for found in _holders(sums, entry.attribution):
+            found.op_types[entry.op_type] += 1
+    parameters = provenance.hierarchy.parameter_owners
+    for name, attribution in provenance.initializers.items():
+        tensor = graph.initializers[name]
+        size, nbytes = math.prod(tensor.shape), tensor.nbytes
+        trained = name in parameters or is_folded_weight(tensor, attribution, provenance.hierarchy)
+        for found in _holders(sums, attribution):
+            found.tensors += 1
+            found.parameters += size if trained else 0
+            found.nbytes += nbytes
+    return sums
+
+
+def _holders(sums: ModuleSums, attribution: Attribution) -> Iterable[_Sum]:
+    """The sums that something with this attribution goes into, each of them once."""
+    owners = {owner.path for owner in attribution.owners}
+    around = {above for path in owners for above in lineage_of(path)}
+    yield from (sums._own.setdefault(path, _Sum()) for path in owners)
+    yield from (sums._total.setdefault(path, _Sum()) for path in around)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An opened file: its header, its graph, and its record fitted to that graph."""
+
+    path: Path
+    proto: onnx.ModelProto
+    graph: Graph
+    provenance: Provenance
+
+
+def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
+    """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
+    whole = subject.provenance
+    shown = _filtered(whole, filter_tag) if filter_tag else whole
+    owned = sum_by_module(whole, subject.graph)
+    sums = owned if shown is whole else sum_by_module(shown, subject.graph)
+    modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
+    if filter_tag:
+        modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
+    nodes = tuple(_node(entry, shown) for entry in shown.nodes.values())
+    return Analysis(
+        file=_file(subject),
+        nodes=nodes,
+        modules=modules,
+        coverage=_coverage(shown),
+        unowned=tuple(_unowned(whole, owned, filter_tag or "")),
+        roles=_roles(nodes),
+        filter_tag=filter_tag or "",
+    )
+
+
+def _filtered(provenance: Provenance, text: str) -> Provenance:
+    nodes = {key: entry for key, entry in provenance.nodes.items() if text in provenance.tag(entry.attribution)}
+    initializers = {
+        name: attribution
+        for name, attribution in provenance.initializers.items()
+        if text in provenance.tag(attribution)
+    }
+    return replace(provenance, nodes=nodes, initializers=initializers)
+
+
+def _file(subject: Subject) -> FileFacts:
+    origin = subject.provenance.origin
+    return FileFacts(
+        path=str(subject.path),
+        ir_version=subject.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in subject.proto.opset_import},
+        exporter=origin.exporter,
+        strategy=origin.strategy,
+        model=origin.model,
+        tools=dict(origin.tools),
+        fingerprint=subject.graph.fingerprint,
+        matches_record=origin.graph == subject.graph.fingerprint,
+    )
+
+
+def _node(entry: NodeEntry, provenance: Provenance) -> NodeFacts:
+    attribution = entry.attribution
+    return NodeFacts(
+        name=entry.name,
+        key=entry.key,
+        op_type=entry.op_type,
+        module=attribution.module,
+        modules=attribution.modules,
+        tag=provenance.tag(attribution),
+        confidence=attribution.confidence,
+        evidence=tuple(map(str, attribution.evidence)),
+        reason=attribution.reason,
+        role=attribution.role,
+        layer=attribution.layer_id,
+    )
+
+
+def _roles(nodes: Iterable[NodeFacts]) -> tuple[RoleFacts, ...]:
+    """Roles as they come in the graph, parts of one thing beside each other."""
+    found: dict[str, dict[str, list[NodeFacts]]] = {}
+    for node in nodes:
+        if node.role:
+            kind = found.setdefault(node.role.partition(".")[0], {})
+            kind.setdefault(node.role, []).append(node)
+    return tuple(_role(role, alike) for kind in found.values() for role, alike in kind.items())
+
+
+def _role(role: str, nodes: Sequence[NodeFacts]) -> RoleFacts:
+    layers = {node.layer for node in nodes if node.layer is not None}
+    return RoleFacts(role, len(nodes), tuple(sorted(layers)))
+
+
+def _module(module: Module, provenance: Provenance, sums: ModuleSums) -> ModuleFacts:
+    return ModuleFacts(
+        path=module.path,
+        class_name=module.class_name,
+        tag=provenance.tags.by_path.get(module.path, ""),
+        calls=provenance.hierarchy.call_counts.get(module.path, 0),
+        own=sums.own(module.path),
+        total=sums.total(module.path),
+    )
+
+
+def _coverage(provenance: Provenance) -> Coverage:
+    return Coverage(
+        nodes=Tally.of(entry.attribution for entry in provenance.nodes.values()),
+        initializers=Tally.of(provenance.initializers.values()),
+    )
+
+
+def _unowned(provenance: Provenance, sums: ModuleSums, text: str) -> Iterable[Unowned]:
+    for path, module in provenance.hierarchy.modules.items():
+        if not sums.owns(path) and text in provenance.tags.tag(path):
+            inside = sums.owns_inside(path)
+            yield Unowned(path, module.class_name, inside, _why(provenance, module, inside))
+
+
+def _why(provenance: Provenance, module: Module, inside: bool) -> str:
+    if module.path in provenance.absent:
+        return provenance.absent[module.path]
+    if module.path not in provenance.hierarchy.call_counts:
+        return "it only holds other modules" if module.container else "it was not called"
+    if inside:
+        return "the modules inside of it issue all of its operators"
+    return "nothing of it is in the graph any more"

@@ -1,0 +1,205 @@
+"""How two files differ, module by module.
+
+Modules are aligned by path, and all calls of a module are taken together, so that exports by different
+exporters, or of different versions of a model, can be laid side by side.
+
+What several strategies say of one file, side by side.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from modelexport.graph.index import Graph
+from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
+
+# With fewer equal node keys than this, the files name values differently: names say nothing about edges.
+_SAME_NAMING = 0.5
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One side of a comparison."""
+
+    analysis: Analysis
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A number before and after."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True)
+class ModuleDifference:
+    """What differs in one module that both files have: its own nodes, not those of the modules inside.
+
+    operators  operators that occur more or less often, with their counts in both
+    changed    keys of nodes that are in both files with the same operator, but other attributes or inputs
+    """
+
+    path: str
+    class_a: str
+    class_b: str
+    tag_a: str
+    tag_b: str
+    nodes: Pair
+    operators: Mapping[str, Pair]
+    changed: tuple[str, ...]
+    parameters: Pair
+    bytes: Pair
+
+    @property
+    def differs(self) -> bool:
+        named = self.class_a != self.class_b or self.tag_a != self.tag_b
+        sized = self.parameters.a != self.parameters.b or self.bytes.a != self.bytes.b
+        return bool(named or self.operators or self.changed or sized)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`only_a` and `only_b` are modules of one file alone; `inputs` and `outputs` name those of one alone.
+
+    nodes         how many nodes the files have
+    unattributed  operators of nodes without a module that occur more or less often
+    """
+
+    a: FileFacts
+    b: FileFacts
+    totals_a: ModuleFacts | None
+    totals_b: ModuleFacts | None
+    differences: tuple[ModuleDifference, ...]
+    only_a: tuple[ModuleFacts, ...]
+    only_b: tuple[ModuleFacts, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: Pair
+    unattributed: Mapping[str, Pair]
+
+    @property
+    def identical(self) -> bool:
+        modules = self.differences or self.only_a or self.only_b or self.unattributed
+        return not (modules or self.inputs or self.outputs)
+
+
+def compare_files(a: Examined, b: Examined) -> Comparison:
+    left = {module.path: module for module in a.analysis.modules}
+    right = {module.path: module for module in b.analysis.modules}
+    changed = _changed_nodes(a, b)
+    aligned = [_difference(left[path], right[path], changed.get(path, ())) for path in left if path in right]
+    return Comparison(
+        a=a.analysis.file,
+        b=b.analysis.file,
+        totals_a=left.get(""),
+        totals_b=right.get(""),
+        differences=tuple(difference for difference in aligned if difference.differs),
+        only_a=tuple(module for path, module in left.items() if path not in right),
+        only_b=tuple(module for path, module in right.items() if path not in left),
+        inputs=_one_sided(a.graph.inputs, b.graph.inputs),
+        outputs=_one_sided(a.graph.outputs, b.graph.outputs),
+        nodes=Pair(len(a.analysis.nodes), len(b.analysis.nodes)),
+        unattributed=dict(_operators(_without_module(a.analysis), _without_module(b.analysis))),
+    )
+
+
+def _difference(a: ModuleFacts, b: ModuleFacts, changed: tuple[str, ...]) -> ModuleDifference:
+    return ModuleDifference(
+        path=a.path,
+        class_a=a.class_name,
+        class_b=b.class_name,
+        tag_a=a.tag,
+        tag_b=b.tag,
+        nodes=Pair(a.own.nodes, b.own.nodes),
+        operators=dict(_operators(a.own.op_types, b.own.op_types)),
+        changed=changed,
+        parameters=Pair(a.own.parameters, b.own.parameters),
+        bytes=Pair(a.own.bytes, b.own.bytes),
+    )
+
+
+def _without_module(analysis: Analysis) -> Counter[str]:
+    return Counter(node.op_type for node in analysis.nodes if node.module is None)
+
+
+def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str, Pair]]:
+    for op_type in sorted(a.keys() | b.keys()):
+        pair = Pair(a.get(op_type, 0), b.get(op_type, 0))
+        if pair.a != pair.b:
+            yield op_type, pair
+
+
+def _changed_nodes(a: Examined, b: Examined) -> Mapping[str, tuple[str, ...]]:
+    """Keys of changed nodes by the path of their module in the first file."""
+    shared = [key for key in a.graph.by_key if key in b.graph.by_key]
+    same_naming = len(shared) >= _SAME_NAMING * max(len(a.graph.nodes), len(b.graph.nodes), 1)
+    modules = {node.key: node.module for node in a.analysis.nodes}
+    found: dict[str, list[str]] = {}
+    for key in shared:
+        if _is_changed(a.graph, b.graph, key, same_naming):
+            found.setdefault(ModuleCall.parse(modules.get(key) or "").path, []).append(key)
+    return {path: tuple(keys) for path, keys in found.items()}
+
+
+def _is_changed(a: Graph, b: Graph, key: str, same_naming: bool) -> bool:
+    left, right = a.by_key[key], b.by_key[key]
+    if (left.op_type, left.domain) != (right.op_type, right.domain):
+        return False  # the operator counts say so already
+    return left.attributes != right.attributes or (same_naming and left.inputs != right.inputs)
+
+
+def _one_sided(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(f"-{name}" for name in a if name not in b), *(f"+{name}" for name in b if name not in a))
+
+
+@dataclass(frozen=True)
+class Score:
+    """One strategy.
+
+    by_confidence  nodes that it attributes
+    same           nodes of which it says what the merged answer says
+    less           nodes of which it says less: a module around the right one, or not all owners
+    other          nodes of which it says something else
+    seconds        for judging; recording what it judges by is not in it
+    """
+
+    strategy: str
+    by_confidence: Mapping[Confidence, int]
+    same: int
+    less: int
+    other: int
+    seconds: float
+
+    @property
+    def attributed(self) -> int:
+        return sum(self.by_confidence.values())
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """A node on which strategies contradict each other, with all that was claimed."""
+
+    entry: NodeEntry
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All strategies on one file.
+
+    provenance  the merged answer
+    recording   seconds that it took to record what strategies judge by
+    """
+
+    path: str
+    provenance: Provenance
+    scores: tuple[Score, ...]
+    disputes: tuple[Dispute, ...]
+    recording: float
+    notes: tuple[str, ...] = ()

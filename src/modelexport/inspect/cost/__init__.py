@@ -1,0 +1,1 @@
+"""FLOPs, parameters and bytes from shapes alone, in terms of open axes."""

@@ -1,0 +1,222 @@
+"""What is known of the values of a file, by name: first of its inputs and weights, then of more and more.
+
+ONNX's own shape inference, one node at a time, with sizes that are open put in as names.
+
+Numbers that are in the file itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+
+from modelexport.graph.file.weights import has_data
+from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.inspect.cost.values import (
+    MOST_NUMBERS,
+    NOTHING,
+    UNDEFINED,
+    Axes,
+    Operator,
+    Shape,
+    Unknown,
+    Value,
+    sensible,
+    settled,
+)
+from modelexport.record.polynomial import Polynomial, Size
+
+Partial = tuple[Size | None, ...]
+_INT64 = onnx.TensorProto.INT64
+
+
+def inferred(op: Operator, node: onnx.NodeProto) -> list[tuple[int, Partial | None]]:
+    """Type and shape of each output; None where a size is not known, nothing if ONNX does not know the operator."""
+    schema = _schema(op.op_type, op.opset, op.domain)
+    if schema is None or any(value is not None and value.dtype == UNDEFINED for value in op.inputs):
+        return []
+    names: dict[str, Size] = {}
+    given = [(name, value) for name, value in zip(node.input, op.inputs, strict=False) if name and value is not None]
+    types = {name: _type(value, names) for name, value in given}
+    data = {name: tensor for name, value in given if (tensor := _data(value)) is not None}
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            node,
+            types,
+            data,
+            opset_imports=[onnx.helper.make_opsetid(op.domain, op.opset)],
+            ir_version=onnx.IR_VERSION,
+        )
+    except Exception:  # noqa: BLE001 - it has no error class of its own, and a shape may remain unknown
+        return []
+    return [_read(found.get(name), names) for name in node.output]
+
+
+@cache
+def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _type(value: Value, names: dict[str, Size]) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(value.dtype, _dims(value.shape, names))
+
+
+def _dims(shape: Shape | None, names: dict[str, Size]) -> list[int | str] | None:
+    return None if shape is None else [size if isinstance(size, int) else _name(size, names) for size in shape]
+
+
+def _name(size: Polynomial, names: dict[str, Size]) -> str:
+    """Equal sizes have one name."""
+    name = size.expression
+    names[name] = size
+    return name
+
+
+def _data(value: Value) -> onnx.TensorProto | None:
+    if value.content is None or value.dtype != _INT64 or value.shape is None:
+        return None
+    numbers = value.content.reshape(-1).tolist()
+    if not all(isinstance(number, int) for number in numbers):
+        return None
+    return onnx.helper.make_tensor("", _INT64, list(value.content.shape), numbers)
+
+
+def _read(found: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[int, Partial | None]:
+    if found is None or not found.HasField("tensor_type"):
+        return UNDEFINED, None
+    kind = found.tensor_type
+    if not kind.HasField("shape"):
+        return kind.elem_type, None
+    dims = [dim.dim_value if dim.HasField("dim_value") else names.get(dim.dim_param) for dim in kind.shape.dim]
+    return kind.elem_type, tuple(dims)
+
+
+_PLAIN = {
+    "value_int": onnx.TensorProto.INT64,
+    "value_ints": onnx.TensorProto.INT64,
+    "value_float": onnx.TensorProto.FLOAT,
+    "value_floats": onnx.TensorProto.FLOAT,
+}
+
+
+def numbers_of(tensor: onnx.TensorProto) -> np.ndarray | None:
+    """The content of a small tensor, if it is not in another file."""
+    count = math.prod(tensor.dims)
+    outside = tensor.data_location == onnx.TensorProto.EXTERNAL
+    if outside or count > MOST_NUMBERS or tensor.data_type == onnx.TensorProto.STRING:
+        return None
+    if count and not has_data(tensor):
+        return None
+    try:
+        return onnx.numpy_helper.to_array(tensor).astype(object)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def constant_of(proto: onnx.NodeProto) -> Value:
+    """What a Constant makes."""
+    for item in proto.attribute:
+        if item.name == "value":
+            return Value(item.t.data_type, tuple(item.t.dims), numbers_of(item.t), fixed=True)
+        if item.name in _PLAIN:
+            given = np.asarray(onnx.helper.get_attribute_value(item))
+            content = given.astype(object) if given.size <= MOST_NUMBERS else None
+            return Value(_PLAIN[item.name], given.shape, content, fixed=True)
+    return Value(fixed=True)
+
+
+def plain_attribute(item: onnx.AttributeProto) -> Any:
+    """Small tensors as arrays, texts as texts."""
+    if item.type == onnx.AttributeProto.TENSOR:
+        return None if numbers_of(item.t) is None else onnx.numpy_helper.to_array(item.t)
+    value = onnx.helper.get_attribute_value(item)
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+class Known:
+    def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
+        fed = [value for value in proto.graph.input if value.name not in graph.initializers]
+        self.axes = Axes(fed, at)
+        self._stated = dict(_stated(proto))
+        self._values: dict[str, Value] = dict(_weights(proto))
+        for value in fed:
+            self._values[value.name] = Value(value.type.tensor_type.elem_type, self.axes.inputs[value.name])
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values.get(name, NOTHING)
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        self._values[name] = value
+
+    def all(self, names: Sequence[str]) -> list[Value]:
+        return [self[name] for name in names]
+
+    def shaped(self, name: str, shape: Partial | None, dtype: int) -> tuple[int, Shape | None]:
+        """Type and shape with what the file states, where nothing is known without; what nobody knows gets a name."""
+        stated = self._stated.get(name)
+        if stated is not None:
+            dtype = stated.type.tensor_type.elem_type or dtype
+            shape = self._joined(shape, self.axes.stated(stated))
+        # A size below 0 comes from inputs that the model cannot run on.
+        if shape is None or any(isinstance(size, int) and size < 0 for size in shape):
+            return dtype, None
+        return dtype, tuple(self._named(size, name, place) for place, size in enumerate(shape))
+
+    def _joined(self, shape: Partial | None, stated: Partial | None) -> Partial | None:
+        if shape is None or stated is None or len(stated) != len(shape):
+            return stated if shape is None else shape
+        pairs = zip(shape, stated, strict=True)
+        return tuple(two if one is None or (two is not None and self._is_open(one)) else one for one, two in pairs)
+
+    def _is_open(self, size: Size) -> bool:
+        return isinstance(size, Polynomial) and any(name in self.axes.found for name in size.axes)
+
+    def _named(self, size: Size | None, name: str, place: int) -> Size:
+        label, source = f"{name}[{place}]", f"axis {place} of {name}"
+        if size is None:
+            return self.axes.fresh(label, f"{source}, which depends on what the model is fed")
+        try:
+            return settled(sensible(size))
+        except Unknown:
+            return self.axes.fresh(label, f"{source}, which is too long a formula")
+
+    def either(self, values: Sequence[Value], name: str) -> Value:
+        """What is true of a value that is one of several; sizes that differ get a name."""
+        shapes = [value.shape for value in values]
+        first = shapes[0] if shapes else None
+        dtype = values[0].dtype if values else UNDEFINED
+        if first is None or any(shape is None or len(shape) != len(first) for shape in shapes):
+            return Value(*self.shaped(name, None, dtype))
+        columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
+        agreed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
+        return Value(*self.shaped(name, agreed, dtype))
+
+
+def _weights(proto: onnx.ModelProto) -> Iterator[tuple[str, Value]]:
+    for graph_id, graph in _graphs(proto):
+        for tensor in graph.initializer:
+            name = value_id(graph_id, tensor.name)
+            yield name, Value(tensor.data_type, tuple(tensor.dims), numbers_of(tensor), fixed=True, weight=name)
+
+
+def _stated(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
+    for graph_id, graph in _graphs(proto):
+        for value in [*graph.value_info, *graph.output]:
+            yield value_id(graph_id, value.name), value
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """The main graph and all bodies, each with its id."""
+    yield MAIN, proto.graph
+    for key, node in walk_nodes(proto):
+        yield from bodies(node, key)

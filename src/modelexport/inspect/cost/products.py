@@ -1,0 +1,284 @@
+"""Operators that multiply and add: the shape of what they make, and how many operations that takes.
+
+A multiplication and an addition count as two, which is how `torch.utils.flop_counter` counts. Biases, scales and
+activations that an operator has beside its products are not counted.
+
+Einsum: what it makes, and what its products take when operands are multiplied one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from modelexport.graph.operators import MS
+from modelexport.inspect.cost.values import Operator, Shape, Unknown, product, settled
+from modelexport.record.polynomial import Polynomial, Size, largest
+
+Shapes = Sequence[Shape]
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    rank = max(map(len, shapes), default=0)
+    columns = zip(*((*[1] * (rank - len(shape)), *shape) for shape in shapes), strict=True)
+    return tuple(_common([*column]) for column in columns)
+
+
+def _common(sizes: Sequence[Size]) -> Size:
+    wide = [size for size in dict.fromkeys(sizes) if size != 1]
+    if len(wide) < 2:
+        return wide[0] if wide else 1
+    plain = [size for size in wide if isinstance(size, int)]
+    # One of them is 1, or they are equal: whatever the axes are, it is the plain number.
+    return plain[0] if plain else settled(largest(*wide))
+
+
+def twice(*sizes: Size) -> Polynomial:
+    return Polynomial.of(2) * product(sizes)
+
+
+def matmul_shape(a: Shape, b: Shape) -> Shape:
+    if not a or not b:
+        raise Unknown("a product of a single number")
+    left = a if len(a) > 1 else (1, *a)
+    right = b if len(b) > 1 else (*b, 1)
+    rows = (left[-2],) if len(a) > 1 else ()
+    columns = (right[-1],) if len(b) > 1 else ()
+    return (*broadcast(left[:-2], right[:-2]), *rows, *columns)
+
+
+def swapped(shape: Shape, turn: Any, turn_batch: Any = 0) -> Shape:
+    """With the last two axes exchanged; `turn_batch`: with the first one moved before the last."""
+    if turn_batch and len(shape) > 2:
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if turn and len(shape) > 1 else shape
+
+
+def _factors(op: Operator) -> tuple[Shape, Shape]:
+    """The two matrices of a product, as they are multiplied."""
+    left, right = op.shape(0), op.shape(_SECOND.get(op.op_type, 1))
+    if op.op_type in ("Gemm", "QGemm", "GemmFloat8"):
+        return swapped(left, op.attribute("transA", 0)), swapped(right, op.attribute("transB", 0))
+    if op.domain == MS:
+        a = swapped(left, op.attribute("transA", 0), op.attribute("transBatchA", 0))
+        return a, swapped(right, op.attribute("transB", 0), op.attribute("transBatchB", 0))
+    return left, right
+
+
+# The place of the second matrix, where it is not the second input.
+_SECOND = {"QLinearMatMul": 3, "QGemm": 3}
+
+
+def matmul_made(op: Operator) -> Shapes:
+    return [matmul_shape(*_factors(op))]
+
+
+def matmul(op: Operator) -> Polynomial:
+    left, right = _factors(op)
+    return twice(*matmul_shape(left, right), left[-1])
+
+
+def packed_made(op: Operator) -> Shapes:
+    return [(*op.shape(0)[:-1], _attribute(op, "N"))]
+
+
+def packed(op: Operator) -> Polynomial:
+    return twice(*op.shape(0)[:-1], _attribute(op, "K"), _attribute(op, "N"))
+
+
+def _attribute(op: Operator, name: str) -> int:
+    found = op.attribute(name)
+    if not isinstance(found, int):
+        raise Unknown(f"{op.op_type} has no attribute {name}")
+    return found
+
+
+def _weight_shape(op: Operator) -> Shape:
+    return op.shape(3 if op.op_type == "QLinearConv" else 1)
+
+
+def _is_last(op: Operator) -> bool:
+    """Whether channels are the last axis."""
+    return op.op_type.startswith("Nhwc") or bool(op.attribute("channels_last", 0))
+
+
+def conv_made(op: Operator) -> Shapes:
+    shape, weight = op.shape(0), _weight_shape(op)
+    if len(shape) != len(weight) or len(shape) < 3:
+        raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
+    if _is_last(op):
+        batch, *spatial, _ = shape
+        return [(batch, *windows(op, spatial, weight[2:]), weight[0])]
+    return [(shape[0], weight[0], *windows(op, shape[2:], weight[2:]))]
+
+
+def conv(op: Operator) -> Polynomial:
+    return twice(*conv_made(op)[0], *_weight_shape(op)[1:])
+
+
+def transposed_made(op: Operator) -> Shapes:
+    shape, weight = op.shape(0), op.shape(1)
+    if len(shape) != len(weight) or len(shape) < 3:
+        raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
+    channels = settled(Polynomial.of(weight[1]) * op.attribute("group", 1))
+    given = op.attribute("output_shape")
+    spatial = given[-(len(shape) - 2) :] if given else _stretched(op, shape[2:], weight[2:])
+    return [(shape[0], channels, *spatial)]
+
+
+def transposed(op: Operator) -> Polynomial:
+    shape = op.shape(0)
+    return twice(shape[0], *shape[2:], *op.shape(1))
+
+
+def _stretched(op: Operator, sizes: Shape, kernel: Shape) -> list[Size]:
+    rank = len(sizes)
+    strides, dilations = _list(op, "strides", rank), _list(op, "dilations", rank)
+    extra = op.attribute("output_padding") or [0] * rank
+    pads = op.attribute("pads") or [0] * (2 * rank)
+    same = op.attribute("auto_pad", "NOTSET").startswith("SAME")
+    found: list[Size] = []
+    for place, size in enumerate(sizes):
+        if same:
+            found.append(settled(Polynomial.of(size) * strides[place]))
+            continue
+        reach = (Polynomial.of(kernel[place]) - 1) * dilations[place] + 1
+        padded = pads[place] + pads[place + rank]
+        found.append(settled((Polynomial.of(size) - 1) * strides[place] + extra[place] + reach - padded))
+    return _fitting(found)
+
+
+def windows(op: Operator, sizes: Sequence[Size], kernel: Sequence[Size]) -> list[Size]:
+    """How many windows a convolution or a pool has along each axis."""
+    rank = len(sizes)
+    strides, dilations = _list(op, "strides", rank), _list(op, "dilations", rank)
+    pads = op.attribute("pads") or [0] * (2 * rank)
+    how = op.attribute("auto_pad", "NOTSET")
+    found: list[Size] = []
+    for place, size in enumerate(sizes):
+        stride = strides[place]
+        if how.startswith("SAME"):
+            found.append(settled(-(-Polynomial.of(size) // stride)))
+            continue
+        padded = pads[place] + pads[place + rank] if how == "NOTSET" else 0
+        room = Polynomial.of(size) + padded - (Polynomial.of(kernel[place]) - 1) * dilations[place] - 1
+        found.append(settled(_steps(room, stride, pads[place], size, up=bool(op.attribute("ceil_mode", 0)))))
+    return _fitting(found)
+
+
+def _fitting(sizes: list[Size]) -> list[Size]:
+    if any(isinstance(size, int) and size < 0 for size in sizes):
+        raise Unknown("what a window slides over is shorter than the window: the model cannot run on this")
+    return sizes
+
+
+def _steps(room: Polynomial, stride: int, before: int, size: Size, *, up: bool) -> Size:
+    if not up:
+        return room // stride + 1
+    steps = -(-room // stride) + 1
+    # A window that would begin behind the end is left out.
+    if steps.value is not None and isinstance(size, int) and (steps.value - 1) * stride >= size + before:
+        return steps - 1
+    return steps
+
+
+def _list(op: Operator, name: str, rank: int) -> list[int]:
+    return list(op.attribute(name) or [1] * rank)
+
+
+def deformed_made(op: Operator) -> Shapes:
+    return [(op.shape(0)[0], op.shape(1)[0], *op.shape(2)[2:])]
+
+
+def deformed(op: Operator) -> Polynomial:
+    return twice(*deformed_made(op)[0], *op.shape(1)[1:])
+
+
+def recurrent_made(op: Operator) -> Shapes:
+    """All states, the last one, and the last one of the cells."""
+    first, second, _ = op.shape(0)
+    hidden = op.attribute("hidden_size") or op.shape(2)[-1]
+    directions = op.shape(1)[0]
+    if op.attribute("layout", 0):
+        return [(first, second, directions, hidden), *[(first, directions, hidden)] * 2]
+    return [(first, directions, second, hidden), *[(directions, second, hidden)] * 2]
+
+
+def recurrent(op: Operator) -> Polynomial:
+    """Every step multiplies the input and the state by all gates of all directions."""
+    steps, batch, _ = op.shape(0)
+    return twice(steps, batch) * (Polynomial.of(product(op.shape(1))) + product(op.shape(2)))
+
+
+def experts(op: Operator) -> Polynomial:
+    """A mixture of experts: each token goes through `k` of them."""
+    first, second, third = (2, 4, 6) if op.op_type == "MoE" else (2, 5, 8)
+    packed = 1 if op.op_type == "MoE" else 8 // op.attribute("expert_weight_bits", 4)
+    places = (first, second, third) if op.has(third) else (first, second)
+    weights = sum((Polynomial.of(product(op.shape(place)[1:])) for place in places), Polynomial())
+    return twice(*op.shape(0)[:-1], op.attribute("k", 1)) * weights * packed
+
+
+# What `...` stands for has a name for each axis, which no letter is.
+_DOTS = "..."
+
+
+def einsum_made(op: Operator) -> Sequence[Shape]:
+    terms, result, sizes = _read(op)
+    del terms
+    return [tuple(sizes[label] for label in result)]
+
+
+def einsum(op: Operator) -> Polynomial:
+    """Products that sum over something; what is multiplied number by number is none.
+
+    What one operand alone has and nobody needs is summed up before it is multiplied.
+    """
+    terms, result, sizes = _read(op)
+    left, total = terms[0], Polynomial()
+    for place, right in enumerate(terms[1:], start=1):
+        needed = {*result, *(label for term in terms[place + 1 :] for label in term)}
+        shared = {*left} & {*right}
+        labels = [label for label in dict.fromkeys([*left, *right]) if label in needed or label in shared]
+        if shared - needed:
+            total += Polynomial.of(2) * product(sizes[label] for label in labels)
+        left = [label for label in labels if label in needed]
+    return total
+
+
+def _read(op: Operator) -> tuple[list[list[str]], list[str], dict[str, Size]]:
+    """The labels of each operand, those of the result, and their sizes."""
+    text = op.attribute("equation", "").replace(" ", "")
+    before, arrow, after = text.partition("->")
+    parts = before.split(",")
+    if len(parts) != len(op.inputs):
+        raise Unknown(f"the equation {text!r} is not about {len(op.inputs)} inputs")
+    shapes = [op.shape(place) for place in range(len(parts))]
+    wide = max((len(shape) - len(_letters(part)) for part, shape in zip(parts, shapes, strict=True)), default=0)
+    dots = [f"{_DOTS}{place}" for place in range(wide)]
+    terms = [
+        _labels(part, dots[wide - (len(shape) - len(_letters(part))) :])
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    sizes: dict[str, Size] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        if len(term) != len(shape):
+            raise Unknown(f"the equation {text!r} does not fit the shapes")
+        for label, size in zip(term, shape, strict=True):
+            sizes[label] = broadcast((sizes.get(label, 1),), (size,))[0]
+    return terms, _labels(after, dots) if arrow else _implied(terms, dots), sizes
+
+
+def _letters(part: str) -> str:
+    return part.replace(_DOTS, "")
+
+
+def _labels(part: str, dots: Sequence[str]) -> list[str]:
+    before, found, after = part.partition(_DOTS)
+    return [*before, *(dots if found else ()), *after]
+
+
+def _implied(terms: Sequence[Sequence[str]], dots: Sequence[str]) -> list[str]:
+    """Without an arrow: what occurs once, in alphabetical order."""
+    flat = [label for term in terms for label in term if not label.startswith(_DOTS)]
+    return [*dots, *sorted(label for label in set(flat) if flat.count(label) == 1)]

@@ -1,0 +1,307 @@
+"""The sizes that a file leaves open, and sizes that are written as arithmetic on them.
+
+What is known of a value before anything runs, and of an operator with the values that it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from modelexport.record.polynomial import Polynomial, Size, largest, quotient, smallest
+
+Shape = tuple[Size, ...]
+
+_BINARY: Mapping[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: quotient,
+    ast.Mod: lambda a, b: a % b,
+}
+# As exporters write them, in small letters.
+_CALLS: Mapping[str, Callable[..., Polynomial]] = {
+    "min": smallest,
+    "max": largest,
+    "floordiv": quotient,
+    "cleandiv": quotient,
+    "ceildiv": lambda a, b: -quotient(-a, b),
+    "mod": lambda a, b: a % b,
+    "pythonmod": lambda a, b: a % b,
+}
+_ROUNDED = {"floor": 1, "floortoint": 1, "trunctoint": 1, "ceiling": -1, "ceil": -1, "ceiltoint": -1}
+
+
+# Longer polynomials than this are not worth their while: a size that would be one gets a name instead.
+_LONGEST, _MOST_BITS = 400, 256
+_LONGEST_TEXT = 1000
+
+
+class Unknown(Exception):
+    """Something cannot be said; the text says why."""
+
+
+class NotSizes(Exception):
+    """A text that is no arithmetic on sizes."""
+
+
+def parsed(text: str) -> Polynomial:
+    """`sequence + 1` as a polynomial."""
+    if len(text) > _LONGEST_TEXT:
+        raise NotSizes(text[:_LONGEST_TEXT])
+    try:
+        return _size(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError, Unknown) as error:
+        raise NotSizes(text) from error
+
+
+def _size(term: ast.expr) -> Polynomial:
+    if isinstance(term, ast.Name):
+        return Polynomial.axis(term.id)
+    if isinstance(term, ast.Constant):
+        return _constant(term.value)
+    if isinstance(term, ast.UnaryOp) and isinstance(term.op, ast.USub):
+        return -_size(term.operand)
+    if isinstance(term, ast.BinOp):
+        return _operation(term)
+    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and not term.keywords:
+        return _call(term.func.id.lower(), term.args)
+    raise NotSizes(ast.dump(term))
+
+
+def _constant(value: object) -> Polynomial:
+    if isinstance(value, str) and value:
+        return Polynomial.axis(value)
+    if isinstance(value, int | float) and value == int(value):
+        return Polynomial.of(int(value))
+    raise NotSizes(repr(value))
+
+
+def _operation(term: ast.BinOp) -> Polynomial:
+    left, right = _size(term.left), _size(term.right)
+    power = right.value
+    if isinstance(term.op, ast.Pow) and _is_single(left) and power is not None and 0 <= power < 8:
+        return left**power
+    if type(term.op) in _BINARY:
+        return Polynomial.of(sensible(_BINARY[type(term.op)](left, right)))
+    raise NotSizes(ast.dump(term))
+
+
+def _is_single(size: Polynomial) -> bool:
+    """Whether it is an axis or a function, which no power makes long."""
+    if len(size.terms) != 1:
+        return False
+    monomial, factor = size.terms[0]
+    return factor == 1 and len(monomial) == 1 and monomial[0][1] == 1
+
+
+def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
+    if name in _ROUNDED and len(arguments) == 1:
+        inner, sign = arguments[0], _ROUNDED[name]
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
+            return sign * quotient(sign * _size(inner.left), _size(inner.right))
+        return _size(inner)
+    if name in ("min", "max") and arguments:
+        return _CALLS[name](*map(_size, arguments))
+    if name in _CALLS and len(arguments) == 2:
+        return _CALLS[name](*map(_size, arguments))
+    raise NotSizes(name)
+
+
+def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+    """Sizes, 0 among them, and the names of those that are open; None if not even their number is known."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)
+
+
+class Axes:
+    """The open sizes of one file, by name, in the order in which they come up."""
+
+    def __init__(self, inputs: Iterable[onnx.ValueInfoProto], at: Mapping[str, int]) -> None:
+        """`inputs` are those that the model is fed; `at` are the sizes that axes are given."""
+        values = list(inputs)
+        self._at = at
+        self.given: dict[str, str] = {}
+        self.found: dict[str, str] = {}
+        texts = {dim for value in values for dim in dims_of(value) or () if isinstance(dim, str) and dim}
+        plain = {text for text in texts if text.isidentifier()}
+        self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
+        self.inputs = {value.name: self._shape(value) for value in values}
+
+    def _shape(self, value: onnx.ValueInfoProto) -> Shape | None:
+        dims = dims_of(value)
+        if dims is None:
+            return None
+        return tuple(self._dim(dim, value.name, place) for place, dim in enumerate(dims))
+
+    def _dim(self, dim: int | str, name: str, place: int) -> Size:
+        if isinstance(dim, int):
+            return dim
+        label = dim or f"{name}[{place}]"
+        if dim and dim not in self._names:
+            return settled(parsed(dim).at(self._at))
+        self.given.setdefault(label, f"axis {place} of the input {name}")
+        return self._axis(label)
+
+    def _axis(self, name: str) -> Size:
+        return self._at[name] if name in self._at else Polynomial.axis(name)
+
+    def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
+        """A shape that the file states: sizes in terms of the axes of inputs, None where it is in other terms."""
+        dims = dims_of(value)
+        return None if dims is None else tuple(map(self._stated, dims))
+
+    def _stated(self, dim: int | str) -> Size | None:
+        if isinstance(dim, int):
+            return dim
+        if dim in self._names:
+            return self._axis(dim)
+        return settled(parsed(dim).at(self._at)) if dim and _in_terms_of(dim, self._names) else None
+
+    def fresh(self, label: str, source: str) -> Size:
+        """A size that depends on the content of what the model is fed."""
+        self.found.setdefault(label, source)
+        return self._axis(label)
+
+
+def _in_terms_of(text: str, names: Collection[str]) -> bool:
+    """Whether a text is arithmetic on these names, and not merely one of them."""
+    if text in names:
+        return False
+    try:
+        return all(name in names for name in parsed(text).axes)
+    except NotSizes:
+        return False
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    found: Size = 1
+    for size in sizes:
+        found = sensible(found * size)
+    return found
+
+
+def sensible(size: Size) -> Size:
+    """The size, unless it is too long to go on with."""
+    if size.bit_length() > _MOST_BITS if isinstance(size, int) else size.extent > _LONGEST:
+        raise Unknown("a size is too long a formula")
+    return size
+
+
+def settled(size: Size) -> Size:
+    """A plain number where it is one."""
+    if isinstance(size, int):
+        return int(size)
+    value = size.value
+    return size if value is None else value
+
+
+UNDEFINED = onnx.TensorProto.UNDEFINED
+# More numbers than this are no shape.
+MOST_NUMBERS = 256
+
+
+# What a rule raises that cannot say anything: shapes of a damaged file fit no rule.
+CANNOT = (Unknown, ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """
+    dtype    as in TensorProto; 0 if it is not known
+    shape    None if not even the number of axes is known
+    content  the elements of a few whole numbers, each a number, a polynomial or a truth value
+    fixed    it follows from weights alone
+    weight   the name of the initializer that it is, or is a mere rearrangement of
+    """
+
+    dtype: int = UNDEFINED
+    shape: Shape | None = None
+    content: np.ndarray | None = None
+    fixed: bool = False
+    weight: str = ""
+
+
+NOTHING = Value()
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One node with what it reads. `domain` is empty for ONNX itself. Inputs that are left out are None."""
+
+    op_type: str
+    domain: str
+    attributes: Mapping[str, Any]
+    inputs: tuple[Value | None, ...]
+    names: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    opset: int = 0
+
+    def has(self, place: int) -> bool:
+        return place < len(self.inputs) and self.inputs[place] is not None
+
+    def value(self, place: int) -> Value:
+        found = self.inputs[place] if place < len(self.inputs) else None
+        if found is None:
+            raise Unknown(f"{self.op_type} has no input {place}")
+        return found
+
+    def dtype(self, place: int = 0) -> int:
+        found = self.inputs[place] if place < len(self.inputs) else None
+        return UNDEFINED if found is None else found.dtype
+
+    def shape(self, place: int = 0) -> Shape:
+        found = self.value(place).shape
+        if found is None:
+            name = self.names[place] if place < len(self.names) else str(place)
+            raise Unknown(f"the shape of {name!r} is not known")
+        return found
+
+    def content(self, place: int) -> np.ndarray:
+        found = self.value(place).content
+        if found is None:
+            name = self.names[place] if place < len(self.names) else str(place)
+            raise Unknown(f"the numbers in {name!r} are computed while the model runs")
+        return found
+
+    def sizes(self, place: int) -> list[Size]:
+        return [_whole(size) for size in self.content(place).reshape(-1).tolist()]
+
+    def numbers(self, place: int) -> list[int]:
+        """As `sizes`, where they must be plain numbers: axes, pads, steps."""
+        found = self.sizes(place)
+        if any(isinstance(size, Polynomial) for size in found):
+            raise Unknown(f"the numbers in {self.names[place]!r} depend on the axes")
+        return [int(size) for size in found]  # type: ignore[arg-type]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.attributes.get(name, default)
+
+    def listed(self, name: str, place: int, default: Sequence[int] | None = None) -> list[int] | None:
+        """Numbers that older operator sets have as an attribute and newer ones as an input."""
+        if name in self.attributes:
+            found = self.attributes[name]
+            return [int(one) for one in found] if isinstance(found, list | tuple) else [int(found)]
+        if self.has(place):
+            return self.numbers(place)
+        return None if default is None else list(default)
+
+    @cached_property
+    def fixed(self) -> bool:
+        return all(value.fixed for value in self.inputs if value is not None)
+
+
+def _whole(number: Any) -> Size:
+    if isinstance(number, Polynomial):
+        return settled(number)
+    if number != int(number):
+        raise Unknown(f"{number} is no size")
+    return int(number)

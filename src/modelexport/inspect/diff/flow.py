@@ -1,0 +1,372 @@
+"""A graph as it is compared: what is computed, from what, and which constants go into it. Names do not matter here.
+
+Numbers for what a node computes and for what becomes of it: equal in both graphs if it is the same, names aside.
+
+What makes two nodes of two graphs the same: equal keys, from those that are certain to those that are likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from modelexport.graph.index import FLOATS, MAIN, Graph, Node
+from modelexport.graph.protos import ONNX_DOMAINS, plain_domain, type_of
+
+# The order of what they read changes nothing, not even the last bit.
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+# More elements than this make a weight; fewer may say how a node does its work.
+FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value that is stored in the file. `digest` stands for type, shape and content; None if it is not to be read.
+
+    small  it says how its readers work (an axis, a shape, a scale) and is no weight
+    """
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    digest: str | None
+    small: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A reader of a value, and the place where it reads it."""
+
+    reader: Node
+    place: int
+
+
+class Flow:
+    """
+    graph      without functions
+    digest_of  by the name of a constant
+    told       by the key of a node: the module call that it is said to belong to; None if nobody says so
+    order      nodes as they can run, without those that only hold a constant; bodies before the node that runs them
+    """
+
+    def __init__(
+        self, graph: Graph, digest_of: Callable[[str], str | None], told: Mapping[str, str] | None = None
+    ) -> None:
+        self.graph = graph
+        self.told: Mapping[str, str] = told or {}
+        self.constants = dict(_constants(graph, digest_of))
+        self._members: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            if node.key not in self.constants:
+                self._members.setdefault(node.graph, []).append(node)
+        roots = [MAIN, *(name for name in self._members if name != MAIN and name not in graph.owners)]
+        self.order = [node for root in roots for node in self._ordered(root)]
+        self.by_key = {node.key: node for node in self.order}
+
+    def _ordered(self, graph_id: str) -> Iterator[Node]:
+        for node in self._members.get(graph_id, ()):
+            for body in self.graph.bodies.get(node.key, ()):
+                yield from self._ordered(body)
+            yield node
+
+    @cached_property
+    def uses(self) -> Mapping[str, tuple[Use, ...]]:
+        """By value: the nodes that read it, in their order."""
+        found: dict[str, list[Use]] = {}
+        for node in self.order:
+            for place, value in enumerate(node.inputs):
+                if value and value not in self.constants:
+                    found.setdefault(value, []).append(Use(node, place))
+        return {value: tuple(uses) for value, uses in found.items()}
+
+    @cached_property
+    def producers(self) -> Mapping[str, tuple[Node, int]]:
+        """By value: the node that makes it, and as which of its outputs."""
+        return {value: (node, place) for node in self.order for place, value in enumerate(node.outputs) if value}
+
+    def read_constants(self, node: Node) -> Iterator[tuple[int, Constant]]:
+        """The constants that a node reads, with their places."""
+        for place, value in enumerate(node.inputs):
+            if value in self.constants:
+                yield place, self.constants[value]
+
+
+def _constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator[tuple[str, Constant]]:
+    for name, tensor in graph.initializers.items():
+        yield name, _constant(name, tensor.dtype, tensor.shape, digest_of(name))
+    for node in graph.nodes:
+        if is_literal(node):
+            dtype, shape = type_of(node.constant)
+            yield node.key, _constant(node.key, dtype, shape, digest_of(node.key))
+
+
+def is_literal(node: Node) -> bool:
+    """Whether a node only holds a constant."""
+    return node.op_type == "Constant" and node.domain in ONNX_DOMAINS and bool(node.outputs)
+
+
+def _constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None) -> Constant:
+    size = prod(shape)
+    return Constant(name, dtype, shape, digest, small=size < FEW and (dtype not in FLOATS or size <= 1))
+
+
+def operator_of(node: Node) -> tuple[str, str]:
+    return node.op_type, plain_domain(node.domain)
+
+
+_Seen = Callable[[Constant], object]
+
+
+class Numbers:
+    """A number for each description, the same in both graphs."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, int] = {}
+
+    def __call__(self, description: object) -> int:
+        return self._known.setdefault(description, len(self._known))
+
+
+def by_content(constant: Constant) -> object:
+    """What a constant holds; where that is not to be read, what room it takes."""
+    if constant.digest is None:
+        return constant.dtype, constant.shape
+    return constant.digest
+
+
+def by_shape(constant: Constant) -> object:
+    """The content of what says how a node works; of weights, what room they take."""
+    if constant.small and constant.digest is not None:
+        return constant.digest
+    return constant.dtype, constant.shape
+
+
+class Signatures:
+    """
+    own   by the key of a node: its operator, attributes and constants
+    down  by value: what is computed there, from the inputs of the model on
+    up    by the key of a node: what is made of its results, up to the outputs of the model
+    """
+
+    def __init__(self, flow: Flow, numbers: Numbers, seen: _Seen, ends: Mapping[str, object]) -> None:
+        """ends  by inputs and outputs (`i:name`, `o:name`): what is the same in both models for those that are"""
+        self.flow, self._numbers, self._seen, self._ends = flow, numbers, seen, ends
+        self.own = {node.key: self._own(node) for node in flow.order}
+        self.down = self._down()
+        self.up = self._up()
+
+    def of_value(self, node: Node) -> int:
+        """What a node computes."""
+        first = next((value for value in node.outputs if value), None)
+        return self._numbers(("idle", node.key)) if first is None else self.down[first]
+
+    def readers(self, node: Node) -> int:
+        """Who reads what a node makes, in whatever place."""
+        uses = (use.reader.key for value in node.outputs for use in self.flow.uses.get(value, ()))
+        return self._numbers(("readers", tuple(sorted((self.own[key], self.up[key]) for key in uses))))
+
+    def _own(self, node: Node) -> int:
+        constants = [(place, self._seen(constant)) for place, constant in self.flow.read_constants(node)]
+        if node.op_type in COMMUTATIVE:
+            constants = [(0, self._seen(constant)) for _, constant in self.flow.read_constants(node)]
+            constants.sort(key=repr)
+        return self._numbers(("own", operator_of(node), node.attributes, tuple(constants)))
+
+    def _down(self) -> dict[str, int]:
+        graph = self.flow.graph
+        found: dict[str, int] = {}
+        for name in (*graph.inputs, *graph.takes.get(MAIN, ())):
+            found[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
+        self._take_all(found)
+        for node in self.flow.order:
+            read = [self._input(value, found) for value in node.inputs if value not in self.flow.constants]
+            if node.op_type in COMMUTATIVE:
+                read.sort()
+            inside = tuple(
+                self._input(value, found) for body in graph.bodies.get(node.key, ()) for value in graph.yields[body]
+            )
+            description = (self.own[node.key], tuple(read), inside)
+            for place, value in enumerate(node.outputs):
+                if value:
+                    found[value] = self._numbers(("made", description, place))
+        return found
+
+    def _take_all(self, found: dict[str, int]) -> None:
+        """What bodies are given is known by its place: the node around them tells what that is."""
+        for body, owner in self.flow.graph.owners.items():
+            if owner in self.flow.by_key:
+                around = self.own[owner]
+                for place, value in enumerate(self.flow.graph.takes[body]):
+                    found[value] = self._numbers(("take", around, body.removeprefix(owner), place))
+
+    def _input(self, value: str, found: Mapping[str, int]) -> int:
+        if value in found:
+            return found[value]
+        if value in self.flow.constants:
+            return self._numbers(("constant", self._seen(self.flow.constants[value])))
+        return self._numbers("unknown" if value else "nothing")
+
+    def _up(self) -> dict[str, int]:
+        flow, graph = self.flow, self.flow.graph
+        returned = self._returned()
+        found: dict[str, int] = {}
+        for node in reversed(flow.order):
+            uses = []
+            for place, value in enumerate(node.outputs):
+                uses += [(place, 0, end) for end in returned.get(value, ())] if value else []
+                for use in flow.uses.get(value, ()):
+                    where = 0 if use.reader.op_type in COMMUTATIVE else use.place
+                    uses.append((place, 1 + where, self._numbers((self.own[use.reader.key], found[use.reader.key]))))
+            owner = graph.owners.get(node.graph)
+            if owner is not None and owner in found:
+                body = node.graph.removeprefix(owner)
+                for place, value in enumerate(graph.yields[node.graph]):
+                    if value and value in node.outputs:
+                        uses.append(
+                            (node.outputs.index(value), -1, self._numbers(("yield", body, place, found[owner])))
+                        )
+            found[node.key] = self._numbers(("up", tuple(sorted(uses))))
+        return found
+
+    def _returned(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, value in enumerate(self.flow.graph.outputs):
+            number = self._numbers(("output", self._ends.get(f"o:{value}", f"{place} {value}")))
+            found.setdefault(value, []).append(number)
+        return found
+
+
+def neighbourhoods(flow: Flow, numbers: Numbers, own: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+    """By the key of a node, for 0, 1, 2 … steps: a number for the node with all that is at most so many steps away."""
+    found = [dict(own)]
+    for _ in range(steps):
+        near = found[-1]
+        found.append({node.key: numbers(("near", near[node.key], _around(node, flow, near))) for node in flow.order})
+    return found
+
+
+def _around(node: Node, flow: Flow, near: Mapping[str, int]) -> tuple[object, ...]:
+    above = [
+        (0 if node.op_type in COMMUTATIVE else place, near[flow.producers[value][0].key])
+        for place, value in enumerate(node.inputs)
+        if value in flow.producers
+    ]
+    below = [
+        (place, 0 if use.reader.op_type in COMMUTATIVE else use.place, near[use.reader.key])
+        for place, value in enumerate(node.outputs)
+        for use in flow.uses.get(value, ())
+    ]
+    return tuple(sorted(above)), tuple(sorted(below))
+
+
+Key = Callable[[Node], object]
+Described = Callable[[Signatures, Node], object]
+
+# How far around a node is looked for what makes it the only one.
+NEAR = (8, 4, 2, 1)
+
+
+def both(signatures: Signatures, node: Node) -> object:
+    """What computes the same and is used alike."""
+    return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
+
+
+def read_by_the_same(signatures: Signatures, node: Node) -> object:
+    """What computes the same for the same readers, where these have two of their inputs the other way round."""
+    return signatures.of_value(node), signatures.own[node.key], signatures.readers(node)
+
+
+def _computed(signatures: Signatures, node: Node) -> object:
+    return signatures.of_value(node)
+
+
+def _used(signatures: Signatures, node: Node) -> object:
+    return signatures.own[node.key], signatures.up[node.key]
+
+
+def _used_otherwise(signatures: Signatures, node: Node) -> object:
+    """Of which the same is made; what it does itself may be something else."""
+    return operator_of(node), signatures.up[node.key]
+
+
+def _of_content(key: Described) -> Described:
+    """Without shape arithmetic: that is the same in many places, and goes with what reads it."""
+
+    def found(signatures: Signatures, node: Node) -> object:
+        return key(signatures, node) if node.key in signatures.flow.graph.computed else None
+
+    return found
+
+
+CERTAIN = (_of_content(both), _of_content(read_by_the_same), _of_content(_computed))
+# From what is certain to what is likely.
+CONTENT_USED: tuple[Described, ...] = (_of_content(_used), _of_content(_used_otherwise))
+CONTENT = (_of_content(_computed), *CONTENT_USED)
+REST = (_used, _used_otherwise, _computed)
+# Those by which nodes are looked at from the outputs on.
+BACKWARDS = (*CONTENT_USED, _used, _used_otherwise)
+
+
+def both_and_near(signatures: Signatures, near: Mapping[str, int]) -> Key:
+    return lambda node: (both(signatures, node), near[node.key])
+
+
+def alone(near: Mapping[str, int]) -> Key:
+    return lambda node: near[node.key]
+
+
+def computing_the_same(signatures: Sequence[Signatures]) -> tuple[Key, Key]:
+    one, other = signatures
+    return (lambda node: _of_itself(one, node)), (lambda node: _of_itself(other, node))
+
+
+def _of_itself(signatures: Signatures, node: Node) -> object:
+    return signatures.of_value(node), signatures.own[node.key]
+
+
+def doing_the_same(signatures: Sequence[Signatures]) -> tuple[Key, Key]:
+    one, other = signatures
+    return (lambda node: one.own[node.key]), (lambda node: other.own[node.key])
+
+
+def attributes_alike(node: Node) -> object:
+    return operator_of(node), node.attributes
+
+
+def told_alike(key: Described, signatures: Signatures, flow: Flow | None) -> Key:
+    """flow  if given, nodes that are said to be in different modules are not the same"""
+
+    def found(node: Node) -> object:
+        description = key(signatures, node)
+        if description is None or flow is None:
+            return description
+        return description, flow.told.get(node.key)
+
+    return found
+
+
+def told_near(flow: Flow, near: Mapping[str, int]) -> Key:
+    """What is said to be in the same module, and has the same around it."""
+
+    def found(node: Node) -> object:
+        told = flow.told.get(node.key)
+        return None if told is None else (told, near[node.key])
+
+    return found
+
+
+class Weights:
+    """By a node: its operator and the weights that it reads; None for a node that reads none."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def __call__(self, node: Node) -> object:
+        read = [
+            (place, constant.digest)
+            for place, constant in self._flow.read_constants(node)
+            if not constant.small and constant.digest is not None
+        ]
+        return (operator_of(node), tuple(read)) if read else None

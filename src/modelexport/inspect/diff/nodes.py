@@ -1,0 +1,212 @@
+"""What is different about two nodes that are the same node of two files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from modelexport.graph.functions import node_protos
+from modelexport.graph.index import KEY_SEPARATOR, Node
+from modelexport.inspect.diff.ends import Opsets, ValueType, attribute_changes, opsets_of, shapes_differ, types_differ
+from modelexport.inspect.diff.flow import COMMUTATIVE, Constant, Flow
+from modelexport.inspect.diff.pairing import Pairs
+from modelexport.inspect.diff.sides import Compared
+from modelexport.record.results.diff import FieldChange
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantPair:
+    """Two constants that one node reads in one place in both files; none if the model returns them as they are."""
+
+    left: Constant
+    right: Constant
+    reader: str | None
+
+
+class Comparing:
+    """
+    constants  pairs that are not known to be equal, by the names of both: the readers of the first file
+    folded     by the key of a node of the first file without partner: constants of the second that stand for its result
+    unfolded   by the key of a node of the second file without partner: constants of the first in whose place it is
+    """
+
+    def __init__(self, left: Compared, right: Compared, pairs: Pairs) -> None:
+        self._left, self._right, self._pairs = left, right, pairs
+        self.constants: dict[tuple[str, str], list[ConstantPair]] = {}
+        self.folded: dict[str, list[Constant]] = {}
+        self.unfolded: dict[str, list[Constant]] = {}
+        self._moved: set[str] = set()  # values of the first file whose type or shape is another one
+        self._altered: set[str] = set()  # keys of nodes of the second file
+
+    def is_altered(self, key: str) -> bool:
+        """Whether a paired node of the second file reads other constants, or works in another way."""
+        return key in self._altered
+
+    def right_proto(self, node: Node) -> onnx.NodeProto | None:
+        """What the second file says of a node."""
+        return self._protos[1].get(node.key)
+
+    def fields(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
+        """Every paired node that is not the same, in the order of the first file."""
+        self._moved.update(self._moved_inputs())
+        for node in self._pairs.left_flow.order:
+            other = self._pairs.right.get(node.key)
+            if other is not None:
+                found = tuple(self._fields(node, other))
+                if found:
+                    self._altered.add(other.key)
+                    yield node, other, found
+
+    def _fields(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        if node.attributes != other.attributes:
+            yield from self._attributes(node, other)
+        unexplained = True
+        for place, (value, theirs) in enumerate(self._inputs(node, other)):
+            change, explains = self._value(f"input {place}", (value, theirs), (node, other))
+            unexplained &= not explains
+            if change is not None:
+                yield change
+        yield from self._yielded(node, other)
+        yield from self._results(node, other, explained=not unexplained)
+
+    def returned(self) -> Iterator[FieldChange]:
+        """Outputs of the model that are other values than before, where no other nodes have taken over."""
+        for end, theirs in self._pairs.ends.items():
+            if end.startswith("o:"):
+                change, _ = self._value(returned_as(end[2:]), (end[2:], theirs), None)
+                if change is not None:
+                    yield change
+
+    def _yielded(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        """What the bodies of a node return."""
+        left, right = self._left.graph, self._right.graph
+        for body in left.bodies.get(node.key, ()):
+            name = body.removeprefix(node.key)
+            both = zip(left.yields[body], right.yields.get(f"{other.key}{name}", ()), strict=False)
+            for place, values in enumerate(both):
+                change, _ = self._value(f"{name.lstrip(KEY_SEPARATOR)} output {place}", values, (node, other))
+                if change is not None:
+                    yield change
+
+    def _attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        mine, theirs = self._protos[0].get(node.key), self._protos[1].get(other.key)
+        if mine is None or theirs is None:
+            yield FieldChange("attributes", "", "")
+        else:
+            yield from attribute_changes(mine, theirs, self._opsets)
+
+    @cached_property
+    def _protos(self) -> tuple[Mapping[str, onnx.NodeProto], Mapping[str, onnx.NodeProto]]:
+        left, right = (_protos_of(side) for side in (self._left, self._right))
+        return left, right
+
+    @cached_property
+    def _opsets(self) -> tuple[Opsets, Opsets]:
+        return opsets_of(self._left.proto), opsets_of(self._right.proto)
+
+    def _inputs(self, node: Node, other: Node) -> Iterator[tuple[str, str]]:
+        """What is read in the same place; in which place does not matter where operators say so."""
+        mine, theirs = list(node.inputs), list(other.inputs)
+        length = max(len(mine), len(theirs))
+        mine += [""] * (length - len(mine))
+        theirs += [""] * (length - len(theirs))
+        turned = length == 2 and (self._fits(mine[0], theirs[1]) or self._fits(mine[1], theirs[0]))
+        if turned and node.op_type in COMMUTATIVE and not self._fits(mine[0], theirs[0]):
+            theirs.reverse()
+        yield from zip(mine, theirs, strict=True)
+
+    def _fits(self, value: str, theirs: str) -> bool:
+        one = self._pairs.left_flow.constants.get(value)
+        other = self._pairs.right_flow.constants.get(theirs)
+        if one is not None or other is not None:
+            return one is not None and other is not None and one.digest == other.digest and one.shape == other.shape
+        return self._pairs.are_same(value, theirs)
+
+    def _value(
+        self, what: str, values: tuple[str, str], readers: tuple[Node, Node] | None
+    ) -> tuple[FieldChange | None, bool]:
+        """What is different about the values in one place of both files, and whether that explains another result."""
+        value, theirs = values
+        one = self._pairs.left_flow.constants.get(value)
+        now = self._pairs.right_flow.constants.get(theirs)
+        if one is not None and now is not None:
+            return None, self._constants(one, now, readers)
+        if self._pairs.are_same(value, theirs):
+            return None, value in self._moved
+        maker = self._pairs.left_flow.producers.get(value)
+        other_maker = self._pairs.right_flow.producers.get(theirs)
+        if maker is not None and maker[0].key not in self._pairs.right:
+            if now is not None:
+                self.folded.setdefault(maker[0].key, []).append(now)
+            return None, True
+        if other_maker is not None and other_maker[0].key not in self._pairs.left:
+            if one is not None:
+                self.unfolded.setdefault(other_maker[0].key, []).append(one)
+            return None, True
+        return FieldChange(what, self._told(value), self._told_right(theirs)), True
+
+    def _constants(self, one: Constant, now: Constant, readers: tuple[Node, Node] | None) -> bool:
+        if one.digest is not None and one.digest == now.digest:
+            return False
+        if one.digest is None and now.digest is None and (one.dtype, one.shape) == (now.dtype, now.shape):
+            return False
+        reader = None if readers is None else readers[0].key
+        self.constants.setdefault((one.name, now.name), []).append(ConstantPair(one, now, reader))
+        if readers is not None:
+            self._altered.add(readers[1].key)
+        return True
+
+    def _told(self, value: str) -> str:
+        return _described(value, self._pairs.left_flow)
+
+    def _told_right(self, value: str) -> str:
+        """As the first file calls it, if it is there: names of two files do not go together."""
+        maker = self._pairs.right_flow.producers.get(value)
+        partner = None if maker is None else self._pairs.left.get(maker[0].key)
+        if maker is None or partner is None or maker[1] >= len(partner.outputs) or not partner.outputs[maker[1]]:
+            return _described(value, self._pairs.right_flow)
+        return self._told(partner.outputs[maker[1]])
+
+    # what a node makes
+
+    def _results(self, node: Node, other: Node, *, explained: bool) -> Iterator[FieldChange]:
+        """Types and shapes that do not follow from what is different before."""
+        for place, (value, theirs) in enumerate(zip(node.outputs, other.outputs, strict=False)):
+            one, now = self._left.types.get(value), self._right.types.get(theirs)
+            if one is None or now is None or not _differ(one, now):
+                continue
+            self._moved.add(value)
+            if not explained:
+                yield FieldChange(f"output {place}", str(one), str(now))
+        if len([value for value in node.outputs if value]) != len([value for value in other.outputs if value]):
+            yield FieldChange("outputs", str(len(node.outputs)), str(len(other.outputs)))
+
+    def _moved_inputs(self) -> Iterator[str]:
+        for end, theirs in self._pairs.ends.items():
+            if end.startswith("i:"):
+                one, now = self._left.types.get(end[2:]), self._right.types.get(theirs)
+                if one is not None and now is not None and _differ(one, now):
+                    yield end[2:]
+
+
+def returned_as(output: str) -> str:
+    """What to call the maker of an output."""
+    return f"output {output} is made by"
+
+
+def _described(value: str, flow: Flow) -> str:
+    """A value for people: its name, and what makes it."""
+    maker = flow.producers.get(value)
+    kind = "constant" if value in flow.constants else "" if maker is None else maker[0].op_type
+    return f"{value} ({kind})" if kind else value
+
+
+def _differ(one: ValueType, other: ValueType) -> bool:
+    return types_differ(one, other) or shapes_differ(one, other)
+
+
+def _protos_of(side: Compared) -> dict[str, onnx.NodeProto]:
+    return node_protos(side.proto, side.origins, (node.key for node in side.graph.nodes))

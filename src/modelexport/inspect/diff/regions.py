@@ -1,0 +1,317 @@
+"""What nodes without a partner belong together, and which of the other file do their work.
+
+What became of the weights of nodes that others do the work of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from modelexport.graph.index import Node
+from modelexport.inspect.diff.flow import Constant, Flow
+from modelexport.inspect.diff.nodes import Comparing
+from modelexport.inspect.diff.pairing import Pairs
+from modelexport.inspect.diff.weights import Weighing, packed_place, unpacked, weight_ref
+from modelexport.record.lineage import Link, Relation
+from modelexport.record.results.diff import WeightChange, WeightForm
+
+_LEFT, _RIGHT = 0, 1
+_Member = tuple[int, str]
+# Relations of a node to others whose work it does.
+_WORKING = frozenset({Relation.FUSED, Relation.REWRITTEN, Relation.SPLIT, Relation.KEPT, Relation.RENAMED})
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes of the first file, in order, and the nodes of the second that stand in their place."""
+
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+
+
+class Regions:
+    """
+    homes    by side and key: where a node belongs, the same for both sides where that is the same module
+    links    by the key of a node of the second graph: which nodes of the first it comes from
+    altered  keys of paired nodes of the second graph that are not the same as their partners
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        homes: tuple[Mapping[str, str], Mapping[str, str]],
+        links: Mapping[str, Link],
+        altered: Callable[[str], bool],
+    ) -> None:
+        self._pairs, self._homes, self._links, self._altered = pairs, homes, links, altered
+        self._flows = (pairs.left_flow, pairs.right_flow)
+        self._heads: dict[_Member, _Member] = {}
+        self._gone: dict[_Member, set[str]] = {}  # by head: the keys of all nodes of the first graph
+
+    def found(self) -> list[Region]:
+        for side, flow in enumerate(self._flows):
+            for node in flow.order:
+                if self._is_open(side, node.key):
+                    self._add((side, node.key))
+        self._join_neighbours(_LEFT)
+        self._join_neighbours(_RIGHT)
+        self._join_by_readers()
+        self._join_by_outputs()
+        self._join_by_links()
+        self._join_adjacent()
+        return list(self._regions())
+
+    def _add(self, member: _Member) -> None:
+        self._heads[member] = member
+        self._gone[member] = {member[1]} if member[0] == _LEFT else set()
+
+    def _is_open(self, side: int, key: str) -> bool:
+        return key not in (self._pairs.right if side == _LEFT else self._pairs.left)
+
+    def _head(self, member: _Member) -> _Member:
+        while self._heads[member] != member:
+            self._heads[member] = self._heads[self._heads[member]]
+            member = self._heads[member]
+        return member
+
+    def _join(self, one: _Member, other: _Member) -> None:
+        a, b = self._head(one), self._head(other)
+        if a != b:
+            if len(self._gone[a]) < len(self._gone[b]):
+                a, b = b, a
+            self._heads[b] = a
+            self._gone[a] |= self._gone.pop(b)
+
+    def _maker(self, side: int, value: str) -> _Member | None:
+        """The node without a partner that makes a value."""
+        maker = self._flows[side].producers.get(value)
+        return (side, maker[0].key) if maker is not None and self._is_open(side, maker[0].key) else None
+
+    def _join_neighbours(self, side: int) -> None:
+        """Within a module."""
+        homes = self._homes[side]
+        for node in self._flows[side].order:
+            if self._is_open(side, node.key):
+                for value in node.inputs:
+                    above = self._maker(side, value)
+                    if above is not None and homes.get(above[1]) == homes.get(node.key):
+                        self._join(above, (side, node.key))
+
+    def _join_by_readers(self) -> None:
+        """What makes the values that a paired node reads in the same place."""
+        for node in self._flows[_LEFT].order:
+            other = self._pairs.right.get(node.key)
+            for value, theirs in zip(node.inputs, other.inputs, strict=False) if other is not None else ():
+                self._join_makers(value, theirs)
+
+    def _join_by_outputs(self) -> None:
+        for end, theirs in self._pairs.ends.items():
+            if end.startswith("o:"):
+                self._join_makers(end[2:], theirs)
+
+    def _join_makers(self, value: str, theirs: str) -> None:
+        one, other = self._maker(_LEFT, value), self._maker(_RIGHT, theirs)
+        if one is not None and other is not None:
+            self._join(one, other)
+
+    def _join_by_links(self) -> None:
+        for key, link in self._links.items():
+            member = (_RIGHT, key)
+            gone = [source for source in link.sources if (_LEFT, source) in self._heads]
+            if link.relation not in _WORKING or not gone:
+                continue
+            if member not in self._heads:
+                if not (link.relation is Relation.FUSED and key in self._pairs.left and self._altered(key)):
+                    continue
+                self._add_pair(key)
+            for source in self._connected(member, gone):
+                self._join(member, (_LEFT, source))
+
+    def _connected(self, member: _Member, sources: list[str]) -> Iterator[str]:
+        """Those sources that are joined to what a node is known to stand for; all if nothing is known."""
+        mine = set(self._gone[self._head(member)])
+        if not mine:
+            yield from sources
+            return
+        waiting = [source for source in sources if source not in mine]
+        while joined := [source for source in waiting if not mine.isdisjoint(self._next_to(source))]:
+            yield from joined
+            mine.update(joined)
+            waiting = [source for source in waiting if source not in mine]
+
+    def _next_to(self, key: str) -> Iterator[str]:
+        flow = self._flows[_LEFT]
+        node = flow.by_key[key]
+        for value in node.inputs:
+            maker = flow.producers.get(value)
+            if maker is not None:
+                yield maker[0].key
+        for value in node.outputs:
+            yield from (use.reader.key for use in flow.uses.get(value, ()))
+
+    def _add_pair(self, key: str) -> None:
+        """A node that is not the same any more: it has taken in what is gone."""
+        partner = (_LEFT, self._pairs.left[key].key)
+        self._add((_RIGHT, key))
+        self._add(partner)
+        self._join((_RIGHT, key), partner)
+
+    def _join_adjacent(self) -> None:
+        """What is left on both sides of one module, and lies beside the same."""
+        alone = self._one_sided()
+        left = self._by_neighbour(_LEFT, alone)
+        right = self._by_neighbour(_RIGHT, alone)
+        for place, heads in left.items():
+            others = right.get(place, {})
+            if len(heads) == 1 and len(others) == 1:
+                self._join(next(iter(heads)), next(iter(others)))
+
+    def _one_sided(self) -> set[_Member]:
+        sides: dict[_Member, set[int]] = {}
+        for member in self._heads:
+            sides.setdefault(self._head(member), set()).add(member[0])
+        return {head for head, found in sides.items() if len(found) == 1}
+
+    def _by_neighbour(self, side: int, alone: set[_Member]) -> dict[tuple[str | None, str], dict[_Member, None]]:
+        """By home and neighbour, in the words of the first graph: regions of one side alone."""
+        found: dict[tuple[str | None, str], dict[_Member, None]] = {}
+        for member in [one for one in self._heads if one[0] == side]:
+            head = self._head(member)
+            if head in alone:
+                home = self._homes[side].get(member[1])
+                for word in self._beside(side, self._flows[side].by_key[member[1]]):
+                    found.setdefault((home, word), {})[head] = None
+        return found
+
+    def _beside(self, side: int, node: Node) -> Iterator[str]:
+        """The paired nodes that a node reads from or that read from it, and its weights."""
+        flow: Flow = self._flows[side]
+        for value in node.outputs:
+            for use in flow.uses.get(value, ()):
+                reader = self._in_words(side, use.reader)
+                if reader is not None:
+                    yield f"read by {reader}"
+        for value in node.inputs:
+            constant = flow.constants.get(value)
+            maker = flow.producers.get(value)
+            if constant is not None:
+                if constant.digest is not None and not constant.small:
+                    yield constant.digest
+            elif maker is not None:
+                above = self._in_words(side, maker[0])
+                if above is not None:
+                    yield f"{maker[1]} of {above}"
+
+    def _in_words(self, side: int, node: Node) -> str | None:
+        """A paired node, as the first graph calls it."""
+        if side == _LEFT:
+            return node.key if node.key in self._pairs.right else None
+        partner = self._pairs.left.get(node.key)
+        return None if partner is None else partner.key
+
+    def _regions(self) -> Iterator[Region]:
+        members: dict[_Member, tuple[list[Node], list[Node]]] = {}
+        for side, flow in enumerate(self._flows):
+            for node in flow.order:
+                if (side, node.key) in self._heads:
+                    head = self._head((side, node.key))
+                    members.setdefault(head, ([], []))[side].append(node)
+        for left, right in members.values():
+            yield Region(tuple(left), tuple(right))
+
+
+# A weight that is paired with more others than these is not looked for any further.
+_TRIED = 24
+# So near, two weights are the same as far as tools keep them.
+_NEAR = 0.25
+
+
+class ReplacedWeights:
+    def __init__(self, pairs: Pairs, comparing: Comparing, weighing: Weighing) -> None:
+        self._pairs, self._comparing, self._weighing = pairs, comparing, weighing
+
+    def changes(self, region: Region) -> Iterator[WeightChange]:
+        """Weights that hold the same, whoever reads them, are left out; so are those that are gone with their nodes."""
+        readers = self._readers(region)
+        mine = {one.name: one for node in region.left for _, one in self._pairs.left_flow.read_constants(node)}
+        theirs = {one.name: one for node in region.right for _, one in self._pairs.right_flow.read_constants(node)}
+        theirs.update((one.name, one) for node in region.left for one in self._comparing.folded.get(node.key, ()))
+        mine.update((one.name, one) for node in region.right for one in self._comparing.unfolded.get(node.key, ()))
+        if not mine or not theirs:
+            return
+        left, right = _without_same(mine, theirs)
+        packed = dict(self._unpacked(region)) if left else {}
+        for one in left:
+            known = readers.get(one.name, ())
+            found = self._packed(one, right, packed, known) or self._nearest(one, right, known)
+            if found is None:
+                continue
+            right.remove(found[0])
+            if found[1] is not None:
+                yield found[1]
+            readers.pop(one.name, None)
+        for one in (constant for constant in left if constant.name in readers):
+            yield WeightChange(WeightForm.REMOVED, weight_ref(one), None, readers=readers[one.name])
+
+    def _unpacked(self, region: Region) -> Iterator[tuple[str, np.ndarray]]:
+        """By the name of a packed weight: the numbers that it stands for."""
+        for node in region.right:
+            proto = self._comparing.right_proto(node)
+            place = None if proto is None else packed_place(proto)
+            if proto is None or place is None or not self._is_read(node.inputs[place]):
+                continue
+            stored = (value if value in self._pairs.right_flow.constants else "" for value in node.inputs)
+            numbers = unpacked(proto, self._weighing.stored(stored))
+            if numbers is not None:
+                yield node.inputs[place], numbers
+
+    def _is_read(self, value: str) -> bool:
+        constant = self._pairs.right_flow.constants.get(value)
+        return constant is not None and constant.digest is not None
+
+    def _packed(
+        self, one: Constant, others: list[Constant], numbers: Mapping[str, np.ndarray], readers: tuple[str, ...]
+    ) -> tuple[Constant, WeightChange] | None:
+        for other in others:
+            change = self._weighing.packed(one, other, numbers[other.name], readers) if other.name in numbers else None
+            if change is not None:
+                return other, change
+        return None
+
+    def _readers(self, region: Region) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for node in region.left:
+            for _, one in self._pairs.left_flow.read_constants(node):
+                found[one.name] = (*found.get(one.name, ()), node.key)
+        return found
+
+    def _nearest(
+        self, one: Constant, others: list[Constant], readers: tuple[str, ...]
+    ) -> tuple[Constant, WeightChange | None] | None:
+        """The weight that one has become: of the same size, and with the least loss."""
+        best: tuple[float, Constant, WeightChange | None] | None = None
+        alike = [other for other in others if prod(other.shape) == prod(one.shape)]
+        for other in alike[:_TRIED]:
+            change = self._weighing.change(one, other, readers)
+            loss = 0.0 if change is None else change.relative
+            if loss is None:
+                loss = float(len(alike) > 1)
+            if best is None or loss < best[0]:
+                best = loss, other, change
+        return (best[1], best[2]) if best is not None and (best[0] <= _NEAR or len(alike) == 1) else None
+
+
+def _without_same(
+    mine: Mapping[str, Constant], theirs: Mapping[str, Constant]
+) -> tuple[list[Constant], list[Constant]]:
+    """Weights of both sides that the other does not hold as they are."""
+    known = {one.digest for one in mine.values() if one.digest is not None}
+    present = {one.digest for one in theirs.values() if one.digest is not None}
+    return (
+        [one for one in mine.values() if not one.small and one.digest not in present],
+        [one for one in theirs.values() if not one.small and one.digest not in known],
+    )

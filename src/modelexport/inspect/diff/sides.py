@@ -1,0 +1,285 @@
+"""One of the two files that are compared, as far as it is looked at.
+
+What the constants of a file hold: a digest each, and their numbers where two of them are compared.
+
+A part of a graph as a graph: what one module does.
+
+Inputs and outputs under other names: which are the same, by what is made of them and how they are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+
+import numpy as np
+import onnx
+from onnx.numpy_helper import to_array
+
+from modelexport.graph.file.external import external_data, is_external
+from modelexport.graph.file.reading import ModelFile, content_of
+from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.graph.protos import data_of, described, type_of
+from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
+from modelexport.inspect.diff.flow import COMMUTATIVE, Flow, Numbers, Signatures, by_content, by_shape, is_literal
+from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
+from modelexport.record.results.diff import Source
+
+_DIGEST_SIZE = 16
+_CHUNK = 1 << 24
+
+
+class Holdings:
+    """The constants of a file by the names that its graph has for them; nodes that hold one go by their keys."""
+
+    def __init__(self, file: ModelFile, graph: Graph, *, read_weights: bool = True) -> None:
+        """graph  that of the file, without functions"""
+        self._file, self._graph = file, graph
+        self._read_weights = read_weights
+        self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
+        self._literals = {node.key: node for node in graph.nodes if is_literal(node)}
+        self.digest = cache(self._digest)
+
+    def _digest(self, name: str) -> str | None:
+        """Of type, shape and content; None for what is large and not to be read."""
+        content = self._content(name)
+        if content is not None:
+            return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
+        tensor = self._graph.initializers.get(name)
+        raw = self._raw(name) if tensor is not None and self._read_weights else None
+        if tensor is None or raw is None:
+            return None
+        digest = hashlib.blake2b(described(tensor.dtype, tensor.shape, b""), digest_size=_DIGEST_SIZE)
+        for start in range(0, raw.nbytes, _CHUNK):
+            digest.update(raw[start : start + _CHUNK])
+        return digest.hexdigest()
+
+    def _raw(self, name: str) -> memoryview | None:
+        """What does not lie there; of a body, it can be in a file of its own."""
+        if name in self._file.weights:
+            return self._file.weights[name].raw()
+        inner = self._inner.get(name)
+        return None if inner is None else external_data(inner, self._file.directory).raw()
+
+    @cached_property
+    def _inner(self) -> Mapping[str, onnx.TensorProto]:
+        """Tensors of bodies whose data is in another file."""
+        inside = (found for key, node in walk_nodes(self._file.proto) for found in bodies(node, key))
+        return {
+            value_id(body_id, tensor.name): tensor
+            for body_id, body in inside
+            for tensor in body.initializer
+            if is_external(tensor)
+        }
+
+    def _content(self, name: str) -> bytes | None:
+        """What lies in the structure of the file."""
+        literal = self._literals.get(name)
+        if literal is not None:
+            return literal.attributes if literal.constant is None else literal.constant
+        tensor = self._graph.initializers.get(name)
+        return None if tensor is None else tensor.content
+
+    def numbers(self, name: str) -> np.ndarray | None:
+        """What a constant holds; None for what holds no numbers."""
+        tensor = self._initializers.get(name)
+        if tensor is not None:
+            return None if tensor.data_type == onnx.TensorProto.STRING else content_of(self._file, tensor)
+        inner = self._inner.get(name)
+        if inner is not None:
+            data = bytes(external_data(inner, self._file.directory).raw())
+            return to_array(onnx.TensorProto(data_type=inner.data_type, dims=inner.dims, raw_data=data))
+        literal = self._literals.get(name)
+        content = self._content(name)
+        if content is None or (literal is not None and literal.constant is None):
+            return None
+        dtype, shape = type_of(content)
+        if dtype == onnx.TensorProto.STRING:
+            return None
+        kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+        found: np.ndarray = np.frombuffer(data_of(content), kind).reshape(shape)
+        return found
+
+
+def part_of(graph: Graph, keys: Collection[str]) -> Graph:
+    """The nodes with these keys, bodies and constants included; it is given what they read, and returns what others
+    read of what they make."""
+    inside = set(keys)
+    for node in graph.nodes:  # bodies come behind the node that owns them
+        if graph.owners.get(node.graph) in inside:
+            inside.add(node.key)
+    nodes = tuple(node for node in graph.nodes if node.key in inside or is_literal(node))
+    working = [node for node in nodes if not is_literal(node)]
+    made = {value for node in nodes for value in node.outputs}
+    within = {value for body in graph.owners for value in graph.takes[body]}
+    enters = dict.fromkeys(
+        value
+        for node in working
+        for value in node.inputs
+        if value and value not in made and value not in graph.initializers and value not in within
+    )
+    returned = {value for graph_id, values in graph.yields.items() if graph_id == MAIN for value in values}
+    read = {value for node in graph.nodes if node.key not in inside for value in node.inputs} | returned
+    leaves = dict.fromkeys(value for node in working if not node.graph for value in node.outputs if value in read)
+    used = {value for node in working for value in node.inputs} | {
+        value for one in graph.yields.values() for value in one
+    }
+    # Those of others are not even looked at.
+    weights = {name: tensor for name, tensor in graph.initializers.items() if name in used}
+    return replace(graph, nodes=nodes, inputs=tuple(enters), outputs=tuple(leaves), initializers=weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """
+    graph      what is compared: without functions, and only the part that was asked for
+    told       by the key of a node: the call of the module that it belongs to, where that is known
+    held       by the name of a weight: the call of the module that holds it, where that is known
+    hierarchy  the modules, where they are known
+    module     the part that was asked for; empty for all
+    origins    by the key of a node that was put in the place of a call: the keys of the calls and of the node itself
+    """
+
+    path: str
+    file: ModelFile
+    graph: Graph
+    holdings: Holdings
+    told: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)
+    hierarchy: Hierarchy | None = None
+    source: Source = Source.NONE
+    exporter: str = ""
+    module: str = ""
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self.graph, self.holdings.digest, self.told)
+
+    @cached_property
+    def types(self) -> Mapping[str, ValueType]:
+        """What the file says of its values."""
+        graph = self.file.proto.graph
+        stated = ((one.name, value_type(one)) for one in (*graph.value_info, *graph.input, *graph.output))
+        return {name: kind for name, kind in stated if kind is not None}
+
+    @property
+    def inputs(self) -> Mapping[str, ValueType | None]:
+        """Without weights that old files list among them."""
+        return {name: self.types.get(name) for name in self.graph.inputs if name not in self.graph.initializers}
+
+    @property
+    def outputs(self) -> Mapping[str, ValueType | None]:
+        return {name: self.types.get(name) for name in self.graph.outputs}
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        return self.file.proto
+
+    def stack(self, call: str) -> tuple[str, ...]:
+        """The calls around a call, the model first and itself last."""
+        if self.hierarchy is None:
+            path, _, number = call.partition("#")
+            above = [*lineage_of(path)]
+            return (*above[:-1], call) if number else tuple(above)
+        return tuple(map(str, self.hierarchy.stack(ModuleCall.parse(call))))
+
+    def inner_stack(self, call: str) -> tuple[str, ...]:
+        """Without the calls around the part that was asked for."""
+        stack = self.stack(call)
+        first = next((place for place, one in enumerate(stack) if self._is_part(one)), 0)
+        return stack[first:]
+
+    def _is_part(self, call: str) -> bool:
+        one = ModuleCall.parse(call)
+        return self.module in (call, one.path, f"{one.path}#{one.index}")
+
+    def class_of(self, call: str) -> str:
+        path = ModuleCall.parse(call).path
+        if self.hierarchy is None or path not in self.hierarchy.modules:
+            return ""
+        return self.hierarchy.modules[path].class_name
+
+    def relative(self, call: str) -> str:
+        """A call as it is written inside of the part that was asked for; the number of a first call is not written."""
+        return call.removeprefix(self.module.removesuffix("#0")).removeprefix(".") if self.module else call
+
+
+_Ends = Mapping[str, ValueType | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Inputs and outputs of the first graph, mapped to what they are in the second."""
+
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def find_ends(left: Compared, right: Compared) -> Ends:
+    """By name; then by what they are for; the rest by type and order."""
+    inputs, outputs = named_alike(left.inputs, right.inputs), named_alike(left.outputs, right.outputs)
+    several = _are_several(left.inputs, right.inputs, inputs) or _are_several(left.outputs, right.outputs, outputs)
+    for seen in (by_content, by_shape) if several else ():
+        numbers = Numbers()
+        signatures = [
+            Signatures(side.flow, numbers, seen, _labels(side, place, inputs, outputs))
+            for place, side in enumerate((left, right))
+        ]
+        inputs |= _matched(left.inputs, right.inputs, inputs, [_use_of(one) for one in signatures])
+        outputs |= _matched(left.outputs, right.outputs, outputs, [_result_of(one) for one in signatures])
+    return Ends(
+        paired_ends(left.inputs, right.inputs, inputs),
+        paired_ends(left.outputs, right.outputs, outputs),
+    )
+
+
+def _are_several(one: _Ends, other: _Ends, known: Mapping[str, str]) -> bool:
+    """Whether it is open which is which."""
+    rest = len(one) - len(known), len(other) - len(known)
+    return min(rest) > 0 and max(rest) > 1
+
+
+def _labels(side: Compared, place: int, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> dict[str, object]:
+    """What is known to be the same has one label in both files; of the rest the type is all that can be said."""
+    found: dict[str, object] = {}
+    for kind, ends, known in (("i", side.inputs, inputs), ("o", side.outputs, outputs)):
+        same = {pair[place]: pair[0] for pair in known.items()}
+        for name, stated in ends.items():
+            rank = None if stated is None or stated.dims is None else len(stated.dims)
+            found[f"{kind}:{name}"] = same.get(name, (stated and stated.dtype, rank))
+    return found
+
+
+def _matched(
+    one: _Ends, other: _Ends, known: Mapping[str, str], words: Iterable[Callable[[str], object]]
+) -> dict[str, str]:
+    """Those of which there is one in each file."""
+    mine_of, theirs_of = words
+    taken = set(known.values())
+    mine = {name: mine_of(name) for name in one if name not in known}
+    theirs = {name: theirs_of(name) for name in other if name not in taken}
+    counts = Counter(mine.values()), Counter(theirs.values())
+    single = {word: name for name, word in theirs.items() if counts[1][word] == 1}
+    return {name: single[word] for name, word in mine.items() if counts[0][word] == 1 and word in single}
+
+
+def _result_of(signatures: Signatures) -> Callable[[str], object]:
+    return signatures.down.get
+
+
+def _use_of(signatures: Signatures) -> Callable[[str], object]:
+    def found(value: str) -> object:
+        uses = signatures.flow.uses.get(value, ())
+        return tuple(
+            sorted(
+                (0 if use.reader.op_type in COMMUTATIVE else use.place, signatures.own[key], signatures.up[key])
+                for use in uses
+                for key in [use.reader.key]
+            )
+        )
+
+    return found

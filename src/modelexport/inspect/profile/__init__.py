@@ -1,0 +1,1 @@
+"""ONNX Runtime's profile, joined with nodes and summed up by module."""

@@ -1,0 +1,1 @@
+"""The query language: text, expression, predicate, answer."""

@@ -1,0 +1,202 @@
+"""The nodes that a query means; and where there are none, what stood in the way.
+
+Names in a query must be those of something. A misspelt one would otherwise be an empty answer that looks right.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from modelexport.errors import UnknownName, UserError
+from modelexport.inspect.query.expression import (
+    Expression,
+    Field,
+    Glob,
+    Operator,
+    Term,
+    asserted_terms,
+    deepened,
+    terms_of,
+)
+from modelexport.inspect.query.meaning import (
+    DOMAIN_MARK,
+    EVIDENCE_MARK,
+    ModulePattern,
+    parameter_names,
+    predicate_of,
+    written_op,
+)
+from modelexport.inspect.query.parsing import parse_query
+from modelexport.record.lineage import Relation
+from modelexport.record.provenance import EvidenceKind, NodeEntry, Provenance
+
+# Comparing a misspelt name with every tensor of a large model would take seconds.
+_MOST_COMPARED = 500
+_SEPARATORS = {Field.MODULE: ".", Field.TAG: "/", Field.ROLE: ".", Field.PARAM: "."}
+
+
+def check_names(expression: Expression, provenance: Provenance) -> None:
+    """Raise for the first name or pattern in a query that is that of nothing at all in this file."""
+    for term in terms_of(expression):
+        if isinstance(term.value, Glob) and not _is_known(term.field, term.value, provenance):
+            raise _unknown(term.field, term.value, provenance)
+
+
+def _is_known(field: Field, glob: Glob, provenance: Provenance) -> bool:
+    if glob.text and not glob.text.strip("*"):
+        return True  # anything at all, also where there is nothing
+    if field is Field.MODULE:
+        return any(map(ModulePattern.of(glob, provenance.hierarchy).fits_module, provenance.hierarchy.modules))
+    return any(map(glob.matcher(_SEPARATORS.get(field, "")), _NAMES[field](provenance, glob)))
+
+
+def _unknown(field: Field, glob: Glob, provenance: Provenance) -> UserError:
+    names = [name for name in dict.fromkeys(_NAMES[field](provenance, glob)) if name]
+    if not names:
+        return UserError(f"nothing in this file has a {field.value}, so {field.value}={glob} cannot be answered")
+    nearest = heapq.nlargest(_MOST_COMPARED, names, key=lambda name: _shared_start(name, glob.text))
+    return UnknownName(field.value, glob.text, [*_mended(glob, names, _SEPARATORS.get(field, "")), *nearest])
+
+
+def _shared_start(name: str, text: str) -> int:
+    ends = (place for place, pair in enumerate(zip(name, text, strict=False)) if pair[0] != pair[1])
+    return next(ends, min(len(name), len(text)))
+
+
+def _mended(glob: Glob, names: list[str], separator: str) -> Iterator[str]:
+    """The pattern with one of its steps put right, where that makes it match something."""
+    import difflib  # only needed when something is wrong, and not quick to import
+
+    steps = glob.text.split(separator) if separator else []
+    known = sorted({step for name in names for step in name.split(separator)}) if separator else []
+    for place, step in enumerate(steps):
+        for near in difflib.get_close_matches(step, known):
+            mended = separator.join([*steps[:place], near, *steps[place + 1 :]])
+            if near != step and any(map(Glob(mended).matcher(separator), names)):
+                yield mended
+
+
+def _modules(provenance: Provenance, _: Glob) -> Iterator[str]:
+    yield from provenance.hierarchy.canonical
+
+
+def _tags(provenance: Provenance, _: Glob) -> Iterator[str]:
+    yield from provenance.tags.by_tag
+
+
+def _classes(provenance: Provenance, _: Glob) -> Iterator[str]:
+    yield from (module.class_name for module in provenance.hierarchy.modules.values())
+
+
+def _roles(provenance: Provenance, _: Glob) -> Iterator[str]:
+    yield from filter(None, (entry.attribution.role for entry in provenance.nodes.values()))
+
+
+def _ops(provenance: Provenance, glob: Glob) -> Iterator[str]:
+    if DOMAIN_MARK in glob.text:
+        edges = provenance.known_edges()
+        yield from (written_op(entry, edges) for entry in provenance.nodes.values())
+    else:
+        yield from (entry.op_type for entry in provenance.nodes.values())
+
+
+def _evidence(provenance: Provenance, glob: Glob) -> Iterator[str]:
+    if EVIDENCE_MARK in glob.text:
+        found = (item for entry in provenance.nodes.values() for item in entry.attribution.evidence)
+        yield from (f"{item.kind}{EVIDENCE_MARK}{item.source}" for item in found)
+    else:
+        yield from EvidenceKind
+
+
+def _relations(_: Provenance, __: Glob) -> Iterator[str]:
+    yield from Relation
+
+
+def _params(provenance: Provenance, _: Glob) -> Iterator[str]:
+    """Those of the model too: a parameter that an exporter folded away is no misspelt name."""
+    yield from chain.from_iterable(parameter_names(provenance).values())
+    yield from provenance.hierarchy.tensor_owners
+
+
+def _tensors(provenance: Provenance, _: Glob) -> Iterator[str]:
+    yield from provenance.known_edges().values
+
+
+_NAMES: Mapping[Field, Callable[[Provenance, Glob], Iterator[str]]] = {
+    Field.MODULE: _modules,
+    Field.TAG: _tags,
+    Field.CLASS: _classes,
+    Field.WITHIN: _classes,
+    Field.ROLE: _roles,
+    Field.OP: _ops,
+    Field.EVIDENCE: _evidence,
+    Field.RELATION: _relations,
+    Field.PARAM: _params,
+    Field.TENSOR: _tensors,
+}
+
+
+# Of a query with thousands of terms, not each one is tried by itself.
+_MOST_REMARKS = 10
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`query` is as it was understood; `remarks` say why there are no nodes, if there are none."""
+
+    query: str
+    provenance: Provenance
+    nodes: tuple[NodeEntry, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:
+    """Nodes in file order.
+
+    whole_modules  whether a module that is named by its path or class is meant with everything inside of it
+    """
+    expression = parse_query(text)
+    check_names(expression, provenance)
+    if whole_modules:
+        expression = deepened(expression)
+    nodes = select(expression, provenance)
+    remarks = () if nodes else tuple(_remarks(expression, provenance))
+    return Answer(str(expression), provenance, nodes, remarks)
+
+
+def find_nodes(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:
+    """The same, for whoever has no use for a query without nodes: UserError says why there are none."""
+    answer = answer_query(text, provenance, whole_modules=whole_modules)
+    if not answer.nodes:
+        raise UserError(
+            f"the query selects nothing: {answer.query}",
+            "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
+        )
+    return answer
+
+
+def select(expression: Expression, provenance: Provenance) -> tuple[NodeEntry, ...]:
+    holds = predicate_of(expression, provenance)
+    return tuple(entry for entry in provenance.nodes.values() if holds(entry))
+
+
+def _remarks(expression: Expression, provenance: Provenance) -> Iterator[str]:
+    terms = islice(dict.fromkeys(asserted_terms(expression)), _MOST_REMARKS)
+    alone = [term for term in terms if not select(term, provenance)]
+    if not alone:
+        yield "no node matches all of the query"
+    for term in alone:
+        yield _remark(term, provenance)
+
+
+def _remark(term: Term, provenance: Provenance) -> str:
+    if term.field is Field.MODULE and isinstance(term.value, Glob):
+        inside = Term(Field.MODULE, Operator.IS, Glob(f"{term.value}.**" if term.value.text else "**"))
+        if select(inside, provenance):
+            return f"no node matches {term} itself; {inside} is with everything inside of it"
+    if term.field is Field.PARAM:
+        return f"no node reads {term}: the exporter folded it into something else"
+    return f"no node matches {term}"

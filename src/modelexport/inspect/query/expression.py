@@ -1,0 +1,245 @@
+"""A query as a value: terms joined by and, or and not. Printing one and parsing it again gives the same value.
+
+What a field is compared with: a pattern for names, or numbers.
+
+Patterns are matched by looking for their fixed pieces from left to right and never by a regular expression, so that
+no pattern can take longer than its length times that of the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from modelexport.record.provenance import Confidence
+
+Matcher = Callable[[str], bool]
+
+_DEEP = "**"
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    r"""A pattern. `*` stands for any characters, `\*` for a star and `\\` for a backslash."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_literal(self) -> bool:
+        return len(_pieces(self.text)) == 1
+
+    def matcher(self, separator: str = "") -> Matcher:
+        """Whether a whole name matches. With a separator, `*` stays inside one step and `**` is any number of steps."""
+        if not separator:
+            return _step_matcher(self.text)
+        steps = [None if step == _DEEP else _step_matcher(step) for step in _steps(self.text, separator)]
+        return lambda name: _matches_steps(steps, _steps(name, separator))
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Whole numbers, as ranges that include both ends."""
+
+    parts: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return ",".join(str(low) if low == high else f"{low}..{high}" for low, high in self.parts)
+
+    def __contains__(self, number: int) -> bool:
+        return any(low <= number <= high for low, high in self.parts)
+
+    @property
+    def single(self) -> int | None:
+        """The number, if it is only one."""
+        low, high = self.parts[0]
+        return low if len(self.parts) == 1 and low == high else None
+
+
+def _steps(text: str, separator: str) -> list[str]:
+    return text.split(separator) if text else []
+
+
+def _pieces(text: str) -> list[str]:
+    """The fixed text between the stars."""
+    pieces, escaped = [""], False
+    for character in text:
+        if escaped or character not in "\\*":
+            pieces[-1] += character
+            escaped = False
+        elif character == "*":
+            pieces.append("")
+        else:
+            escaped = True
+    return pieces
+
+
+def _step_matcher(text: str) -> Matcher:
+    first, *rest = _pieces(text)
+    if not rest:
+        return lambda name: name == first
+    *middle, last = rest
+
+    def matches(name: str) -> bool:
+        place, end = len(first), len(name) - len(last)
+        if place > end or not (name.startswith(first) and name.endswith(last)):
+            return False
+        for piece in middle:  # the leftmost place is never worse than a later one
+            found = name.find(piece, place, end)
+            if found < 0:
+                return False
+            place = found + len(piece)
+        return True
+
+    return matches
+
+
+def _matches_steps(pattern: Sequence[Matcher | None], steps: Sequence[str]) -> bool:
+    """None stands for any number of steps. Only the latest of these is ever tried again, with one step more."""
+    place, at = 0, 0
+    deep, tried = -1, 0
+    while at < len(steps):
+        wanted = pattern[place] if place < len(pattern) else _nothing
+        if wanted is None:
+            deep, tried = place, at
+            place += 1
+        elif wanted(steps[at]):
+            place, at = place + 1, at + 1
+        elif deep >= 0:
+            tried += 1
+            place, at = deep + 1, tried
+        else:
+            return False
+    return all(wanted is None for wanted in pattern[place:])
+
+
+def _nothing(_: str) -> bool:
+    return False
+
+
+# They end a word that is not in quotes.
+MEANINGFUL = frozenset("&|!()=<>\"'")
+
+
+class Field(StrEnum):
+    MODULE = "module"
+    TAG = "tag"
+    CLASS = "class"
+    WITHIN = "within"
+    ROLE = "role"
+    LAYER = "layer"
+    OP = "op"
+    CONFIDENCE = "confidence"
+    EVIDENCE = "evidence"
+    RELATION = "relation"
+    CALL = "call"
+    PARAM = "param"
+    TENSOR = "tensor"
+
+
+class Operator(StrEnum):
+    IS = "="
+    IS_NOT = "!="
+    LESS = "<"
+    AT_MOST = "<="
+    MORE = ">"
+    AT_LEAST = ">="
+
+
+NUMBERS = frozenset({Field.LAYER, Field.CALL})
+ORDERED = NUMBERS | {Field.CONFIDENCE}
+
+Value = Glob | Spans | Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    field: Field
+    operator: Operator
+    value: Value
+
+    def __str__(self) -> str:
+        value = self.value.label if isinstance(self.value, Confidence) else _word(str(self.value))
+        return f"{self.field}{self.operator}{value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    inner: Expression
+
+    def __str__(self) -> str:
+        return f"!{_enclosed(self.inner, And, Or)}"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return " & ".join(_enclosed(part, And, Or) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(_enclosed(part, Or) for part in self.parts)
+
+
+Expression = Term | Not | And | Or
+
+
+def terms_of(expression: Expression) -> Iterator[Term]:
+    match expression:
+        case Term():
+            yield expression
+        case Not(inner):
+            yield from terms_of(inner)
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from terms_of(part)
+
+
+def asserted_terms(expression: Expression) -> Iterator[Term]:
+    """The terms that a node may have to satisfy: those that are not negated."""
+    match expression:
+        case Term(operator=operator):
+            if operator is not Operator.IS_NOT:
+                yield expression
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from asserted_terms(part)
+
+
+def deepened(expression: Expression) -> Expression:
+    """The same, where a module is meant with everything inside of it."""
+    match expression:
+        case Term(Field.CLASS, operator, value):
+            return Term(Field.WITHIN, operator, value)
+        case Term(Field.MODULE, operator, Glob(text)) if text and not text.endswith("**") and "#" not in text:
+            inside = Term(Field.MODULE, Operator.IS, Glob(f"{text}.**"))  # also the module itself
+            return Not(inside) if operator is Operator.IS_NOT else inside
+        case Not(inner):
+            return Not(deepened(inner))
+        case And(parts):
+            return And(tuple(map(deepened, parts)))
+        case Or(parts):
+            return Or(tuple(map(deepened, parts)))
+        case _:
+            return expression
+
+
+def _enclosed(part: Expression, *looser: type) -> str:
+    return f"({part})" if isinstance(part, looser) else str(part)
+
+
+def _word(text: str) -> str:
+    bare = text and not any(character in MEANINGFUL or character.isspace() for character in text)
+    if bare:
+        return text
+    quoted = text.replace('"', '\\"')
+    return f'"{quoted}"'

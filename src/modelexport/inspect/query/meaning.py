@@ -1,0 +1,295 @@
+"""From an expression to a plain function that says of a node whether it is meant.
+
+How things are written in a query: modules and their calls, operators with a domain, evidence.
+
+Which parameters of the model a stored value is. Exporters transpose weights and give them names of their own.
+
+A value has a parameter's name, or it stands in for one: it belongs to the module that holds the parameter, it has as
+many elements, and no other parameter there that is missing under its name has.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from modelexport.graph.index import KEY_SEPARATOR
+from modelexport.inspect.query.expression import And, Expression, Field, Glob, Not, Operator, Or, Spans, Term
+from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall, TensorInfo, join
+from modelexport.record.lineage import descent_of
+from modelexport.record.provenance import Confidence, Edges, NodeEntry, Provenance
+
+DOMAIN_MARK = "::"
+EVIDENCE_MARK = ":"
+_ONNX_DOMAIN = "ai.onnx"
+
+
+@dataclass(frozen=True)
+class ModulePattern:
+    """A pattern for modules by any of their names; with `#2` at the end, for the third call of these alone."""
+
+    matches: Callable[[str], bool]
+    matches_called: Callable[[str], bool]
+    index: int
+
+    @classmethod
+    def of(cls, glob: Glob, hierarchy: Hierarchy) -> ModulePattern:
+        called = ModuleCall.parse(glob.text)
+        numbered = called.path != glob.text
+        return cls(
+            _by_any_name(glob, hierarchy),
+            _by_any_name(Glob(called.path), hierarchy) if numbered else _never,
+            called.index,
+        )
+
+    def fits(self, call: ModuleCall) -> bool:
+        return self.matches(call.path) or (call.index == self.index and self.matches_called(call.path))
+
+    def fits_module(self, path: str) -> bool:
+        return self.matches(path) or self.matches_called(path)
+
+
+def _by_any_name(glob: Glob, hierarchy: Hierarchy) -> Callable[[str], bool]:
+    matches = glob.matcher(".")
+
+    @cache
+    def fits(path: str) -> bool:
+        module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
+        others = () if module is None else (module.path, *module.aliases)
+        return any(map(matches, (path, *others)))
+
+    return fits
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def written_op(entry: NodeEntry, edges: Edges) -> str:
+    return f"{edges.domains.get(entry.key, _ONNX_DOMAIN)}{DOMAIN_MARK}{entry.op_type}"
+
+
+Names = tuple[str, ...]
+
+
+def parameter_names(provenance: Provenance) -> Mapping[str, Names]:
+    """By value: its own name, and every name of the parameter that it is. Values that are no parameter are left out."""
+    edges, groups = provenance.known_edges(), _groups(provenance.hierarchy)
+    found: dict[str, Names] = {value: (value, *groups.get(value, ())) for value in edges.initializers}
+    for value in edges.producers:
+        plain = value.rpartition(KEY_SEPARATOR)[2]
+        if plain in groups:  # a copy of a weight under the name of another
+            found[value] = (plain, *groups[plain])
+    for value, name in _stand_ins(provenance):
+        found[value] = (value, *groups[name])
+    return found
+
+
+def _groups(hierarchy: Hierarchy) -> Mapping[str, Names]:
+    """Every name of a parameter or buffer, mapped to all names of it."""
+    found: dict[str, Names] = {}
+    for module in hierarchy.modules.values():
+        for tensor in module.tensors:
+            names = (*_full_names(module, tensor), *tensor.tied)
+            found.update(dict.fromkeys(_full_names(module, tensor), names))
+    return found
+
+
+def _full_names(module: Module, tensor: TensorInfo) -> Iterator[str]:
+    return (join(path, tensor.name) for path in (module.path, *module.aliases))
+
+
+def _stand_ins(provenance: Provenance) -> Iterator[tuple[str, str]]:
+    hierarchy, sizes = provenance.hierarchy, provenance.known_edges().initializers
+    for value, attribution in provenance.initializers.items():
+        if value in hierarchy.tensor_owners or value not in sizes:
+            continue
+        for path in {owner.path for owner in attribution.owners}:
+            module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
+            missing = [] if module is None else _missing(module, sizes)
+            alike = [name for name, size in missing if size == sizes[value]]
+            if len(alike) == 1:
+                yield value, alike[0]
+
+
+def _missing(module: Module, stored: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The parameters of a module that are not in the file under a name of theirs, with their sizes."""
+    return [
+        (join(module.path, tensor.name), tensor.size)
+        for tensor in module.parameters
+        if not any(name in stored for name in _full_names(module, tensor))
+    ]
+
+
+Predicate = Callable[[NodeEntry], bool]
+
+_COMPARISONS: Mapping[Operator, Callable[[Any, Any], bool]] = {
+    Operator.LESS: operator.lt,
+    Operator.AT_MOST: operator.le,
+    Operator.MORE: operator.gt,
+    Operator.AT_LEAST: operator.ge,
+}
+
+
+def predicate_of(expression: Expression, provenance: Provenance) -> Predicate:
+    match expression:
+        case Term(operator=Operator.IS_NOT):
+            return negation(_term(expression, provenance))
+        case Term():
+            return _term(expression, provenance)
+        case Not(inner):
+            return negation(predicate_of(inner, provenance))
+        case And(parts):
+            return all_of([predicate_of(part, provenance) for part in parts])
+        case Or(parts):
+            return any_of([predicate_of(part, provenance) for part in parts])
+
+
+def all_of(predicates: Iterable[Predicate]) -> Predicate:
+    wanted = tuple(predicates)
+    return lambda entry: all(holds(entry) for holds in wanted)
+
+
+def any_of(predicates: Iterable[Predicate]) -> Predicate:
+    wanted = tuple(predicates)
+    return lambda entry: any(holds(entry) for holds in wanted)
+
+
+def negation(predicate: Predicate) -> Predicate:
+    return lambda entry: not predicate(entry)
+
+
+def _term(term: Term, provenance: Provenance) -> Predicate:
+    match term.value:
+        case Glob():
+            return _BY_NAME[term.field](term.value, provenance)
+        case Spans():
+            return _by_number(term.field, _number_test(term.operator, term.value))
+        case Confidence():
+            return _by_confidence(term.operator, term.value)
+
+
+def _number_test(sign: Operator, spans: Spans) -> Callable[[int], bool]:
+    if sign not in _COMPARISONS:
+        return spans.__contains__
+    compare, limit = _COMPARISONS[sign], spans.single
+    return lambda number: compare(number, limit)
+
+
+def _by_number(field: Field, test: Callable[[int], bool]) -> Predicate:
+    if field is Field.CALL:
+        return lambda entry: any(test(owner.index) for owner in entry.attribution.owners)
+
+    def in_layer(entry: NodeEntry) -> bool:
+        layer = entry.attribution.layer_id
+        return layer is not None and test(layer)
+
+    return in_layer
+
+
+def _by_confidence(sign: Operator, level: Confidence) -> Predicate:
+    compare: Callable[[Any, Any], bool] = _COMPARISONS.get(sign, operator.eq)
+    return lambda entry: compare(entry.attribution.confidence, level)
+
+
+def _by_module(glob: Glob, provenance: Provenance) -> Predicate:
+    fits = ModulePattern.of(glob, provenance.hierarchy).fits
+    return lambda entry: any(fits(owner) for owner in entry.attribution.owners)
+
+
+def _by_tag(glob: Glob, provenance: Provenance) -> Predicate:
+    matches = glob.matcher("/")
+    tags = provenance.tags
+
+    @cache
+    def tagged(path: str) -> bool:
+        tag = tags.tag(path)
+        return bool(tag) and matches(tag)
+
+    def fits(entry: NodeEntry) -> bool:
+        found = entry.attribution
+        around = () if found.ancestor is None else (found.ancestor,)
+        return any(tagged(call.path) for call in (*around, *found.owners))
+
+    return fits
+
+
+def _by_class(glob: Glob, provenance: Provenance) -> Predicate:
+    matches, hierarchy = glob.matcher(), provenance.hierarchy
+
+    @cache
+    def of_class(path: str) -> bool:
+        module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
+        return module is not None and matches(module.class_name)
+
+    return lambda entry: any(of_class(owner.path) for owner in entry.attribution.owners)
+
+
+def _by_class_around(glob: Glob, provenance: Provenance) -> Predicate:
+    matches, hierarchy = glob.matcher(), provenance.hierarchy
+
+    @cache
+    def is_within(owner: ModuleCall) -> bool:
+        around = (hierarchy.modules.get(call.path) for call in hierarchy.stack(owner))
+        return any(module is not None and matches(module.class_name) for module in around)
+
+    return lambda entry: any(map(is_within, entry.attribution.owners))
+
+
+def _by_role(glob: Glob, _: Provenance) -> Predicate:
+    matches = cache(glob.matcher("."))
+    return lambda entry: bool(entry.attribution.role) and matches(entry.attribution.role)
+
+
+def _by_op(glob: Glob, provenance: Provenance) -> Predicate:
+    matches = cache(glob.matcher())
+    if DOMAIN_MARK not in glob.text:
+        return lambda entry: matches(entry.op_type)
+    edges = provenance.known_edges()
+    return lambda entry: matches(written_op(entry, edges))
+
+
+def _by_evidence(glob: Glob, _: Provenance) -> Predicate:
+    kind, mark, source = glob.text.partition(EVIDENCE_MARK)
+    of_kind, from_source = Glob(kind).matcher(), Glob(source if mark else "*").matcher()
+    return lambda entry: any(of_kind(item.kind) and from_source(item.source) for item in entry.attribution.evidence)
+
+
+def _by_relation(glob: Glob, _: Provenance) -> Predicate:
+    matches = cache(glob.matcher())
+
+    def fits(entry: NodeEntry) -> bool:
+        found = descent_of(entry.attribution)
+        return found is not None and matches(found.relation)
+
+    return fits
+
+
+def _by_param(glob: Glob, provenance: Provenance) -> Predicate:
+    edges, matches = provenance.known_edges(), glob.matcher(".")
+    values = [value for value, names in parameter_names(provenance).items() if any(map(matches, names))]
+    keys = {key for value in values for key in edges.consumers.get(value, ())}
+    return lambda entry: entry.key in keys
+
+
+def _by_tensor(glob: Glob, provenance: Provenance) -> Predicate:
+    edges, matches = provenance.known_edges(), glob.matcher()
+    keys = {key for value in edges.values if matches(value) for key in edges.around(value)}
+    return lambda entry: entry.key in keys
+
+
+_BY_NAME: Mapping[Field, Callable[[Glob, Provenance], Predicate]] = {
+    Field.MODULE: _by_module,
+    Field.TAG: _by_tag,
+    Field.CLASS: _by_class,
+    Field.WITHIN: _by_class_around,
+    Field.ROLE: _by_role,
+    Field.OP: _by_op,
+    Field.EVIDENCE: _by_evidence,
+    Field.RELATION: _by_relation,
+    Field.PARAM: _by_param,
+    Field.TENSOR: _by_tensor,
+}

@@ -1,0 +1,249 @@
+"""The words and signs of a query, each with its place, so that an error can point at it.
+
+From text to an expression. Whatever is wrong with the text is said with the character that is in the way.
+
+query  := all ("|" all)*
+all    := factor ("&" factor)*
+factor := "!" factor | "(" query ")" | field operator value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from modelexport.errors import QueryInvalid
+from modelexport.inspect.query.expression import (
+    MEANINGFUL,
+    NUMBERS,
+    ORDERED,
+    And,
+    Expression,
+    Field,
+    Glob,
+    Not,
+    Operator,
+    Or,
+    Spans,
+    Term,
+    Value,
+)
+from modelexport.record.provenance import Confidence
+
+_OPERATORS = sorted(Operator, key=len, reverse=True)  # `<=` is not `<` and `=`
+# A word keeps the escape of these: to a pattern they mean something else without it.
+_KEPT_ESCAPES = "*\\"
+
+
+class Kind(Enum):
+    WORD = auto()
+    OPERATOR = auto()
+    SIGN = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Kind
+    text: str
+    start: int
+
+
+def scan(query: str) -> list[Token]:
+    tokens: list[Token] = []
+    place = 0
+    while place < len(query):
+        if query[place].isspace():
+            place += 1
+            continue
+        token, place = _next(query, place)
+        tokens.append(token)
+    return [*tokens, Token(Kind.END, "", len(query))]
+
+
+def _next(query: str, start: int) -> tuple[Token, int]:
+    """The token that begins at `start`, and the place after it."""
+    for operator in _OPERATORS:
+        if query.startswith(operator, start):
+            return Token(Kind.OPERATOR, operator, start), start + len(operator)
+    character = query[start]
+    if character in "\"'":
+        text, end = _word(query, start + 1, character)
+        if end == len(query):
+            raise QueryInvalid("this quotation mark is never closed", query, start)
+        return Token(Kind.WORD, text, start), end + 1
+    if character in MEANINGFUL:
+        return Token(Kind.SIGN, character, start), start + 1
+    text, end = _word(query, start)
+    return Token(Kind.WORD, text, start), end
+
+
+def _word(query: str, start: int, quote: str = "") -> tuple[str, int]:
+    """The text up to the closing quote, or to what ends a bare word; and the place of that."""
+    text, place = "", start
+    while place < len(query) and not _ends(query[place], quote):
+        if query[place] == "\\":
+            if place + 1 == len(query):
+                raise QueryInvalid("there is nothing after this backslash", query, place, "Write \\\\ for a backslash.")
+            kept = "\\" if query[place + 1] in _KEPT_ESCAPES else ""
+            text += kept + query[place + 1]
+            place += 2
+        else:
+            text += query[place]
+            place += 1
+    return text, place
+
+
+def _ends(character: str, quote: str) -> bool:
+    return character == quote if quote else character in MEANINGFUL or character.isspace()
+
+
+DEEPEST = 50
+_LONGEST_NUMBER = 9
+_RANGE = ".."
+_EXAMPLE = "Such as: module=encoder.** & op=MatMul"
+_NUMBERS_HINT = "Such as: 3, 0..3 or 0,2,5..7."
+
+
+def parse_query(text: str) -> Expression:
+    return _Parser(text).parse()
+
+
+class _Parser:
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.tokens = scan(query)
+        self.place = 0
+        self.depth = 0
+
+    def parse(self) -> Expression:
+        if self.ahead().kind is Kind.END:
+            raise self.wrong("the query is empty", self.ahead(), _EXAMPLE)
+        found = self.any_of()
+        if self.ahead().kind is not Kind.END:
+            closing = self.ahead().text == ")"
+            raise self.wrong("this parenthesis was never opened" if closing else "expected & or | here", self.ahead())
+        return found
+
+    def ahead(self) -> Token:
+        return self.tokens[self.place]
+
+    def take(self) -> Token:
+        token = self.ahead()
+        self.place += 1
+        return token
+
+    def wrong(self, problem: str, token: Token, hint: str = "") -> QueryInvalid:
+        return QueryInvalid(problem, self.query, token.start, hint)
+
+    def at_sign(self, sign: str) -> bool:
+        return self.ahead().kind is Kind.SIGN and self.ahead().text == sign
+
+    def any_of(self) -> Expression:
+        parts = self.joined("|", self.all_of)
+        return parts[0] if len(parts) == 1 else Or(parts)
+
+    def all_of(self) -> Expression:
+        parts = self.joined("&", self.factor)
+        return parts[0] if len(parts) == 1 else And(parts)
+
+    def joined(self, sign: str, part: Callable[[], Expression]) -> tuple[Expression, ...]:
+        parts = [part()]
+        while self.at_sign(sign):
+            self.take()
+            parts.append(part())
+        return tuple(parts)
+
+    def factor(self) -> Expression:
+        if self.at_sign("!"):
+            return Not(self.deeper(self.factor))
+        if self.at_sign("("):
+            return self.enclosed()
+        return self.term()
+
+    def enclosed(self) -> Expression:
+        opening = self.ahead()
+        inner = self.deeper(self.any_of)
+        if self.at_sign(")"):
+            self.take()
+            return inner
+        if self.ahead().kind is Kind.END:
+            raise self.wrong("this parenthesis is never closed", opening)
+        raise self.wrong("expected &, | or ) here", self.ahead())
+
+    def deeper(self, part: Callable[[], Expression]) -> Expression:
+        """One level in, behind the sign that is ahead."""
+        sign = self.take()
+        if self.depth == DEEPEST:
+            raise self.wrong(f"more than {DEEPEST} levels of ! and parentheses", sign)
+        self.depth += 1
+        inner = part()
+        self.depth -= 1
+        return inner
+
+    def term(self) -> Term:
+        field = self.field()
+        operator_token = self.take()
+        if operator_token.kind is not Kind.OPERATOR:
+            raise self.wrong(f"expected = or another comparison after {field.value!r}", operator_token)
+        operator = Operator(operator_token.text)
+        if field not in ORDERED and operator not in (Operator.IS, Operator.IS_NOT):
+            raise self.wrong(f"{field.value!r} has no order: only = and != can be asked of it", operator_token)
+        token = self.take()
+        if token.kind is not Kind.WORD:
+            raise self.wrong("expected a value here", token, "Put a value with special characters in quotes.")
+        return Term(field, operator, self.value(field, operator, token))
+
+    def field(self) -> Field:
+        token = self.take()
+        if token.kind is not Kind.WORD:
+            raise self.wrong("expected a field here", token, _EXAMPLE)
+        try:
+            return Field(token.text)
+        except ValueError:
+            raise self.wrong(f"unknown field {token.text!r}", token, _meant(token.text)) from None
+
+    def value(self, field: Field, operator: Operator, token: Token) -> Value:
+        if field is Field.CONFIDENCE:
+            return self.confidence(token)
+        if field not in NUMBERS:
+            return Glob(token.text)
+        spans = Spans(tuple(self.span(part, field, token) for part in token.text.split(",")))
+        if operator not in (Operator.IS, Operator.IS_NOT) and spans.single is None:
+            raise self.wrong(f"{operator.value} takes one number", token)
+        return spans
+
+    def confidence(self, token: Token) -> Confidence:
+        labels = [level.label for level in sorted(Confidence, reverse=True)]
+        if token.text not in labels:
+            raise self.wrong(f"unknown confidence {token.text!r}", token, _near(token.text, labels))
+        return Confidence.parse(token.text)
+
+    def span(self, text: str, field: Field, token: Token) -> tuple[int, int]:
+        low, mark, high = text.partition(_RANGE)
+        ends = (low, high if mark else low)
+        if not all(_is_number(end) for end in ends):
+            raise self.wrong(f"{field.value!r} is a number, and {text!r} is none", token, _NUMBERS_HINT)
+        first, last = map(int, ends)
+        if first > last:
+            raise self.wrong(f"the range {text} goes backwards", token)
+        return first, last
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
+
+
+def _meant(text: str) -> str:
+    """Elsewhere a colon stands between a field and its value."""
+    field, colon, value = text.partition(":")
+    return f"Write {field}={value}" if colon and field in tuple(Field) else _near(text, Field)
+
+
+def _near(text: str, known: Iterable[str]) -> str:
+    import difflib  # only needed when something is wrong, and not quick to import
+
+    names = [str(name) for name in known]
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."

@@ -1,0 +1,330 @@
+"""Checking that a file is sound, that its record belongs to it, and that both say the same.
+
+Each check is one function that yields findings; the lists of them are at the end. A check must not fail on what
+another one is there to find.
+
+Attributions that dataflow rules out.
+
+Calls nest, so what one call makes can only be read by calls that had not ended before it began. An edge that goes
+back in time (a node credited to layer 1 that layer 0 uses) means that one of its two ends is credited wrongly:
+the one with the larger share of such edges, or else the one that is known less well. This holds for every correct
+attribution, whatever the model does; a shared node is consistent if one of its owners is.
+
+What a validation found. A finding is a value; nothing here is raised.
+
+Rewriting what nodes say about themselves from the record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from modelexport.graph.file.external import missing_data
+from modelexport.graph.file.metadata import (
+    MODULE_KEY,
+    TAG_KEY,
+    EmbedOptions,
+    Level,
+    embed,
+    node_keys,
+    read_node_keys,
+    write_node_keys,
+)
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.soundness import check_graph
+from modelexport.inspect.records import Inspection, known_nodes
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Attribution, Confidence, Provenance
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Finding:
+    """One thing that is wrong. `subject` is a node, an initializer, a module, or empty for the file."""
+
+    severity: Severity
+    code: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Findings in the order of the checks that made them; `checks` are the names of all checks that ran.
+
+    repaired   how many nodes were given other keys
+    written    the file that the repaired model went to, if anything was written
+    """
+
+    path: str
+    checks: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    repaired: int = 0
+    written: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+
+def error(code: str, subject: str, message: str) -> Finding:
+    return Finding(Severity.ERROR, code, subject, message)
+
+
+def warning(code: str, subject: str, message: str) -> Finding:
+    return Finding(Severity.WARNING, code, subject, message)
+
+
+def repair_keys(model: ModelFile, record: Provenance, fitted: Provenance) -> int:
+    """Give every node the keys that the record has for it, in place; how many nodes had others.
+
+    The record goes back as it was stored: a graph that was changed since must not look like its own.
+    """
+    before = _keys(model)
+    embed(model.proto, record, EmbedOptions(Level.LEAN))
+    write_node_keys(model.proto, fitted)
+    after = _keys(model)
+    return sum(before[key] != after[key] for key in before)
+
+
+def _keys(model: ModelFile) -> dict[str, dict[str, str]]:
+    return {key: read_node_keys(node) for key, node in walk_nodes(model.proto)}
+
+
+Owners = tuple[ModuleCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    maker: Node
+    reader: Node
+
+
+def contradictions(provenance: Provenance, graph: Graph) -> Iterator[Finding]:
+    """One finding for each node that must be credited wrongly."""
+    order = _CallOrder(provenance.hierarchy)
+    edges = [_Edge(maker, reader) for maker in graph.nodes for reader in graph.successors(maker)]
+    wrong = [
+        edge for edge in edges if order.goes_back(_owners(provenance, edge.maker), _owners(provenance, edge.reader))
+    ]
+    blame = _Blame(provenance, edges, wrong)
+    found: dict[str, _Edge] = {}
+    for edge in wrong:
+        found.setdefault(blame.node(edge).key, edge)
+    for key, edge in found.items():
+        yield error("dataflow", key, _message(provenance, edge))
+
+
+class _CallOrder:
+    """Which calls had ended when others began."""
+
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        self._hierarchy = hierarchy
+        self._began = {site.call: place for place, site in enumerate(hierarchy.calls)}
+
+    def goes_back(self, maker: Owners, reader: Owners) -> bool:
+        """Whether every call of the reader had ended before any of the maker's began."""
+        pairs = [(early, late) for early in reader for late in maker]
+        return bool(pairs) and all(self._is_earlier(early, late) for early, late in pairs)
+
+    def _is_earlier(self, early: ModuleCall, late: ModuleCall) -> bool:
+        if early not in self._began or late not in self._began:
+            return False  # a module that ran without being called has no known time
+        for one, other in zip(self._hierarchy.stack(early), self._hierarchy.stack(late), strict=False):
+            if one != other:
+                return self._began[one] < self._began[other]
+        return False
+
+
+class _Blame:
+    def __init__(self, provenance: Provenance, edges: list[_Edge], wrong: list[_Edge]) -> None:
+        self._provenance = provenance
+        self._all = _ends(edges)
+        self._wrong = _ends(wrong)
+
+    def node(self, edge: _Edge) -> Node:
+        return max(edge.maker, edge.reader, key=self._suspicion)
+
+    def _suspicion(self, node: Node) -> tuple[float, int]:
+        entry = self._provenance.nodes.get(node.key)
+        confidence = Confidence.NONE if entry is None else entry.attribution.confidence
+        return self._wrong[node.key] / self._all[node.key], -confidence
+
+
+def _ends(edges: list[_Edge]) -> Counter[str]:
+    return Counter(node.key for edge in edges for node in (edge.maker, edge.reader))
+
+
+def _owners(provenance: Provenance, node: Node) -> Owners:
+    entry = provenance.nodes.get(node.key)
+    return () if entry is None else entry.attribution.owners
+
+
+def _message(provenance: Provenance, edge: _Edge) -> str:
+    maker, reader = (_described(provenance, node) for node in (edge.maker, edge.reader))
+    return f"{maker} is read by {reader}, which had ended before"
+
+
+def _described(provenance: Provenance, node: Node) -> str:
+    modules = " and ".join(str(call) or "the root" for call in _owners(provenance, node))
+    return f"{node.op_type} {node.key!r} of {modules}"
+
+
+Check = Callable[[Inspection], Iterator[Finding]]
+
+
+def run_checks(inspection: Inspection, *, check_consistency: bool) -> Validation:
+    """Run all checks that make sense for the file."""
+    checks = dict(_FILE_CHECKS)
+    if not inspection.foreign:
+        checks |= _RECORD_CHECKS
+        checks |= {"dataflow": _dataflow} if check_consistency else {}
+    findings = [finding for check in checks.values() for finding in check(inspection)]
+    return Validation(str(inspection.path), tuple(checks), tuple(findings))
+
+
+def _valid_model(inspection: Inspection) -> Iterator[Finding]:
+    problem = check_graph(inspection.model)
+    if problem is not None:
+        yield error("invalid-model", "", problem)
+    for name, reason in missing_data(inspection.model.proto, inspection.model.directory):
+        yield error("data-missing", name, reason)
+
+
+def _readable_records(inspection: Inspection) -> Iterator[Finding]:
+    for problem in inspection.stored.problems:
+        yield error("record-unreadable", "", problem.message)
+
+
+def _same_graph(inspection: Inspection) -> Iterator[Finding]:
+    record, graph = inspection.record, inspection.graph
+    if record.origin.graph == graph.fingerprint:
+        return
+    known = f"{known_nodes(record, graph)} of the file's {len(graph.nodes)} nodes are in the record"
+    if inspection.foreign:
+        yield error("record-foreign", "", f"the record belongs to another file: {known}")
+    else:
+        yield error("graph-changed", "", f"the graph was changed since the record was made: {known}")
+
+
+def _same_records(inspection: Inspection) -> Iterator[Finding]:
+    embedded, sidecar = inspection.stored.embedded, inspection.stored.sidecar
+    if embedded is None or sidecar is None or embedded == sidecar:
+        return
+    if embedded.origin.graph != sidecar.origin.graph:
+        yield error("sidecar-foreign", "", "the record beside the file was made for another graph than the one inside")
+    else:
+        yield error("sidecar-differs", "", "the record beside the file and the one inside say different things")
+
+
+def _attributed(inspection: Inspection) -> Iterator[Finding]:
+    for key, entry in inspection.fitted.nodes.items():
+        attribution = entry.attribution
+        if attribution.ancestor is None or attribution.confidence is Confidence.NONE:
+            reason = attribution.reason or "the record gives no reason"
+            yield error("node-unattributed", key, f"{entry.op_type} has no module: {reason}")
+        elif attribution.confidence is Confidence.FALLBACK:
+            yield warning("node-fallback", key, f"{entry.op_type} has a default instead of evidence")
+
+
+def _known_modules(inspection: Inspection) -> Iterator[Finding]:
+    known = _KnownCalls(inspection.fitted)
+    for key, entry in inspection.fitted.nodes.items():
+        yield from known.findings(key, entry.attribution)
+    for name, attribution in inspection.fitted.initializers.items():
+        yield from known.findings(name, attribution)
+
+
+class _KnownCalls:
+    def __init__(self, provenance: Provenance) -> None:
+        self._modules = provenance.hierarchy.modules
+        self._counts = provenance.hierarchy.call_counts
+
+    def findings(self, subject: str, attribution: Attribution) -> Iterator[Finding]:
+        ancestor = attribution.ancestor
+        for call in dict.fromkeys((*attribution.owners, *(() if ancestor is None else (ancestor,)))):
+            if call.path not in self._modules:
+                yield error("module-unknown", subject, f"the model has no module {call.path!r}")
+            elif not self._is_recorded(call):
+                count = self._counts.get(call.path, 0)
+                yield error("call-unknown", subject, f"{call} is a later call, but {call.path!r} was called {count}×")
+
+    def _is_recorded(self, call: ModuleCall) -> bool:
+        # A module may run without being called (`sub.forward(x)`), which counts as its first call.
+        return call.index == 0 or call.index < self._counts.get(call.path, 0)
+
+
+def _unique_tags(inspection: Inspection) -> Iterator[Finding]:
+    tags = inspection.fitted.tags.by_path
+    counts = Counter(tags.values())
+    for path, tag in tags.items():
+        if counts[tag] > 1:
+            yield error("tag-ambiguous", path, f"the tag {tag} names {counts[tag]} modules")
+
+
+def _resolving_tags(inspection: Inspection) -> Iterator[Finding]:
+    tags = inspection.fitted.tags
+    for key, node in walk_nodes(inspection.model.proto):
+        tag = read_node_keys(node).get(TAG_KEY)
+        if tag is not None and tags.path(tag) is None:
+            yield error("tag-unresolved", key, f"the tag {tag} names no module")
+
+
+def _agreeing_keys(inspection: Inspection) -> Iterator[Finding]:
+    found = {key: read_node_keys(node) for key, node in walk_nodes(inspection.model.proto)}
+    if not any(found.values()):
+        return  # the record alone was embedded
+    for key, seen in found.items():
+        entry = inspection.fitted.nodes.get(key)
+        expected = {} if entry is None else node_keys(inspection.fitted, entry.attribution)
+        if not seen and entry is not None and entry.attribution.owners:
+            yield error("node-keys-missing", key, f"{entry.op_type} carries no keys, though other nodes do")
+        elif seen and seen != expected:
+            yield error("node-keys-differ", key, _difference(seen, expected))
+
+
+def _difference(seen: dict[str, str], expected: dict[str, str]) -> str:
+    keys = [key for key in (MODULE_KEY, TAG_KEY, *expected, *seen) if seen.get(key) != expected.get(key)]
+    return f"{keys[0]} is {seen.get(keys[0])!r} on the node and {expected.get(keys[0])!r} in the record"
+
+
+def _dataflow(inspection: Inspection) -> Iterator[Finding]:
+    yield from contradictions(_as_tagged(inspection), inspection.graph)
+
+
+def _as_tagged(inspection: Inspection) -> Provenance:
+    """The record with what nodes say of themselves where that is something else, which makes them suspects."""
+    nodes = dict(inspection.fitted.nodes)
+    for key, node in walk_nodes(inspection.model.proto):
+        module, entry = read_node_keys(node).get(MODULE_KEY), nodes.get(key)
+        if entry is not None and module is not None and module != entry.attribution.module:
+            call = ModuleCall.parse(module)
+            nodes[key] = replace(entry, attribution=Attribution((call,), call, Confidence.FALLBACK))
+    return replace(inspection.fitted, nodes=nodes)
+
+
+_FILE_CHECKS: dict[str, Check] = {
+    "onnx checker": _valid_model,
+    "records readable": _readable_records,
+    "record made for this graph": _same_graph,
+}
+_RECORD_CHECKS: dict[str, Check] = {
+    "records inside and beside agree": _same_records,
+    "every node attributed": _attributed,
+    "every module exists": _known_modules,
+    "tags unique": _unique_tags,
+    "tags resolve": _resolving_tags,
+    "nodes and record agree": _agreeing_keys,
+}

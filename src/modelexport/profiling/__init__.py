@@ -1,1 +1,0 @@
-"""From the events of a run to the time of each module."""

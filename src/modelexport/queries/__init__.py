@@ -1,1 +1,0 @@
-"""Questions about nodes, in a small language: text is parsed into an expression, an expression becomes a predicate."""

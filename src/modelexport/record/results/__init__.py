@@ -1,0 +1,1 @@
+"""What each verb returns, as frozen values."""

@@ -1,0 +1,190 @@
+"""What came of cutting a module out of a file.
+
+What folding made of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.verification import Difference
+
+# Elements of an extracted file and of the PyTorch module may differ by this much.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class End:
+    """An input or output. Axes are sizes or names, empty where nothing is known; `value` is that of the whole file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    value: str
+
+
+class Feed(StrEnum):
+    """Where the tensor came from that an input was fed.
+
+    GIVEN  the PyTorch module was given it
+    RUN    the PyTorch model computed it; the module has it from somewhere else than its arguments
+    FILE   the whole file computed it: PyTorch never had it in this form
+    """
+
+    GIVEN = "given"
+    RUN = "run"
+    FILE = "file"
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output of an extracted file, compared with where it should come from: `returned` by the PyTorch module,
+    computed somewhere in the `run` of the model, or in the whole `file`."""
+
+    name: str
+    against: str
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class ExtractionCheck:
+    """
+    fed       by input: where its tensor came from
+    outputs   what was compared
+    missing   how many tensors the module returned that the file does not
+    lost      how many of those the whole file makes, outside of what was cut out: it ends too early
+    whole     whole modules were cut out, and not nodes of some
+    """
+
+    reference: str
+    tolerance: float
+    fed: Mapping[str, Feed]
+    outputs: tuple[OutputComparison, ...]
+    missing: int = 0
+    lost: int = 0
+    whole: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared with what the module returned, all that was compared agrees, and nothing that
+        others get from the module is missing. What nodes make may be nowhere but in the whole file."""
+        compared = any(one.against == RETURNED or not self.whole for one in self.outputs)
+        return compared and not self.lost and all(one.difference.agrees for one in self.outputs)
+
+    @property
+    def max_abs(self) -> float:
+        return max((one.difference.max_abs for one in self.outputs), default=0.0)
+
+
+RETURNED = "returned"
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """
+    source   the file that it was cut from
+    asked    modules or queries, as they were asked for
+    modules  the module calls that are in it
+    along    nodes that belong to others: constants, shape arithmetic, what lies in between
+    weights  bytes of its initializers
+    check    None if it was not held against the model
+    """
+
+    source: str
+    path: Path
+    files: tuple[Path, ...]
+    asked: tuple[str, ...]
+    modules: tuple[str, ...]
+    class_name: str
+    provenance: Provenance
+    inputs: tuple[End, ...]
+    outputs: tuple[End, ...]
+    along: int
+    weights: int
+    notes: tuple[str, ...] = ()
+    check: ExtractionCheck | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.check is None or self.check.ok
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedFunction:
+    """A function that modules became.
+
+    calls    how many calls of modules it stands for
+    nodes    how many nodes its body has, calls of other functions included
+    modules  the module calls that it stands for
+    """
+
+    name: str
+    class_name: str
+    calls: int
+    nodes: int
+    modules: tuple[str, ...]
+
+
+# Why a module does not become a call of a function.
+INTERLEAVED = "its nodes and those of other modules need each other's results"
+UNREAD = "nothing reads its results"
+ALONE = "it is called once"
+SMALL = "it is a single node"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolded:
+    """Calls of modules of one class that did not become calls of a function, and why."""
+
+    class_name: str
+    calls: int
+    reason: str
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether there was nothing to gain; else it repeats, and could not be folded."""
+        return self.reason in (ALONE, SMALL)
+
+
+@dataclass(frozen=True)
+class Folding:
+    """
+    before    nodes of the file before, those in bodies and functions included
+    after     the same afterwards: every function counts once
+    outside   by class: nodes of folded modules that could not become part of the call
+    note      what is wrong with the file that was folded, or with folding it
+    """
+
+    before: int
+    after: int
+    functions: tuple[FoldedFunction, ...] = ()
+    unfolded: tuple[Unfolded, ...] = ()
+    outside: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def share(self) -> float:
+        """Nodes after for each node before."""
+        return self.after / self.before if self.before else 1.0
+
+
+@dataclass(frozen=True)
+class Flattening:
+    """
+    exact    whether the graph is the one that was folded, bit by bit
+    inlined  names of the functions that were put in the place of their calls
+    kept     names of functions that were left, and why
+    note     why it is not the one that was folded, where that is so
+    """
+
+    before: int
+    after: int
+    exact: bool
+    inlined: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""

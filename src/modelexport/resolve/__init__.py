@@ -1,1 +1,0 @@
-"""From claims to exactly one attribution per node: the one place with opinions."""

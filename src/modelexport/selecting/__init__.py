@@ -1,1 +1,0 @@
-"""Chosen nodes, written the way in which other tools want to be told about them."""

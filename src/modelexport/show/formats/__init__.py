@@ -1,0 +1,1 @@
+"""A graph with its record as other viewers draw it."""

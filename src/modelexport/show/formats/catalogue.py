@@ -1,0 +1,119 @@
+"""The formats that a file can be converted to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from modelexport.errors import RecordMissing, UnknownName, UserError
+from modelexport.show.formats.drawing import Drawing, Kind, depth_of, overview, without_constants
+from modelexport.show.formats.model_explorer import model_explorer
+from modelexport.show.formats.text_formats import (
+    MOST_CHARACTERS,
+    MOST_EDGES,
+    dot,
+    fits_mermaid,
+    graphml,
+    mermaid,
+    table,
+)
+
+# More than these are no longer readable, and dot takes minutes to lay them out.
+_MOST_DOT_NODES = 2_000
+_MOST_DOT_MODULES = 500
+_MOST_MERMAID_MODULES = 40
+_LIMITS = f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters"
+_ATTACH = "Find the modules first: modelexport attach FILE -m MODEL -o TAGGED."
+
+Writer = Callable[[Drawing], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing as text, part by part, and what there is to say about it."""
+
+    parts: Iterator[str]
+    notes: tuple[str, ...] = ()
+
+
+# A name for each format; those that show modules instead of nodes come with the limits of what they can show.
+WRITERS: Mapping[str, Writer] = {
+    "model-explorer": model_explorer,
+    "graphml": graphml,
+    "dot": dot,
+    "mermaid": mermaid,
+    "csv": table,
+}
+WITH_DEPTH = ("dot", "mermaid")
+# A copy of the model itself; written by whoever can write models.
+NETRON = "netron"
+FORMATS = (*WRITERS, NETRON)
+
+
+def ensure_format(name: str) -> None:
+    if name not in FORMATS:
+        raise UnknownName("format", name, FORMATS)
+
+
+def picture(drawing: Drawing, to: str, depth: int | None = None) -> Picture:
+    """`depth` is how many levels of modules are shown, in a format that can show modules instead of nodes."""
+    ensure_format(to)
+    if depth is not None and to not in WITH_DEPTH:
+        raise UserError(f"{to} shows every node, not modules to a depth", f"Leave --depth out, or use {_either()}.")
+    if to == "dot":
+        return _dot(drawing, depth)
+    if to == "mermaid":
+        return _mermaid(drawing, depth)
+    return Picture(WRITERS[to](drawing))
+
+
+def _either() -> str:
+    return " or ".join(f"--to {name}" for name in WITH_DEPTH)
+
+
+def _dot(drawing: Drawing, depth: int | None) -> Picture:
+    nodes = _operators(drawing)
+    if depth is not None:
+        return Picture(dot(overview(drawing, depth)))
+    if nodes <= _MOST_DOT_NODES:
+        return Picture(dot(without_constants(drawing)))
+    if not drawing.layers:
+        return Picture(dot(without_constants(drawing)), (f"{nodes} nodes take graphviz very long to draw",))
+    # Not less than one level: a single box is no picture.
+    chosen = max(1, _deepest(drawing, lambda one: _operators(one) <= _MOST_DOT_MODULES))
+    note = f"{nodes} nodes are more than graphviz can lay out; modules are drawn instead, {_levels(chosen)}"
+    return Picture(dot(overview(drawing, chosen)), (note,))
+
+
+def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
+    if not drawing.layers:
+        flat = without_constants(drawing)
+        if fits_mermaid(flat):
+            return Picture(mermaid(flat))
+        raise RecordMissing(
+            f"{_LIMITS}, and nothing is known of modules",
+            _ATTACH,
+        )
+    if depth is None:
+        few = _deepest(drawing, lambda one: _operators(one) <= _MOST_MERMAID_MODULES and fits_mermaid(one))
+        # A single box is no picture: rather more modules than can be read at a glance.
+        chosen = few or _deepest(drawing, fits_mermaid, 1)
+        return Picture(mermaid(overview(drawing, chosen)), (f"modules are drawn, {_levels(chosen)}",))
+    chosen = _deepest(drawing, fits_mermaid, depth)
+    too_much = f"{_LIMITS}: modules are drawn {_levels(chosen)} instead"
+    deepest = min(depth, depth_of(drawing))
+    return Picture(mermaid(overview(drawing, chosen)), (too_much,) if chosen < deepest else ())
+
+
+def _deepest(drawing: Drawing, fits: Callable[[Drawing], bool], start: int | None = None) -> int:
+    """The most levels of modules that fit; the least that there is if none do."""
+    deepest = depth_of(drawing) if start is None else min(start, depth_of(drawing))
+    return next((depth for depth in range(deepest, 0, -1) if fits(overview(drawing, depth))), 0)
+
+
+def _levels(depth: int) -> str:
+    return "as one box" if not depth else f"{depth} level{'s' * (depth != 1)} deep"
+
+
+def _operators(drawing: Drawing) -> int:
+    return sum(box.kind is Kind.OPERATOR for box in drawing.boxes)

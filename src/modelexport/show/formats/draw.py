@@ -1,0 +1,303 @@
+"""Drawing a file: one box for every node, constant, input and output of every graph in it, with everything known of it.
+
+Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown.
+
+The module calls of a drawing: each a layer inside of the call that made it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+import onnx
+
+from modelexport.graph.file.metadata import PREFIX
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.file.weights import has_data
+from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, value_id, walk_nodes
+from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.lineage import descent_of
+from modelexport.record.provenance import Attribution, Provenance
+from modelexport.show.formats.drawing import Box, Drawing, Fact, Facts, Kind, Layer, Port, Sheet, Wire
+from modelexport.show.formats.facts import (
+    GraphPart,
+    attribute_fact,
+    graphs_of,
+    strings_literal,
+    tensor_text,
+    typed_ports,
+)
+
+Stacks = Mapping[ModuleCall, tuple[ModuleCall, ...]]
+
+
+def draw_layers(
+    provenance: Provenance, inside: Iterable[tuple[ModuleCall, bool]]
+) -> tuple[Mapping[ModuleCall, Layer], Stacks]:
+    """Of every call that something is drawn inside of; `inside` says of what, and whether it is a node."""
+    found = Counter[ModuleCall]()
+    for call, is_node in inside:
+        found[call] += is_node
+    own = {call: _stack(provenance, call) for call in found if call.path != ROOT}
+    counts = Counter[ModuleCall]()
+    stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
+    for call, stack in own.items():
+        for depth, above in enumerate(stack):
+            counts[above] += found[call]
+            stacks[above] = stack[: depth + 1]
+    order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
+    calls = sorted(stacks, key=lambda call: (order.get(call, len(order)), call))
+    return {call: _layer(provenance, call, stacks[call], counts[call]) for call in calls}, stacks
+
+
+def _stack(provenance: Provenance, call: ModuleCall) -> tuple[ModuleCall, ...]:
+    return tuple(above for above in provenance.hierarchy.stack(call) if above.path != ROOT)
+
+
+def _layer(provenance: Provenance, call: ModuleCall, stack: tuple[ModuleCall, ...], nodes: int) -> Layer:
+    hierarchy = provenance.hierarchy
+    module = hierarchy.modules.get(hierarchy.canonical.get(call.path, call.path))
+    facts: dict[str, Fact] = {"module": str(call), "nodes": nodes}
+    tag = provenance.tags.tag(call.path)
+    if tag:
+        facts["tag"] = tag
+    if module is not None:
+        facts |= {"class": module.class_name, "package": module.package}
+        facts["parameters"] = sum(tensor.size for tensor in module.parameters)
+    calls = hierarchy.call_counts.get(call.path, 0)
+    if calls > 1:
+        facts["calls"] = calls
+    return Layer(call, _label(call, stack), "" if module is None else module.class_name, facts)
+
+
+def _label(call: ModuleCall, stack: tuple[ModuleCall, ...]) -> str:
+    """Its path below the call around it. A module that is held elsewhere has its whole path, behind a dot."""
+    if len(stack) < 2:
+        return str(call)
+    above = f"{stack[-2].path}."
+    text = str(call)
+    return text.removeprefix(above) if text.startswith(above) else f".{text}"
+
+
+# Attributes of the node itself, and what others wrote into its metadata, are told apart from what we know of it.
+ATTRIBUTE = "onnx."
+METADATA = "metadata."
+
+
+def draw(file: ModelFile, provenance: Provenance | None, name: str) -> Drawing:
+    """`provenance` is that of exactly the nodes of the file; without it, nothing is known of modules."""
+    return _Artist(file, provenance).drawing(name)
+
+
+class _Artist:
+    def __init__(self, file: ModelFile, provenance: Provenance | None) -> None:
+        self._file = file
+        self._known = provenance
+        self._parts = list(graphs_of(file.proto))
+        self._ports = typed_ports(self._parts)
+        self._sources: dict[str, tuple[str, int]] = {}
+        self._ids: set[str] = set()
+        self._boxes: list[Box] = []
+        self._wires: list[Wire] = []
+        self._class_of = cache(self._class_name)
+        self._tag_of = cache(self._tag)
+
+    def drawing(self, name: str) -> Drawing:
+        operators = list(self._operators())  # first: their ids are their keys
+        for part in self._parts:
+            self._boxes += self._inputs(part)
+            self._boxes += self._constants(part)
+        self._boxes += operators
+        for box in operators:
+            self._connect(box)
+        for part in self._parts:
+            self._boxes += list(self._outputs(part))
+        layers, stacks = self._layers()
+        return Drawing(
+            name=name,
+            boxes=tuple(self._boxes),
+            wires=tuple(self._wires),
+            sheets=tuple(Sheet(part.id, part.name, part.owner) for part in self._parts),
+            layers=layers,
+            stacks=stacks,
+            facts=self._model_facts(),
+        )
+
+    def _operators(self) -> Iterator[Box]:
+        functions = {part.id for part in self._parts if isinstance(part.proto, onnx.FunctionProto)}
+        protos: dict[str, list[onnx.NodeProto]] = {}
+        for key, proto in walk_nodes(self._file.proto):
+            protos.setdefault(key, []).append(proto)
+        for node in self._file.graph.nodes:
+            key, proto = node.key, protos[node.key].pop(0)  # a key is unique where the file is valid
+            box_id = self._unused(key or node.name or node.op_type)
+            called = node.function
+            found = None if self._known is None else self._known.nodes[key].attribution
+            for place, value in enumerate(node.outputs):
+                self._sources.setdefault(value, (box_id, place))
+            yield Box(
+                id=box_id,
+                kind=Kind.OPERATOR,
+                label=node.op_type,
+                sheet=node.graph,
+                call=None if found is None else found.ancestor,
+                facts=self._node_facts(node, proto, found),
+                inputs=tuple(map(self._port, node.inputs)),
+                outputs=tuple(map(self._port, node.outputs)),
+                bodies=(*(body for body, _ in bodies(proto, key)), *([called] if called in functions else [])),
+            )
+
+    def _node_facts(self, node: Node, proto: onnx.NodeProto, found: Attribution | None) -> Facts:
+        facts: dict[str, Fact] = {"name": node.name, "op_type": node.op_type}
+        if node.domain:
+            facts["domain"] = node.domain
+        if node.overload:
+            facts["overload"] = node.overload
+        if found is not None:
+            facts |= self._known_facts(found)
+        for item in proto.attribute:
+            facts[f"{ATTRIBUTE}{item.name}"] = _shown(item, node.key)
+        facts |= {f"{METADATA}{key}": text for key, text in node.metadata.items() if self._is_others(key)}
+        if proto.doc_string:
+            facts["doc_string"] = proto.doc_string
+        return facts
+
+    def _known_facts(self, found: Attribution) -> dict[str, Fact]:
+        descent = descent_of(found)
+        facts: dict[str, Fact | None] = {
+            "module": found.module,
+            "modules": strings_literal(found.modules) if len(found.owners) > 1 else None,
+            "class": None if found.ancestor is None else self._class_of(found.ancestor.path),
+            "tag": "" if found.ancestor is None else self._tag_of(found.ancestor.path),
+            "role": found.role,
+            "layer": found.layer_id,
+            "confidence": found.confidence.label,
+            "evidence": "; ".join(map(str, found.evidence)),
+            "relation": None if descent is None else str(descent),
+            "reason": found.reason,
+        }
+        # The path of the model itself is empty, and is told apart from a path that is not known.
+        return {name: fact for name, fact in facts.items() if fact is not None and (fact != "" or name == "module")}
+
+    def _class_name(self, path: str) -> str:
+        assert self._known is not None
+        hierarchy = self._known.hierarchy
+        module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
+        return "" if module is None else module.class_name
+
+    def _tag(self, path: str) -> str:
+        assert self._known is not None
+        return self._known.tags.tag(path)
+
+    def _is_others(self, key: str) -> bool:
+        """What we wrote ourselves is among what is known; without a record, it is what is left of it."""
+        return self._known is None or not key.startswith(PREFIX)
+
+    def _inputs(self, part: GraphPart) -> Iterator[Box]:
+        for name in self._given(part):
+            value = value_id(part.id, name)
+            if name and value not in self._sources:
+                box_id = self._unused(value)
+                self._sources[value] = box_id, 0
+                port = self._port(value)
+                yield Box(box_id, Kind.INPUT, name, part.id, None, {"name": name}, outputs=(port,))
+
+    def _given(self, part: GraphPart) -> Iterator[str]:
+        if isinstance(part.proto, onnx.FunctionProto):
+            yield from part.proto.input
+            return
+        stored = {tensor.name for tensor in part.proto.initializer}
+        stored |= {tensor.values.name for tensor in part.proto.sparse_initializer}
+        yield from (info.name for info in part.proto.input if info.name not in stored)
+
+    def _constants(self, part: GraphPart) -> Iterator[Box]:
+        if isinstance(part.proto, onnx.FunctionProto):
+            return
+        given = {info.name for info in part.proto.input}
+        for tensor in part.proto.initializer:
+            small = has_data(tensor) or 0 in tensor.dims
+            yield self._constant(part, tensor.name, tensor_text(tensor) if small else "", tensor.name in given)
+        for sparse in part.proto.sparse_initializer:
+            yield self._constant(part, sparse.values.name, "", sparse.values.name in given)
+
+    def _constant(self, part: GraphPart, name: str, content: str, is_input: bool) -> Box:
+        value = value_id(part.id, name)
+        box_id = self._unused(value)
+        self._sources.setdefault(value, (box_id, 0))
+        found = None if self._known is None else self._known.initializers.get(value)
+        facts: dict[str, Fact] = {"name": name}
+        if found is not None:
+            facts |= self._known_facts(found)
+        if content:
+            facts["value"] = content
+        if is_input:  # a model may be given another value in its place
+            facts["default"] = "of an input"
+        call = None if found is None else found.ancestor
+        return Box(box_id, Kind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
+
+    def _outputs(self, part: GraphPart) -> Iterator[Box]:
+        for place, value in enumerate(self._file.graph.yields[part.id]):
+            name = self._returned(part, place)
+            box_id = self._unused(f"{value_id(part.id, name)} (output)")
+            box = Box(box_id, Kind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
+            self._connect(box)
+            yield box
+
+    def _returned(self, part: GraphPart, place: int) -> str:
+        returned = part.proto.output[place]
+        return returned if isinstance(returned, str) else returned.name
+
+    def _connect(self, box: Box) -> None:
+        for place, port in enumerate(box.inputs):
+            if port.value:
+                source, output = self._sources.get(port.value) or self._missing(port, box.sheet)
+                self._wires.append(Wire(source, output, box.id, place, port.value))
+
+    def _missing(self, port: Port, sheet: str) -> tuple[str, int]:
+        box_id = self._unused(port.value)
+        self._sources[port.value] = box_id, 0
+        self._boxes.append(Box(box_id, Kind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
+        return box_id, 0
+
+    def _port(self, value: str) -> Port:
+        return self._ports.get(value) or Port(value)
+
+    def _unused(self, name: str) -> str:
+        candidate, number = name, 1
+        while candidate in self._ids:
+            number += 1
+            candidate = f"{name} ({number})"
+        self._ids.add(candidate)
+        return candidate
+
+    def _layers(self) -> tuple[Mapping[ModuleCall, Layer], Mapping[ModuleCall, tuple[ModuleCall, ...]]]:
+        if self._known is None:
+            return {}, {}
+        inside = [(box.call, box.kind is Kind.OPERATOR) for box in self._boxes if box.call is not None]
+        return draw_layers(self._known, inside)
+
+    def _model_facts(self) -> Facts:
+        proto = self._file.proto
+        producer = f"{proto.producer_name} {proto.producer_version}".strip()
+        opsets = ", ".join(f"{one.domain or 'ai.onnx'} {one.version}" for one in proto.opset_import)
+        facts: dict[str, Fact] = {"opsets": opsets, "ir_version": proto.ir_version}
+        if producer:
+            facts["producer"] = producer
+        if self._known is not None:
+            root = self._known.hierarchy.modules.get("")
+            facts |= {"strategy": self._known.origin.strategy, "exporter": self._known.origin.exporter}
+            facts |= {} if root is None else {"class": root.class_name}
+        props = {one.key: one.value for one in proto.metadata_props if not one.key.startswith(PREFIX)}
+        return facts | {f"{METADATA}{key}": text for key, text in props.items()}
+
+
+def _shown(item: onnx.AttributeProto, key: str) -> Fact:
+    """Bodies are sheets of their own; the attribute says which."""
+    body = f"{key}{KEY_SEPARATOR}{item.name}"
+    if item.type == onnx.AttributeProto.GRAPH:
+        return body
+    if item.type == onnx.AttributeProto.GRAPHS:
+        return ", ".join(f"{body}[{place}]" for place in range(len(item.graphs)))
+    return attribute_fact(item)

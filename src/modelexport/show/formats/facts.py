@@ -1,0 +1,205 @@
+r"""The graphs of a model, and the types and shapes of their values as far as the file says them.
+
+Attributes of nodes as text: Python literals, so that the text says of which type the value is.
+
+`1` is an INT and `1.0` a FLOAT, `'1'` a STRING, `[1, 2]` INTS. Strings never contain a double quote, which Model
+Explorer drops: it is written `\x22`. What is no literal says what it is: `float[2, 3] sha256:…` for a tensor, `@alpha`
+for the attribute of the function around it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from modelexport.graph.file.external import is_external
+from modelexport.graph.index import MAIN, bodies, function_id, node_key, value_id
+from modelexport.graph.types import type_name
+from modelexport.show.formats.drawing import Fact, Port
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """One graph of a model. `owner` is the key of the node that holds it; empty for the main graph and functions."""
+
+    id: str
+    name: str
+    owner: str
+    proto: onnx.GraphProto | onnx.FunctionProto
+
+
+def graphs_of(model: onnx.ModelProto) -> Iterator[GraphPart]:
+    """The main graph, the bodies in it however deep, and functions with theirs."""
+    waiting = [GraphPart(function_id(one), one.name, "", one) for one in reversed(model.functions)]
+    waiting.append(GraphPart(MAIN, model.graph.name, "", model.graph))
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += [
+            GraphPart(body_id, body.name, key, body)
+            for node in reversed(part.proto.node)
+            if node.attribute
+            for key in [node_key(node, part.id)]
+            for body_id, body in reversed(list(bodies(node, key)))
+        ]
+
+
+def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
+    """By value id."""
+    return {port.value: port for part in parts for port in _ports(part)}
+
+
+def _ports(part: GraphPart) -> Iterator[Port]:
+    yield from _declared(part.proto.value_info, part.id)
+    if isinstance(part.proto, onnx.FunctionProto):
+        return
+    yield from _declared((*part.proto.input, *part.proto.output), part.id)
+    for tensor in part.proto.initializer:
+        yield _stored(tensor.name, tensor.data_type, tensor.dims, part.id)
+    for sparse in part.proto.sparse_initializer:
+        yield _stored(sparse.values.name, sparse.values.data_type, sparse.dims, part.id)
+
+
+def _declared(infos: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[Port]:
+    for info in infos:
+        yield Port(value_id(graph_id, info.name), *_type(info.type))
+
+
+def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
+    return Port(value_id(graph_id, name), type_name(dtype), f"[{', '.join(map(str, dims))}]")
+
+
+def _type(proto: onnx.TypeProto) -> tuple[str, str]:
+    match proto.WhichOneof("value"):
+        case "tensor_type":
+            return type_name(proto.tensor_type.elem_type), _shape(proto.tensor_type)
+        case "sparse_tensor_type":
+            return f"sparse {type_name(proto.sparse_tensor_type.elem_type)}", _shape(proto.sparse_tensor_type)
+        case "sequence_type":
+            return f"sequence of {_joined(proto.sequence_type.elem_type)}", ""
+        case "optional_type":
+            return f"optional {_joined(proto.optional_type.elem_type)}", ""
+        case "map_type":
+            key = type_name(proto.map_type.key_type)
+            return f"map from {key} to {_joined(proto.map_type.value_type)}", ""
+    return "", ""
+
+
+def _joined(proto: onnx.TypeProto) -> str:
+    return "".join(_type(proto))
+
+
+def _shape(tensor: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> str:
+    """Empty if not even the number of axes is known."""
+    if not tensor.HasField("shape"):
+        return ""
+    return f"[{', '.join(map(_dim, tensor.shape.dim))}]"
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
+    return str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+
+
+# Tensors with more elements are told apart by a digest.
+SHOWN_ELEMENTS = 16
+_PLAIN = str.maketrans({"\\": "\\\\", "'": "\\'", '"': "\\x22"})
+_KINDS = onnx.AttributeProto
+
+
+def attribute_fact(item: onnx.AttributeProto) -> Fact:
+    """Numbers as they are, everything else as text."""
+    if item.ref_attr_name:
+        return f"@{item.ref_attr_name} ({_KINDS.AttributeType.Name(item.type)})"
+    if item.type == _KINDS.INT:
+        return item.i
+    if item.type == _KINDS.FLOAT:
+        return float(item.f)
+    return _text(item)
+
+
+def _text(item: onnx.AttributeProto) -> str:
+    match item.type:
+        case _KINDS.STRING:
+            return string_literal(item.s)
+        case _KINDS.TENSOR:
+            return tensor_text(item.t)
+        case _KINDS.INTS:
+            texts = list(map(str, item.ints))
+        case _KINDS.FLOATS:
+            texts = list(map(float_literal, item.floats))
+        case _KINDS.STRINGS:
+            texts = list(map(string_literal, item.strings))
+        case _KINDS.TENSORS:
+            texts = list(map(tensor_text, item.tensors))
+        case _:
+            whole = item.SerializeToString(deterministic=True)
+            return f"{_KINDS.AttributeType.Name(item.type)} sha256:{_digest(whole)}"
+    # An empty list does not show what it is a list of.
+    return f"[{', '.join(texts)}]" if texts else f"{_KINDS.AttributeType.Name(item.type).lower()} []"
+
+
+def fact_text(fact: Fact) -> str:
+    return float_literal(fact) if isinstance(fact, float) else str(fact)
+
+
+def float_literal(number: float) -> str:
+    return repr(float(number)) if math.isfinite(number) else str(float(number))
+
+
+def string_literal(data: bytes) -> str:
+    """In single quotes; with a `b` before them if it is not UTF-8."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "b'" + "".join(_byte(byte) for byte in data) + "'"
+    return "'" + "".join(map(_visible, text.translate(_PLAIN))) + "'"
+
+
+def strings_literal(texts: Iterable[str]) -> str:
+    return f"[{', '.join(string_literal(text.encode('utf-8', 'surrogatepass')) for text in texts)}]"
+
+
+def _byte(byte: int) -> str:
+    plain = 0x20 <= byte < 0x7F and chr(byte) not in "\\'\""
+    return chr(byte) if plain else f"\\x{byte:02x}"
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+
+
+def tensor_text(tensor: onnx.TensorProto) -> str:
+    """Type and shape, and the elements if there are few of them; of many, a digest of their bytes."""
+    head = f"{type_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
+    if is_external(tensor):
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        return f"{head} in {string_literal(place.get('location', '').encode())} at {place.get('offset', '0')}"
+    if tensor.data_type == onnx.TensorProto.STRING:
+        texts = list(map(string_literal, tensor.string_data))
+        return f"{head} [{', '.join(texts)}]" if len(texts) <= SHOWN_ELEMENTS else f"{head} sha256:{_strings(tensor)}"
+    try:
+        array = onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError):  # damaged: fewer bytes than its shape says, or no known type
+        return f"{head} sha256:{_digest(tensor.SerializeToString(deterministic=True))}"
+    return f"{head} {_elements(array)}" if array.size <= SHOWN_ELEMENTS else f"{head} sha256:{_digest(array.tobytes())}"
+
+
+def _elements(array: np.ndarray) -> str:
+    kind = array.dtype.kind
+    if kind not in "biufc":  # those that numpy does not have by itself
+        array = array.astype(np.int64 if "int" in array.dtype.name else np.float64)
+    return repr(array.ravel().tolist())
+
+
+def _strings(tensor: onnx.TensorProto) -> str:
+    return _digest(b"".join(len(one).to_bytes(8, "little") + one for one in tensor.string_data))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

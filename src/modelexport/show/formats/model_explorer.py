@@ -1,0 +1,284 @@
+"""Graphs for Google's Model Explorer: one layer for each module call, and one graph for each body and function.
+
+The page takes some characters for its own: it drops double quotes from what it shows, reads `/` and `;` in a namespace,
+and keeps layers under ids that end in `___group___`. Names that contain these are written another way.
+
+What Model Explorer selects in one model when a node or a layer is selected in another that is shown beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from modelexport.errors import RecordMismatch
+from modelexport.graph.index import MAIN
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.show.formats.drawing import Box, Drawing, Fact, Kind, Port, Sheet, Wire
+from modelexport.show.formats.facts import fact_text
+
+Json = dict[str, Any]
+
+GROUP = "___group___"
+# What Model Explorer does not draw unless it is asked to.
+_HIDDEN = "Const"
+ENDS = {Kind.INPUT: "GraphInputs", Kind.OUTPUT: "GraphOutputs"}
+_QUOTES = re.compile('(\\\\*)(["＂])')
+_SHOWN_QUOTES = re.compile("(\\\\*)＂")
+_IN_NAMESPACE = re.compile(r"[%/\\;]|_(?=__)")
+
+
+def model_explorer(drawing: Drawing) -> Iterator[str]:
+    """A collection of graphs, as the page opens it."""
+    outside = _crossing(drawing)
+    yield f'{{"label": {json.dumps(drawing.name)}, "graphs": [\n'
+    for place, sheet in enumerate(drawing.sheets):
+        yield ",\n" if place else ""
+        yield from _graph(sheet, drawing, outside)
+    yield "\n]}\n"
+
+
+def graph_id(sheet: str, drawing: Drawing) -> str:
+    return sheet if sheet != MAIN else drawing.name
+
+
+def node_id(box_id: str) -> str:
+    """The page keeps nodes by id in an object of JavaScript, together with its layers."""
+    return box_id.replace("___", "%5F__") if GROUP in box_id or box_id == "__proto__" else box_id
+
+
+def namespace(call: ModuleCall | None, drawing: Drawing) -> str:
+    return "/".join(_part(drawing.layers[above].title) for above in drawing.stack(call))
+
+
+def shown(text: str) -> str:
+    """With quotes that the page does not drop. `＂` stands for a double quote, and `\\＂` for itself."""
+    quoted = _QUOTES.sub(lambda found: found[1] * 2 + ("＂" if found[2] == '"' else "\\＂"), text)
+    return f" {quoted}" if quoted.lstrip(" ").startswith("dense<") else quoted  # which it would read as a tensor
+
+
+def unshown(text: str) -> str:
+    """A text as it was before."""
+    text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
+    return _SHOWN_QUOTES.sub(lambda found: "\\" * (len(found[1]) // 2) + ("＂" if len(found[1]) % 2 else '"'), text)
+
+
+def _part(title: str) -> str:
+    return _IN_NAMESPACE.sub(lambda found: f"%{ord(found[0]):02X}", title)
+
+
+def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Iterator[str]:
+    boxes = drawing.by_sheet[sheet.id]
+    yield f'{{"id": {json.dumps(graph_id(sheet.id, drawing))}, "nodes": [\n'
+    first = True
+    for node in (*_captures(sheet, outside, drawing), *(_node(box, drawing, outside) for box in boxes)):
+        yield f"{'' if first else ',' + chr(10)}{json.dumps(node)}"
+        first = False
+    rest = {
+        "groupNodeAttributes": _layers(sheet, boxes, drawing),
+        "layoutConfigs": {"keepLayersWithASingleChild": True},
+    }
+    yield f"\n], {json.dumps(rest)[1:]}"
+
+
+def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json:
+    wires = [_edge(wire, box, drawing) for wire in drawing.incoming.get(box.id, ())]
+    given = _through(box, outside, drawing)
+    node: Json = {
+        "id": node_id(box.id),
+        "label": _HIDDEN if box.kind is Kind.CONSTANT else box.label,
+        "namespace": ENDS.get(box.kind) or namespace(box.call, drawing),
+        "attrs": _attributes({"kind": str(box.kind), **box.facts}),
+        "incomingEdges": wires + given,
+        "inputsMetadata": [_input(place, port) for place, port in enumerate(box.inputs) if port.value],
+        "outputsMetadata": [_output(place, port) for place, port in enumerate(box.outputs) if port.value],
+    }
+    return node | ({"subgraphIds": list(box.bodies)} if box.bodies else {})
+
+
+def _attributes(facts: Mapping[str, Fact]) -> list[Json]:
+    return [{"key": name, "value": shown(fact_text(fact))} for name, fact in facts.items()]
+
+
+def _edge(wire: Wire, box: Box, drawing: Drawing) -> Json:
+    crosses = drawing.by_id[wire.source].sheet != box.sheet
+    return {
+        "sourceNodeId": node_id(_capture_id(wire.value, box.sheet) if crosses else wire.source),
+        "sourceNodeOutputId": "0" if crosses else str(wire.output),
+        "targetNodeInputId": str(wire.input),
+    }
+
+
+def _input(place: int, port: Port) -> Json:
+    return {"id": str(place), "attrs": [{"key": "__tensor_tag", "value": port.value}, *_typed(port)]}
+
+
+def _output(place: int, port: Port) -> Json:
+    return {"id": str(place), "attrs": [{"key": "tensor_name", "value": port.value}, *_typed(port)]}
+
+
+def _typed(port: Port) -> list[Json]:
+    return [{"key": key, "value": text} for key, text in (("dtype", port.dtype), ("shape", port.shape)) if text]
+
+
+def _layers(sheet: Sheet, boxes: Iterable[Box], drawing: Drawing) -> Json:
+    calls = dict.fromkeys(above for box in boxes for above in drawing.stack(box.call))
+    found = {namespace(call, drawing): _texts(drawing.layers[call].facts) for call in calls}
+    whole = {"name": drawing.name, **drawing.facts} if sheet.id == MAIN else {"name": sheet.name, "id": sheet.id}
+    return {"": _texts(whole), **found}
+
+
+def _texts(facts: Mapping[str, Fact]) -> dict[str, str]:
+    return {name: fact_text(fact) for name, fact in facts.items()}
+
+
+def _crossing(drawing: Drawing) -> dict[str, list[Wire]]:
+    """By the sheet of the reader: wires that come from a graph around it, which no edge can show."""
+    found: dict[str, list[Wire]] = {}
+    for wire in drawing.wires:
+        sheet = drawing.by_id[wire.target].sheet
+        if drawing.by_id[wire.source].sheet != sheet:
+            found.setdefault(sheet, []).append(wire)
+    return found
+
+
+def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing) -> Iterator[Json]:
+    """In their place: nodes for what a body reads from the graphs around it."""
+    for wire in {wire.value: wire for wire in outside.get(sheet.id, ())}.values():
+        source = drawing.by_id[wire.source]
+        facts: dict[str, Fact] = {"kind": "captured", "source": wire.source, "output": wire.output}
+        yield {
+            "id": node_id(_capture_id(wire.value, sheet.id)),
+            "label": wire.value,
+            "namespace": ENDS[Kind.INPUT],
+            "attrs": _attributes(facts),
+            "incomingEdges": [],
+            "inputsMetadata": [],
+            "outputsMetadata": [_output(0, source.outputs[wire.output])],
+        }
+
+
+def _capture_id(value: str, sheet: str) -> str:
+    return f"{sheet} reads {value}"
+
+
+def _through(box: Box, outside: Mapping[str, list[Wire]], drawing: Drawing) -> list[Json]:
+    """Edges to a node for what its bodies read, so that it is not drawn before what they need."""
+    found: dict[tuple[str, int], Json] = {}
+    waiting = _owned(box, drawing)
+    while waiting:
+        sheet = waiting.pop()
+        for wire in outside.get(sheet, ()):
+            if drawing.by_id[wire.source].sheet == box.sheet:
+                found[wire.source, wire.output] = {
+                    "sourceNodeId": node_id(wire.source),
+                    "sourceNodeOutputId": str(wire.output),
+                    "targetNodeInputId": _capture_id(wire.value, sheet),
+                }
+        waiting += [body for inner in drawing.by_sheet[sheet] for body in _owned(inner, drawing)]
+    return list(found.values())
+
+
+def _owned(box: Box, drawing: Drawing) -> list[str]:
+    """Its bodies. A function is nobody's, and reads nothing but what it is given."""
+    return [name for name in box.bodies if drawing.sheet_by_id[name].owner]
+
+
+Pair = tuple[str, str]
+Sides = tuple[set[str], set[str]]
+
+
+def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]] | None) -> str:
+    """`sources` has the ids of the boxes on the left that each box on the right was made from.
+
+    Without it, nodes are matched that the same module call has the same number of. Layers are those of the same call;
+    weights, inputs and outputs those of the same name. Model Explorer takes only the last entry that an id occurs in,
+    so that whatever has one side in common is one entry.
+    """
+    entries = _Entries()
+    nodes = _by_module(left, right) if sources is None else _by_lineage(left, right, sources)
+    for one, other in chain(_by_name(left, right), nodes):
+        entries.join((0, node_id(one)), (1, node_id(other)))
+    mapped = [*_sync_layers(left, right), *entries.found()]
+    if not mapped:
+        raise RecordMismatch(
+            f"{left.name} and {right.name} have no module, node or weight in common", "Give two files of one model."
+        )
+    document = {
+        "type": "sync_navigation",
+        "mappingEntries": [{"leftNodeIds": sorted(a), "rightNodeIds": sorted(b)} for a, b in mapped],
+        "disableMappingFallback": True,
+        "showDiffHighlights": sources is not None,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
+    common = [(namespace(call, left), namespace(call, right)) for call in left.layers if call in right.layers]
+    if common:  # in models that have nothing else in common, that both have inputs says nothing
+        common += [(name, name) for name in ENDS.values()]
+    return (({f"{one}{GROUP}"}, {f"{other}{GROUP}"}) for one, other in common)
+
+
+def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]]) -> Iterator[Pair]:
+    for made, before in sources.items():
+        if made in right.by_id:
+            yield from ((one, made) for one in before if one in left.by_id)
+
+
+def _by_name(left: Drawing, right: Drawing) -> Iterator[Pair]:
+    """Weights, inputs and outputs. A weight whose name says nothing may belong to another module there."""
+    others = {_place(box): box for box in right.boxes if box.kind is not Kind.OPERATOR}
+    for box in left.boxes:
+        other = others.get(_place(box))
+        if other is not None and (box.call == other.call or None in (box.call, other.call)):
+            yield box.id, other.id
+
+
+def _place(box: Box) -> tuple[Kind, str, str]:
+    return box.kind, box.sheet, box.label
+
+
+_Side = tuple[int, str]
+
+
+class _Entries:
+    """Ids of both sides that belong together, directly or by others."""
+
+    def __init__(self) -> None:
+        self._above: dict[_Side, _Side] = {}
+
+    def join(self, one: _Side, other: _Side) -> None:
+        self._above[self._top(one)] = self._top(other)
+
+    def found(self) -> Iterator[Sides]:
+        together: dict[_Side, Sides] = {}
+        for side in self._above:
+            together.setdefault(self._top(side), (set(), set()))[side[0]].add(side[1])
+        return iter(together.values())
+
+    def _top(self, side: _Side) -> _Side:
+        top = self._above.setdefault(side, side)
+        while self._above[top] != top:
+            top = self._above[top]
+        while side != top:  # so that the way is short the next time
+            self._above[side], side = top, self._above[side]
+        return top
+
+
+def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
+    others = _groups(right)
+    for place, nodes in _groups(left).items():
+        if len(others.get(place, ())) == len(nodes):
+            yield from ((one.id, other.id) for one, other in zip(nodes, others[place], strict=True))
+
+
+def _groups(drawing: Drawing) -> dict[tuple[ModuleCall, str], list[Box]]:
+    found: dict[tuple[ModuleCall, str], list[Box]] = {}
+    for box in drawing.boxes:
+        if box.kind is Kind.OPERATOR and box.call is not None:
+            found.setdefault((box.call, box.label), []).append(box)
+    return found

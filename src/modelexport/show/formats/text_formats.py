@@ -1,0 +1,278 @@
+r"""Graphviz: a cluster for each module call.
+
+Mermaid: a flowchart of modules, for Markdown.
+
+Mermaid draws at most 500 edges and 50,000 characters unless the page that shows it says otherwise. Inside of quotes it
+still reads entities, directives and Markdown, so that everything but letters, digits and a few signs is a number there.
+
+GraphML, nested by module: a module call is a node with a graph inside, as yEd and networkx know it.
+
+Ids are numbers, because GraphML allows no other characters than those of names in them; names are data. Characters
+that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers change (a carriage return) or
+that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its underscore written `_x005F_`.
+
+A table for spreadsheets: one row for each node of every graph. Edges are in it by the names of values.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping
+from xml.sax.saxutils import escape, quoteattr
+
+from modelexport.errors import cell, printable
+from modelexport.show.formats.draw import ATTRIBUTE
+from modelexport.show.formats.drawing import Box, Drawing, Fact, Kind, Opened, Wire, nested
+from modelexport.show.formats.facts import fact_text, strings_literal
+
+_SHAPES = {Kind.INPUT: "ellipse", Kind.OUTPUT: "ellipse", Kind.MISSING: "ellipse"}
+# Rounds of improving the layout, per node. Without a limit, dot takes minutes for some graphs with hundreds of nodes.
+_HASTE = 'nslimit="2", nslimit1="2"'
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
+
+
+def dot(drawing: Drawing) -> Iterator[str]:
+    yield f"digraph {_quoted(drawing.name)} {{\n"
+    yield f"graph [{_HASTE}, label={_quoted(_title(drawing))}];\n"
+    yield 'node [shape="box", style="rounded"];\n'
+    numbers: dict[str, int] = {}
+    for item in nested(drawing):
+        if isinstance(item, Opened):
+            yield f"subgraph cluster_{item.number} {{\nlabel={_quoted(item.title)};\n"
+        elif isinstance(item, Box):
+            numbers[item.id] = len(numbers)
+            yield f"n{numbers[item.id]} {_attributes(item)};\n"
+        else:
+            yield "}\n"
+    for wire in drawing.wires:
+        yield f"n{numbers[wire.source]} -> n{numbers[wire.target]} [tooltip={_quoted(wire.value)}];\n"
+    yield "}\n"
+
+
+def _title(drawing: Drawing) -> str:
+    name = drawing.facts.get("class", "")
+    return f"{drawing.name} ({name})" if name else drawing.name
+
+
+def _attributes(box: Box) -> str:
+    nodes = box.facts.get("nodes")
+    label = f'"{_escaped(box.label)}\\n{_escaped(str(nodes))}"' if nodes else _quoted(box.label)
+    told = {"label": label, "tooltip": _quoted(_tooltip(box))}
+    if box.kind in _SHAPES:
+        told["shape"] = f'"{_SHAPES[box.kind]}"'
+    return f"[{', '.join(f'{name}={text}' for name, text in told.items())}]"
+
+
+def _tooltip(box: Box) -> str:
+    names = ("name", "module", "role", "confidence")
+    found: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
+    return " · ".join(map(str, found)) or box.label
+
+
+def _quoted(text: str) -> str:
+    return f'"{_escaped(text)}"'
+
+
+def _escaped(text: str) -> str:
+    """Graphviz reads `\\N` and `\\l` as well as `&lt;` in a label."""
+    return printable(text).translate(_ESCAPES)
+
+
+MOST_EDGES = 500
+MOST_CHARACTERS = 50_000
+_UNSAFE = re.compile(r"[^\w .,()]|\.(?= )", re.ASCII)
+
+
+def mermaid(drawing: Drawing) -> Iterator[str]:
+    yield "flowchart TB\n"
+    numbers: dict[str, int] = {}
+    for item in nested(drawing):
+        if isinstance(item, Opened):
+            yield f"subgraph g{item.number}[{_mermaid_quoted(item.title)}]\n"
+        elif isinstance(item, Box):
+            numbers[item.id] = len(numbers)
+            yield f"n{numbers[item.id]}{_shape(item)}\n"
+        else:
+            yield "end\n"
+    for wire in drawing.wires:
+        yield f"n{numbers[wire.source]} --> n{numbers[wire.target]}\n"
+
+
+def fits_mermaid(drawing: Drawing) -> bool:
+    if len(drawing.wires) > MOST_EDGES:
+        return False
+    length = 0
+    for part in mermaid(drawing):
+        length += len(part)
+        if length > MOST_CHARACTERS:
+            return False
+    return True
+
+
+def _shape(box: Box) -> str:
+    nodes = box.facts.get("nodes")
+    label = _mermaid_escaped(box.label) + (f"<br/>{_mermaid_escaped(str(nodes))}" if nodes else "")
+    return f'["{label}"]' if box.kind is Kind.OPERATOR else f'(["{label}"])'
+
+
+def _mermaid_quoted(text: str) -> str:
+    return f'"{_mermaid_escaped(text)}"'
+
+
+def _mermaid_escaped(text: str) -> str:
+    return _UNSAFE.sub(lambda found: f"#{ord(found[0])};", printable(text)) or "#32;"
+
+
+_HEAD = """<?xml version="1.0" encoding="UTF-8"?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+"""
+_UNWRITABLE = re.compile(
+    "[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|_(?=x[0-9A-Fa-f]{4}_)"
+)
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+_LONGEST = 2**63
+
+
+def graphml(drawing: Drawing) -> Iterator[str]:
+    facts = _Facts(drawing)
+    yield _HEAD
+    yield from facts.declarations()
+    yield f"<graph id={quoteattr('G')} edgedefault={quoteattr('directed')}>\n"
+    yield facts.data("graph", {"name": drawing.name, **drawing.facts})
+    numbers: dict[str, int] = {}
+    parents: list[str] = []
+    for item in nested(drawing):
+        if isinstance(item, Opened):
+            yield _group(item, parents, facts)
+            parents.append(f"g{item.number}")
+        elif isinstance(item, Box):
+            numbers[item.id] = len(numbers)
+            yield f'<node id="n{numbers[item.id]}">{facts.data("node", _box_facts(item, parents))}</node>\n'
+        else:
+            parents.pop()
+            yield "</graph></node>\n"
+    for number, wire in enumerate(drawing.wires):
+        ends = f'source="n{numbers[wire.source]}" target="n{numbers[wire.target]}"'
+        yield f'<edge id="e{number}" {ends}>{facts.data("edge", _wire_facts(wire, drawing))}</edge>\n'
+    yield "</graph>\n</graphml>\n"
+
+
+def unescaped(text: str) -> str:
+    """A text as it was before it was made fit for XML."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _writable(text: str) -> str:
+    return _UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+
+
+def _group(item: Opened, parents: list[str], facts: _Facts) -> str:
+    data = facts.data("node", {"label": item.title, **_parent(parents), **item.facts})
+    inside = f'<graph id="g{item.number}:" edgedefault="directed">'
+    return f'<node id="g{item.number}" yfiles.foldertype="group">{data}{inside}\n'
+
+
+def _parent(parents: list[str]) -> dict[str, Fact]:
+    return {"parent": parents[-1]} if parents else {}
+
+
+def _box_facts(box: Box, parents: list[str]) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {"key": box.id, "label": box.label, "kind": str(box.kind), **_parent(parents), **box.facts}
+    if box.inputs:
+        facts["inputs"] = strings_literal(port.value for port in box.inputs)
+    if box.outputs:
+        facts["outputs"] = strings_literal(port.value for port in box.outputs)
+        types = [f"{port.dtype}{port.shape}" for port in box.outputs]
+        if any(types):
+            facts["types"] = "; ".join(types)
+    return facts
+
+
+def _wire_facts(wire: Wire, drawing: Drawing) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {"value": wire.value, "output": wire.output, "input": wire.input}
+    port = drawing.by_id[wire.source].outputs[wire.output]
+    return facts | {name: text for name, text in (("dtype", port.dtype), ("shape", port.shape)) if text}
+
+
+class _Facts:
+    """Facts as data elements, each under the key that was declared for its name and type."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self._keys: dict[tuple[str, str, str], str] = {}
+        self._declare("graph", {"name": "", **drawing.facts})
+        layers = [layer.facts for layer in drawing.layers.values()]
+        of_groups: dict[str, Fact] = {"kind": "", "name": "", "label": "", "parent": "g"}
+        of_boxes: dict[str, Fact] = {"key": "", "inputs": "", "outputs": "", "types": ""}
+        for facts in (of_groups, of_boxes, *layers, *(box.facts for box in drawing.boxes)):
+            self._declare("node", facts)
+        self._declare("edge", {"value": "", "output": 0, "input": 0, "dtype": "", "shape": ""})
+
+    def _declare(self, element: str, facts: Mapping[str, Fact]) -> None:
+        for name, fact in facts.items():
+            key = element, name, _type(fact)
+            if key not in self._keys:
+                self._keys[key] = f"d{len(self._keys)}"
+
+    def declarations(self) -> Iterator[str]:
+        for (element, name, kind), key in self._keys.items():
+            yield f'<key id="{key}" for="{element}" attr.name={quoteattr(_writable(name))} attr.type="{kind}"/>\n'
+
+    def data(self, element: str, facts: Mapping[str, Fact]) -> str:
+        return "".join(
+            f'<data key="{self._keys[element, name, _type(fact)]}">{escape(_text(fact))}</data>'
+            for name, fact in facts.items()
+        )
+
+
+def _type(fact: Fact) -> str:
+    if isinstance(fact, float):
+        return "double"
+    return "long" if isinstance(fact, int) and -_LONGEST <= fact < _LONGEST else "string"
+
+
+def _text(fact: Fact) -> str:
+    if not isinstance(fact, float):
+        return _writable(str(fact))
+    return repr(fact) if math.isfinite(fact) else {math.inf: "INF", -math.inf: "-INF"}.get(fact, "NaN")
+
+
+# New columns go behind the others: a reader may count them.
+COLUMNS = (
+    *("name", "key", "op_type", "domain", "graph", "module", "modules", "class", "tag", "role", "layer", "confidence"),
+    *("evidence", "relation", "reason", "inputs", "outputs", "types", "attributes"),
+)
+# What a fact of the same name says.
+_FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "attributes"}
+
+
+def table(drawing: Drawing) -> Iterator[str]:
+    yield _line(COLUMNS)
+    for box in drawing.boxes:
+        if box.kind is Kind.OPERATOR:
+            yield _line(map(cell, _row(box)))
+
+
+def _row(box: Box) -> Iterator[str]:
+    others = {
+        "key": box.id,
+        "graph": box.sheet,
+        "inputs": "; ".join(port.value for port in box.inputs),
+        "outputs": "; ".join(port.value for port in box.outputs),
+        "types": "; ".join(f"{port.dtype}{port.shape}" for port in box.outputs),
+        "attributes": "; ".join(
+            f"{name.removeprefix(ATTRIBUTE)}={fact_text(fact)}"
+            for name, fact in box.facts.items()
+            if name.startswith(ATTRIBUTE)
+        ),
+    }
+    for column in COLUMNS:
+        yield fact_text(box.facts.get(column, "")) if column in _FACTS else others[column]
+
+
+def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()

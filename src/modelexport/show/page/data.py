@@ -1,0 +1,193 @@
+"""Everything that a page knows, as one document; `page.js` and its neighbours read it.
+
+Drawings of all flows as columns; equal ones share their layout.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from modelexport.graph.index import edges_of
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.cost import Cost
+from modelexport.record.results.diff import Diff
+from modelexport.show.page.flow import Box, CallFlow, Entering, Flows, Group, Inner, Leaving, Own, draw_flow, flows_of
+from modelexport.show.page.layout import Pair, laid_out
+from modelexport.show.page.modules import (
+    call_columns,
+    cost_columns,
+    difference_columns,
+    module_columns,
+    profile_columns,
+    verification_columns,
+    weight_columns,
+)
+from modelexport.show.page.nodes import Content, Distinct, Json, ModuleTree, NodeColumns, Texts
+from modelexport.show.page.overlays import Overlay, Profiled, Verified
+
+# Kinds of boxes, as the page knows them.
+_MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)
+# Names of values that are listed for an edge or for a module, and operators of a group.
+_MOST_VALUES = 8
+_MOST_LISTED = 100
+_MOST_OPERATORS = 3
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the things that boxes stand for are found in the other columns."""
+
+    tree: ModuleTree
+    nodes: Mapping[str, int]
+    values: Distinct[str]
+    texts: Texts
+
+
+class FlowColumns:
+    """`unmoved` are values that do not depend on what the model is fed: constants, and arithmetic with shapes."""
+
+    def __init__(self, provenance: Provenance, places: Places, unmoved: Collection[str], *, own_nodes: bool) -> None:
+        self._provenance = provenance
+        self._places = places
+        self._own_nodes = own_nodes
+        self._unmoved = unmoved
+        self._layouts = Distinct[tuple[int, tuple[Pair, ...]]]()
+
+    def flows(self, flows: Flows) -> list[Json]:
+        return [self._flow(call, flow) for call, flow in flows.items()]
+
+    def layouts(self) -> list[Json]:
+        found = [laid_out(count, edges) for count, edges in self._layouts.values]
+        return [{"boxes": layout.boxes, "bends": layout.bends} for layout in found]
+
+    def _flow(self, call: ModuleCall, flow: CallFlow) -> Json:
+        drawing = draw_flow(flow, self._unmoved, own_nodes=self._own_nodes)
+        pairs = tuple((edge.source, edge.target) for edge in drawing.edges)
+        enters, leaves = flow.enters, flow.leaves
+        found: Json = {
+            "module": self._places.tree.place_at(call.path),
+            "call": call.index,
+            "enters": self._values(enters, _MOST_LISTED),
+            "leaves": self._values(leaves, _MOST_LISTED),
+            "counts": [len(enters), len(leaves)],
+            "hidden": drawing.hidden,
+            "folded": int(drawing.folded),
+        }
+        if len(drawing.groups) > 1:
+            found["layout"] = self._layouts.place((len(drawing.groups), pairs))
+            found["boxes"] = [self._box(group) for group in drawing.groups]
+            found["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
+            found["edges"] = [
+                [edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges
+            ]
+        return found
+
+    def _values(self, names: Sequence[str], most: int) -> list[int]:
+        return self._places.values.places(names[:most])
+
+    def _listed(self, names: Sequence[str]) -> list[int]:
+        return self._values(names, _MOST_VALUES)
+
+    def _box(self, group: Group) -> list[int]:
+        """Its kind, and what it stands for; several boxes, or a node where there are none, are a text and a number."""
+        if len(group) > 1 or (isinstance(group[0], Own) and not self._own_nodes):
+            return [_GROUP, self._places.texts.place(self._summary(group)), len(group)]
+        match group[0]:
+            case Inner(call):
+                return [_MODULE, self._places.tree.place_at(call.path), call.index]
+            case Own(key):
+                return [_NODE, self._places.nodes[key]]
+            case Entering(value):
+                return [_ENTERS, self._places.values.place(value)]
+            case Leaving(value):
+                return [_LEAVES, self._places.values.place(value)]
+
+    def _summary(self, group: Group) -> str:
+        """What a box stands for that several were put into: modules and operators, the most frequent first."""
+        counted = Counter(word for box in group for word in self._words(box))
+        shown = [f"{word} ×{count}" if count > 1 else word for word, count in counted.most_common(_MOST_OPERATORS)]
+        more = len(counted) - _MOST_OPERATORS
+        return ", ".join([*shown, f"+{more} more"] if more > 0 else shown)
+
+    def _words(self, box: Box) -> Iterator[str]:
+        if isinstance(box, Own):
+            yield self._provenance.nodes[box.key].op_type
+        elif isinstance(box, Inner):
+            module = self._provenance.hierarchy.modules.get(box.call.path)
+            yield module.class_name if module else box.call.path
+        else:
+            yield "value"
+
+
+MOST_NODES = 50_000
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A file, and what is said of it.
+
+    facts     words and what they stand for, as in `exporter`, `dynamo`
+    notes     whatever the reader should know beside what is shown
+    cost      with the sizes that axes are taken to have
+    overlays  the last of a kind is shown
+    diff      from another file to this one
+    """
+
+    name: str
+    content: Content
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    cost: Cost | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    overlays: Sequence[Overlay] = ()
+    diff: Diff | None = None
+
+
+def page_data(subject: Subject, *, nodes: bool = True) -> Json:
+    """Without `nodes`, modules and what flows between them alone."""
+    content, texts = subject.content, Texts([""])
+    provenance = content.provenance
+    rows = NodeColumns(content, texts)
+    node_columns = rows.nodes() if nodes else None
+    places = Places(content.tree, rows.numbers, rows.values, texts)
+    edges = edges_of(content.graph)
+    unmoved = {*provenance.nodes, *edges.values} - content.graph.computed
+    drawn = FlowColumns(provenance, places, unmoved, own_nodes=nodes)
+    flows = drawn.flows(flows_of(provenance, edges))
+    return {
+        "version": _VERSION,
+        "file": {"name": subject.name, "nodes": len(provenance.nodes), "facts": list(map(list, subject.facts))},
+        "notes": list(subject.notes),
+        "modules": module_columns(content, texts),
+        "calls": call_columns(provenance, content),
+        "weights": weight_columns(content, texts),
+        "nodes": node_columns,
+        "answers": rows.answers(),
+        "owners": rows.owners(),
+        "evidence": rows.evidence(),
+        "flows": flows,
+        "layouts": drawn.layouts(),
+        **dict(_overlaid(subject, rows.numbers if nodes else {}, texts)),
+        "values": rows.value_columns(),
+        "texts": texts.values,
+    }
+
+
+def _overlaid(subject: Subject, nodes: Mapping[str, int], texts: Texts) -> Iterator[tuple[str, Json]]:
+    tree = subject.content.tree
+    if subject.cost is not None:
+        yield "cost", cost_columns(subject.cost, subject.sizes, tree, nodes)
+    for overlay in subject.overlays:
+        match overlay:
+            case Profiled():
+                yield "profile", profile_columns(overlay, tree, nodes)
+            case Verified():
+                yield "verification", verification_columns(overlay, tree, nodes, texts)
+    if subject.diff is not None:
+        entries = subject.content.provenance.nodes
+        charged = {key: tree.place_of(entry.attribution) for key, entry in entries.items()}
+        yield "difference", difference_columns(subject.diff, tree, texts, charged)

@@ -1,0 +1,384 @@
+"""What flows where: for every module call, the boxes inside of it and the values that pass between them.
+
+A value that one node makes and another reads is seen by every call around either of them. In the innermost call around
+both it is an edge; it leaves the calls that are around the first alone, and enters those around the second.
+
+A flow with so few boxes that it can be read.
+
+Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
+module itself that merely follow each other become one box; then those that are connected and about as deep, in as many
+steps as there is room for; then all of its nodes between the same modules; then modules in the middle of a long row.
+
+A part that very many others read, such as a mask, would hide everything else behind its lines. Those that lead far on
+are left out, if what they lead to still has another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Edges, Provenance
+from modelexport.show.page.layout import flow_order
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A call made inside of the one that is shown."""
+
+    call: ModuleCall
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A node of the call itself, by key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """A value that was made elsewhere."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A value that is read elsewhere."""
+
+    value: str
+
+
+Box = Inner | Own | Entering | Leaving
+
+
+@dataclass
+class CallFlow:
+    """Boxes in the order in which their first nodes stand in the file; edges with the values that they carry."""
+
+    boxes: dict[Box, None] = field(default_factory=dict)
+    edges: dict[tuple[Box, Box], list[str]] = field(default_factory=dict)
+
+    def connect(self, source: Box, target: Box, value: str) -> None:
+        if source != target:
+            carried = self.edges.setdefault((source, target), [])
+            if value not in carried[-1:]:
+                carried.append(value)
+
+    @property
+    def enters(self) -> list[str]:
+        return list(dict.fromkeys(box.value for box, _ in self.edges if isinstance(box, Entering)))
+
+    @property
+    def leaves(self) -> list[str]:
+        return list(dict.fromkeys(box.value for _, box in self.edges if isinstance(box, Leaving)))
+
+
+Flows = Mapping[ModuleCall, CallFlow]
+
+
+def flows_of(provenance: Provenance, edges: Edges) -> Flows:
+    """One for each call that has a node inside of it."""
+    return _Flows(provenance, edges).found
+
+
+class _Flows:
+    def __init__(self, provenance: Provenance, edges: Edges) -> None:
+        self._provenance = provenance
+        self._stacks: dict[ModuleCall, tuple[_Seen, ...]] = {}
+        self._seen: dict[str, tuple[_Seen, ...]] = {}
+        self.found: dict[ModuleCall, CallFlow] = {}
+        for key in provenance.nodes:
+            for call, box in self._boxes(key):
+                self.found.setdefault(call, CallFlow()).boxes[box] = None
+        returned = frozenset(edges.outputs)
+        for value in edges.values:
+            if value not in edges.initializers:
+                self._add(value, edges, value in returned)
+
+    def _add(self, value: str, edges: Edges, is_output: bool) -> None:
+        makers = edges.producers.get(value, ())
+        readers = edges.consumers.get(value, ())
+        for maker in makers:
+            for reader in readers:
+                self._pass(value, maker, reader)
+            if is_output:
+                self._leave(value, self._boxes(maker))
+        if not makers:
+            for reader in readers:
+                self._enter(value, self._boxes(reader))
+
+    def _pass(self, value: str, maker: str, reader: str) -> None:
+        before, after = self._boxes(maker), self._boxes(reader)
+        shared = 0
+        while shared < min(len(before), len(after)) and before[shared].call == after[shared].call:
+            shared += 1
+        if shared:
+            # Up to here both lie in the same calls: the innermost of these sees two boxes, the others one.
+            call = before[shared - 1].call
+            self.found[call].connect(before[shared - 1].box, after[shared - 1].box, value)
+        self._leave(value, before[shared:])
+        self._enter(value, after[shared:])
+
+    def _leave(self, value: str, seen: Sequence[_Seen]) -> None:
+        for call, box in seen:
+            self.found[call].connect(box, Leaving(value), value)
+
+    def _enter(self, value: str, seen: Sequence[_Seen]) -> None:
+        for call, box in seen:
+            self.found[call].connect(Entering(value), box, value)
+
+    def _boxes(self, key: str) -> tuple[_Seen, ...]:
+        """The calls around a node, outermost first, and what each of them sees of it."""
+        if key not in self._seen:
+            ancestor = self._provenance.nodes[key].attribution.ancestor
+            self._seen[key] = () if ancestor is None else (*self._around(ancestor), _Seen(ancestor, Own(key)))
+        return self._seen[key]
+
+    def _around(self, call: ModuleCall) -> tuple[_Seen, ...]:
+        """What the calls around one see of it."""
+        if call not in self._stacks:
+            pairs = pairwise(self._provenance.hierarchy.stack(call))
+            self._stacks[call] = tuple(_Seen(outer, Inner(inner)) for outer, inner in pairs)
+        return self._stacks[call]
+
+
+class _Seen(NamedTuple):
+    call: ModuleCall
+    box: Box
+
+
+MOST_BOXES = 60
+# Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
+_ENDS = 16
+_MOST_ENTERING = 12
+# Of a box that more lines leave, so many are drawn.
+_MOST_LEAVING = 6
+_NEAR = 3
+# Into how many steps the depth of a flow is divided, the most that can be drawn being taken.
+_BANDS = (40, 30, 24, 20, 16, 12, 8, 6, 4, 3, 2)
+
+Group = tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class DrawnEdge:
+    """Places of two groups, and the values that pass from one to the other."""
+
+    source: int
+    target: int
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn of a flow: groups of boxes, most of them one box.
+
+    cut     edges that are not drawn, because very many leave the same box
+    hidden  how many nodes are left out, because what the model is fed does not flow through them
+    folded  whether boxes were put together because there are too many of them
+    """
+
+    groups: tuple[Group, ...]
+    edges: tuple[DrawnEdge, ...]
+    cut: tuple[DrawnEdge, ...] = ()
+    hidden: int = 0
+    folded: bool = False
+
+
+def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> Drawing:
+    """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
+    shown, hidden = _without(flow, unmoved)
+    plain = {box: index for index, box in enumerate(shown.boxes)}
+    steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_band, _by_stage, _by_row]
+    found = _quotient(shown, plain)
+    for step in steps if own_nodes else steps[2:]:
+        if own_nodes and len(found.groups) <= MOST_BOXES:
+            break
+        own_nodes = True
+        found = _quotient(shown, step(shown))
+    folded = len(found.groups) < len(shown.boxes)
+    cut = _cut(len(found.groups), found.edges)
+    return Drawing(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
+
+
+def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
+    """Of the lines that leave a box which very many leave, those to what comes last."""
+    order = flow_order(count, [(edge.source, edge.target) for edge in edges])
+    leaving: dict[int, list[DrawnEdge]] = {}
+    for edge in edges:
+        leaving.setdefault(edge.source, []).append(edge)
+    arriving = Counter(edge.target for edge in edges)
+    found: dict[DrawnEdge, None] = {}
+    for fan in leaving.values():
+        far = sorted(fan, key=lambda edge: order[edge.target])[_NEAR:] if len(fan) > _MOST_LEAVING else []
+        for edge in far:
+            if arriving[edge.target] > 1:
+                arriving[edge.target] -= 1
+                found[edge] = None
+    return found.keys()
+
+
+@dataclass(frozen=True)
+class _Shown:
+    boxes: tuple[Box, ...]
+    edges: Mapping[tuple[Box, Box], Sequence[str]]
+
+    @cached_property
+    def ordered(self) -> tuple[Box, ...]:
+        """So that edges lead on. In a file, what belongs to a box may stand long before what it reads: constants do."""
+        numbers = {box: number for number, box in enumerate(self.boxes)}
+        order = flow_order(len(self.boxes), [(numbers[source], numbers[target]) for source, target in self.edges])
+        return tuple(sorted(self.boxes, key=lambda box: order[numbers[box]]))
+
+    def neighbours(self) -> tuple[Mapping[Box, list[Box]], Mapping[Box, list[Box]]]:
+        before: dict[Box, list[Box]] = {box: [] for box in self.boxes}
+        after: dict[Box, list[Box]] = {box: [] for box in self.boxes}
+        for source, target in self.edges:
+            before[target].append(source)
+            after[source].append(target)
+        return before, after
+
+
+def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
+    dropped: set[Box] = {box for box in flow.boxes if isinstance(box, Own) and box.key in unmoved}
+    hidden = len(dropped)
+    if hidden == len(flow.boxes):
+        hidden, dropped = 0, set()
+    else:
+        ends = (box for pair in flow.edges for box in pair if isinstance(box, Entering | Leaving))
+        dropped.update(box for box in ends if box.value in unmoved)
+    edges = {pair: values for pair, values in flow.edges.items() if not dropped.intersection(pair)}
+    entering = [box for box, _ in edges if isinstance(box, Entering)]
+    leaving = [box for _, box in edges if isinstance(box, Leaving)]
+    boxes = dict.fromkeys([*entering, *(box for box in flow.boxes if box not in dropped), *leaving])
+    return _Shown(tuple(boxes), edges), hidden
+
+
+def _by_chain(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself of which the second reads only the first, and the first is read by it alone."""
+    before, after = shown.neighbours()
+    sets = _Sets(shown.boxes)
+    for source, target in shown.edges:
+        both = isinstance(source, Own) and isinstance(target, Own)
+        if both and len(after[source]) == 1 and len(before[target]) == 1:
+            sets.join(source, target)
+    return sets.numbers()
+
+
+def _by_stage(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself that are connected, with as many modules before them."""
+    stages = _stages(shown)
+    sets = _Sets(shown.boxes)
+    for source, target in shown.edges:
+        if isinstance(source, Own) and isinstance(target, Own) and stages[source] == stages[target]:
+            sets.join(source, target)
+    return sets.numbers()
+
+
+def _by_band(shown: _Shown) -> Mapping[Box, int]:
+    """Nodes of the module itself that are connected, with as many modules before them and in the same band of depth.
+
+    Both grow along every edge, so that boxes made of them never lie on a cycle.
+    """
+    stages, depths = _stages(shown), _depths(shown)
+    own = [pair for pair in shown.edges if isinstance(pair[0], Own) and isinstance(pair[1], Own)]
+    beside = [(source, target) for source, target in own if stages[source] == stages[target]]
+    deepest = max(depths.values(), default=0) + 1
+    numbers: Mapping[Box, int] = {}
+    for bands in _BANDS:
+        sets = _Sets(shown.boxes)
+        for source, target in beside:
+            if depths[source] * bands // deepest == depths[target] * bands // deepest:
+                sets.join(source, target)
+        numbers = sets.numbers()
+        if len(set(numbers.values())) <= MOST_BOXES:
+            break
+    return numbers
+
+
+def _depths(shown: _Shown) -> Mapping[Box, int]:
+    """How many boxes a value has passed before it comes to one."""
+    before, _ = shown.neighbours()
+    depths: dict[Box, int] = {}
+    for box in shown.ordered:
+        depths[box] = max((depths[other] + 1 for other in before[box] if other in depths), default=0)
+    return depths
+
+
+def _stages(shown: _Shown) -> Mapping[Box, int]:
+    before, _ = shown.neighbours()
+    stages: dict[Box, int] = {}
+    for box in shown.ordered:
+        known = (stages[other] + isinstance(other, Inner) for other in before[box] if other in stages)
+        stages[box] = max(known, default=0)
+    return stages
+
+
+def _by_row(shown: _Shown) -> Mapping[Box, int]:
+    """As by stage, with one box for the middle of everything that there is too much of."""
+    stages, numbers = _stages(shown), _by_stage(shown)
+    sets = _Sets(shown.boxes)
+    inner = [box for box in shown.ordered if isinstance(box, Inner)]
+    middle = inner[_ENDS:-_ENDS]
+    sets.join_all(middle)
+    depths = {stages[box] for box in middle}
+    own = [box for box in shown.boxes if isinstance(box, Own)]
+    # What lies between modules in the middle is in the middle too.
+    sets.join_all([*middle[:1], *(box for box in own if stages[box] - 1 in depths and stages[box] in depths)])
+    firsts: dict[int, Box] = {}
+    for box in own:
+        sets.join(firsts.setdefault(numbers[box], box), box)
+    for kind in (Entering, Leaving):
+        sets.join_all([box for box in shown.boxes if isinstance(box, kind)][_MOST_ENTERING:])
+    return _capped(shown.boxes, sets.numbers())
+
+
+def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, int]:
+    """If nothing else helped, the last groups are one."""
+    order = {number: place for place, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
+    return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
+
+
+class _Sets:
+    """Boxes that are put together."""
+
+    def __init__(self, boxes: Iterable[Box]) -> None:
+        self._boxes = tuple(boxes)
+        self._parents = {box: box for box in self._boxes}
+
+    def _top(self, box: Box) -> Box:
+        while self._parents[box] != box:
+            self._parents[box] = box = self._parents[self._parents[box]]
+        return box
+
+    def join(self, one: Box, other: Box) -> None:
+        self._parents[self._top(other)] = self._top(one)
+
+    def join_all(self, boxes: Sequence[Box]) -> None:
+        for box in boxes[1:]:
+            self.join(boxes[0], box)
+
+    def numbers(self) -> Mapping[Box, int]:
+        tops: dict[Box, int] = {}
+        return {box: tops.setdefault(self._top(box), len(tops)) for box in self._boxes}
+
+
+def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:
+    members: dict[int, list[Box]] = {}
+    for box in shown.boxes:
+        members.setdefault(numbers[box], []).append(box)
+    places = {number: place for place, number in enumerate(members)}
+    carried: dict[tuple[int, int], dict[str, None]] = {}
+    for (source, target), values in shown.edges.items():
+        pair = places[numbers[source]], places[numbers[target]]
+        if pair[0] != pair[1]:
+            carried.setdefault(pair, {}).update(dict.fromkeys(values))
+    edges = tuple(DrawnEdge(*pair, tuple(values)) for pair, values in carried.items())
+    return Drawing(tuple(map(tuple, members.values())), edges)

@@ -1,0 +1,136 @@
+"""The page as one file: our own markup, style and scripts, plotly, and the data.
+
+Names in a model come from whoever made it. The data is compressed and in base64, so that none of it can end the element
+that holds it; the scripts put names on the page as text alone; and a Content-Security-Policy lets no other script run
+than the two whose hashes it has, and nothing be fetched from anywhere.
+
+The page for a browser on this machine, and for nobody else.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+
+from modelexport.errors import ExtraMissing, UserError
+from modelexport.show.page.nodes import Json
+
+# In this order: each file uses what those before it define.
+SCRIPTS = (
+    "text.js",
+    "model.js",
+    "route.js",
+    "theme.js",
+    "colours.js",
+    "tree.js",
+    "search.js",
+    "map.js",
+    "flow_drawing.js",
+    "flow_keys.js",
+    "flow.js",
+    "tables.js",
+    "details.js",
+    "keys.js",
+    "page.js",
+)
+_MARK = re.compile(r"\{\{(\w+)\}\}")
+
+
+def page_html(title: str, data: Json) -> str:
+    plotly = plotly_script()
+    script = "\n".join(['"use strict";', "(() => {", *map(_part, SCRIPTS), "})();"])
+    parts = {
+        "policy": _policy(script, plotly),
+        # The name of a file need not be text: what is not is written as an escape.
+        "title": html.escape(title.encode(errors="backslashreplace").decode()),
+        "style": _part("page.css"),
+        "data": _packed(data),
+        "script": script,
+        "plotly": plotly,
+    }
+    return _MARK.sub(lambda mark: parts[mark[1]], _part("page.html"))
+
+
+def plotly_script() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ExtraMissing(
+            "the page needs plotly, which is not installed", "Install it: pip install modelexport[view]"
+        ) from error
+    return str(get_plotlyjs())
+
+
+def _part(name: str) -> str:
+    return resources.files("modelexport.show.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _packed(data: Json) -> str:
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
+
+
+def _policy(*scripts: str) -> str:
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+HOST = "127.0.0.1"
+_NAMES = (HOST, "localhost")
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves one page at `/`, and nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self, page: str, port: int = 0) -> None:
+        """Port 0 is any that is free."""
+        self.page = page.encode()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise UserError(f"cannot serve on port {port}: {error}", "Give another --port, or none.") from error
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version = "modelexport"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        # Another name in the request means that somebody made it lead here: a page elsewhere must not read this one.
+        host = self.headers.get("Host", "").rsplit(":", 1)[0]
+        if host not in _NAMES:
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif self.path.split("?")[0] != "/":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(self.server.page)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(self.server.page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are nobody's business."""

@@ -1,0 +1,161 @@
+"""What `profile` and `verify` found out, read back from the JSON that they write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelexport.errors import FileUnreadable
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.results.profile import ensure_about, read_json
+from modelexport.record.results.verification import Status, Verdict
+
+_SCHEMA = 1
+_DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Times are microseconds in one run.
+
+    own     by module path: of nodes that belong to none of the modules inside of it; None is no module
+    nodes   by key, of nodes that ran as they are in the file
+    """
+
+    file: str
+    run: str
+    own: Mapping[str | None, float]
+    classes: Mapping[str, str]
+    nodes: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallVerdict:
+    """One call.
+
+    sqnr  in decibels: infinite for equal tensors, 0 for those that hold no numbers, None where nothing was compared
+    """
+
+    status: Status
+    sqnr: float | None
+    max_abs: float | None
+    lost: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    file: str
+    reference: str
+    calls: Mapping[ModuleCall, CallVerdict]
+    classes: Mapping[str, str]
+    nodes: Mapping[str, Verdict]
+    notes: tuple[str, ...] = ()
+
+
+Overlay = Profiled | Verified
+
+
+def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
+    """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
+    document = read_json(path)
+    try:
+        found = _overlay(document)
+    except _DAMAGE as error:
+        raise FileUnreadable(
+            f"{path} cannot be read: {type(error).__name__}: {error}", "Write it again with `--format json`."
+        ) from error
+    if found is None:
+        raise FileUnreadable(
+            f"{path} is neither a profile nor a verification",
+            "Write one with `modelexport profile --format json` or `modelexport verify --format json`.",
+        )
+    ensure_about(hierarchy, found.classes, path)
+    return found
+
+
+def _overlay(document: object) -> Overlay | None:
+    if not isinstance(document, dict):
+        return None
+    is_profile, is_verification = "sum_check" in document, "numbers_agree" in document
+    if not (is_profile or is_verification):
+        return None
+    if document["schema"] != _SCHEMA:
+        raise ValueError(f"its schema is {document['schema']!r}, and {_SCHEMA} is the one that is known")
+    return _profiled(document) if is_profile else _verified(document)
+
+
+def _profiled(document: dict[str, Any]) -> Profiled:
+    modules = document["modules"]
+    runs = f"{int(document['runs'])} runs, optimization {_text(document['optimization'])}"
+    return Profiled(
+        file=_text(document["file"]),
+        run=runs,
+        own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
+        classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
+        nodes={_text(item["key"]): _amount(item["time_us"]) for item in document["nodes"] if not item["others"]},
+        notes=_texts(document["notes"]),
+    )
+
+
+def _verified(document: dict[str, Any]) -> Verified:
+    proof = document["proof"]
+    # Nodes of the graph that ONNX Runtime made of the file are other nodes than those of the file.
+    nodes = [] if proof is None or document["as_deployed"] else proof["nodes"]
+    return Verified(
+        file=_text(document["file"]),
+        reference=_text(document["reference"]),
+        calls={ModuleCall(_text(item["path"]), int(item["call"])): _call(item) for item in document["calls"]},
+        classes={_text(item["path"]): _text(item["class"]) for item in document["calls"]},
+        nodes={_text(item["key"]): Verdict(item["verdict"]) for item in nodes},
+        notes=_texts(document["notes"]),
+    )
+
+
+def _call(item: dict[str, Any]) -> CallVerdict:
+    outputs = item["outputs"]
+    return CallVerdict(
+        status=Status(item["status"]),
+        sqnr=None if outputs is None else _decibels(outputs),
+        max_abs=None if outputs is None else _number(outputs["max_abs"]),
+        lost=_number(item["lost"]) or 0.0,
+        reason=_text(item["reason"]),
+    )
+
+
+def _decibels(outputs: dict[str, Any]) -> float:
+    """Of tensors that were compared. Where there is no number, there is nothing but noise."""
+    return math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} stands where a text should")
+    return value
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _texts(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(map(_text, values))
+
+
+def _number(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError(f"{value!r} stands where a number should")
+    return float(value)
+
+
+def _amount(value: object) -> float:
+    found = _number(value)
+    if found is None or found < 0:
+        raise ValueError(f"{value!r} stands where a time should")
+    return found

@@ -1,0 +1,267 @@
+"""A validation for people.
+
+A comparison for people.
+
+All strategies side by side, for people and for programs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from modelexport.inspect.analyze import FileFacts, ModuleFacts
+from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Pair, Score, Scores
+from modelexport.inspect.validate import Finding, Severity, Validation
+from modelexport.record.provenance import Claim, Confidence
+from modelexport.show.text.console import bytes_text, count_text, counted, operators_text, plain, share_text, table
+
+_LISTED = 10
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+
+
+def validation_tables(validation: Validation, *, verbose: bool = False) -> Iterator[RenderableType]:
+    if validation.written:
+        yield plain(f"rewrote the keys of {counted(validation.repaired, 'node')} in {validation.written}")
+    for _, group in groupby(validation.findings, key=lambda finding: finding.code):
+        yield from _group(list(group), verbose)
+    if verbose:
+        yield plain("checks: " + ", ".join(validation.checks), "dim")
+    yield _verdict(validation)
+
+
+def _group(findings: list[Finding], verbose: bool) -> Iterator[RenderableType]:
+    """Findings with one code; the first ones stand for the rest."""
+    shown = findings if verbose else findings[:_LISTED]
+    yield from map(_line, shown)
+    if len(findings) > len(shown):
+        yield Text(f"  … and {len(findings) - len(shown)} more of this kind (--verbose)", "dim")
+
+
+def _line(finding: Finding) -> Text:
+    line = Text(f"{finding.severity.value} ", _STYLES[finding.severity]).append(f"{finding.code} ", "bold")
+    if finding.subject:
+        line.append_text(plain(f"{finding.subject}: ", "cyan"))
+    return line.append_text(plain(finding.message))
+
+
+def _verdict(validation: Validation) -> Text:
+    errors = len(validation.errors)
+    warnings = len(validation.findings) - errors
+    if not validation.findings:
+        return plain(f"{validation.path}: {len(validation.checks)} checks, nothing wrong", "green")
+    style = "red" if errors else "yellow"
+    return plain(f"{validation.path}: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}", style)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Iterator[RenderableType]:
+    yield _head("a", comparison.a, comparison.nodes.a, comparison.totals_a)
+    yield _head("b", comparison.b, comparison.nodes.b, comparison.totals_b)
+    if comparison.identical:
+        yield Text("No differences.", "green")
+        return
+    if comparison.differences:
+        yield Text()
+        yield _differences(comparison, verbose)
+    yield from _only("Modules only in a", comparison.only_a)
+    yield from _only("Modules only in b", comparison.only_b)
+    yield from _unattributed(comparison.unattributed)
+    yield from _values("inputs", comparison.inputs)
+    yield from _values("outputs", comparison.outputs)
+    yield Text()
+    yield Text(_sum_up(comparison), "bold")
+
+
+def _head(side: str, file: FileFacts, nodes: int, totals: ModuleFacts | None) -> Text:
+    weights = "" if totals is None else f", {bytes_text(totals.total.bytes)} of weights"
+    amounts = f", {counted(nodes, 'node')}{weights}"
+    return Text(f"{side}  ", "bold").append_text(plain(f"{file.path} ({file.exporter}{amounts})"))
+
+
+def _differences(comparison: Comparison, verbose: bool) -> Table:
+    """Modules that differ in the same way become one row: two exporters differ alike in every layer."""
+    shown = table("Differences", "module", "nodes", "removed", "added", "also", right=("nodes",))
+    alike: dict[tuple[tuple[str, ...], str], list[ModuleDifference]] = {}
+    for difference in comparison.differences:
+        alike.setdefault((_cells(difference), difference.path if verbose else ""), []).append(difference)
+    for ((nodes, removed, added, also), _), group in alike.items():
+        shown.add_row(_names(group), nodes, plain(removed, "red"), plain(added, "green"), plain(also, "yellow"))
+    return shown
+
+
+def _cells(difference: ModuleDifference) -> tuple[str, str, str, str]:
+    nodes = f"{difference.nodes.a} → {difference.nodes.b}"
+    fewer = {name: pair.a - pair.b for name, pair in difference.operators.items() if pair.a > pair.b}
+    more = {name: pair.b - pair.a for name, pair in difference.operators.items() if pair.b > pair.a}
+    return nodes, operators_text(fewer, 8), operators_text(more, 8), ", ".join(_also(difference))
+
+
+def _also(difference: ModuleDifference) -> Iterator[str]:
+    if difference.class_a != difference.class_b:
+        yield f"class {difference.class_a} → {difference.class_b}"
+    elif difference.tag_a != difference.tag_b:
+        yield f"tag {difference.tag_a or 'none'} → {difference.tag_b or 'none'}"
+    if difference.changed:
+        yield f"{len(difference.changed)} changed in attributes or inputs"
+    if _differs(difference.parameters):
+        yield f"parameters {count_text(difference.parameters.a)} → {count_text(difference.parameters.b)}"
+    elif _differs(difference.bytes):
+        yield f"size {bytes_text(difference.bytes.a)} → {bytes_text(difference.bytes.b)}"
+
+
+def _differs(pair: Pair) -> bool:
+    return pair.a != pair.b
+
+
+def _names(group: Sequence[ModuleDifference]) -> Text:
+    name = plain(group[0].path or "(model)").append_text(plain(f" {group[0].class_a}", "cyan"))
+    return name if len(group) == 1 else name.append(f" and {len(group) - 1} more alike", "dim")
+
+
+def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+    if modules:
+        yield Text()
+        shown = table(title, "module", "class", "nodes", "params", right=("nodes", "params"))
+        for module in modules:
+            amounts = str(module.own.nodes), count_text(module.own.parameters)
+            shown.add_row(plain(module.path or "(model)"), plain(module.class_name, "cyan"), *amounts)
+        yield shown
+
+
+def _unattributed(operators: Mapping[str, Pair]) -> Iterator[RenderableType]:
+    if operators:
+        counts = ", ".join(f"{name} {pair.a} → {pair.b}" for name, pair in operators.items())
+        yield plain(f"nodes without a module: {counts}")
+
+
+def _values(kind: str, names: Sequence[str]) -> Iterator[RenderableType]:
+    if names:
+        yield plain(f"{kind}: {', '.join(names)}")
+
+
+def _sum_up(comparison: Comparison) -> str:
+    operators = [pair for difference in comparison.differences for pair in difference.operators.values()]
+    operators += comparison.unattributed.values()
+    removed = sum(max(0, pair.a - pair.b) for pair in operators)
+    added = sum(max(0, pair.b - pair.a) for pair in operators)
+    changed = sum(len(difference.changed) for difference in comparison.differences)
+    modules = len(comparison.differences)
+    verb = "differs" if modules == 1 else "differ"
+    return f"{counted(modules, 'module')} {verb}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
+
+
+SCORES_SCHEMA = 1
+_SECOND_DIGITS = 3
+_LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
+
+
+def score_tables(scores: Scores) -> Iterator[RenderableType]:
+    total = len(scores.provenance.nodes)
+    yield plain(f"{scores.path}: {counted(total, 'node')}")
+    levels = [level.label for level in _LEVELS]
+    agreement = ["same", "less", "other"]
+    shown = table("", "strategy", "nodes", "share", *levels, *agreement, "seconds", right=_numbers(levels, agreement))
+    shown.title = None
+    for score in scores.scores:
+        shown.add_row(*_score_cells(score, total))
+    yield shown
+    yield Text("same, less, other: what the merged answer says, less than it, something else", "dim")
+    yield Text(f"seconds are for judging; recording took {scores.recording:.1f} s for all of them together", "dim")
+    yield from _disputes(scores)
+    for note in scores.notes:
+        yield plain(f"note: {note}", "yellow")
+
+
+def scores_json(scores: Scores) -> str:
+    document = {
+        "schema": SCORES_SCHEMA,
+        "file": scores.path,
+        "nodes": len(scores.provenance.nodes),
+        "recording_seconds": round(scores.recording, _SECOND_DIGITS),
+        "strategies": [_score_document(score) for score in scores.scores],
+        "disputes": [_dispute_document(dispute) for dispute in scores.disputes],
+        "notes": list(scores.notes),
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _numbers(*columns: list[str]) -> list[str]:
+    return ["nodes", "share", "seconds", *(name for names in columns for name in names)]
+
+
+def _score_cells(score: Score, total: int) -> list[str]:
+    counts = [score.by_confidence.get(level, 0) for level in _LEVELS]
+    numbers = [*counts, score.same, score.less, score.other]
+    share = share_text(score.attributed / total if total else 0.0)
+    return [score.strategy, str(score.attributed), share, *map(str, numbers), f"{score.seconds:.2f}"]
+
+
+def _disputes(scores: Scores) -> Iterator[RenderableType]:
+    if not scores.disputes:
+        yield Text("no strategy contradicts another", "green")
+        return
+    yield Text(f"\n{counted(len(scores.disputes), 'node')} on which strategies contradict each other", "bold")
+    for dispute in scores.disputes:
+        yield from _dispute(dispute)
+
+
+def _dispute(dispute: Dispute) -> Iterator[RenderableType]:
+    entry = dispute.entry
+    answer = " + ".join(_path(path) for path in entry.attribution.modules)
+    yield plain(f"{entry.name or entry.key} ({entry.op_type}): {answer}, {entry.attribution.confidence.label}")
+    for claim in dispute.claims:
+        yield plain(f"  {claim.strategy}: {_owners(claim)}, {claim.confidence.label} ({_why(claim)})", "dim")
+
+
+def _owners(claim: Claim) -> str:
+    return " + ".join(_path(str(owner)) for owner in claim.owners)
+
+
+def _path(path: str) -> str:
+    return path or "(model)"
+
+
+def _why(claim: Claim) -> str:
+    return "; ".join(map(str, claim.evidence))
+
+
+def _score_document(score: Score) -> dict[str, Any]:
+    return {
+        "strategy": score.strategy,
+        "attributed": score.attributed,
+        "by_confidence": {level.label: score.by_confidence.get(level, 0) for level in reversed(Confidence) if level},
+        "same": score.same,
+        "less": score.less,
+        "other": score.other,
+        "seconds": round(score.seconds, _SECOND_DIGITS),
+    }
+
+
+def _dispute_document(dispute: Dispute) -> dict[str, Any]:
+    entry = dispute.entry
+    return {
+        "name": entry.name,
+        "key": entry.key,
+        "op_type": entry.op_type,
+        "modules": list(entry.attribution.modules),
+        "confidence": entry.attribution.confidence.label,
+        "claims": [
+            {
+                "strategy": claim.strategy,
+                "modules": [str(owner) for owner in claim.owners],
+                "confidence": claim.confidence.label,
+                "evidence": [str(item) for item in claim.evidence],
+            }
+            for claim in dispute.claims
+        ],
+    }

@@ -1,0 +1,242 @@
+"""Tables and text on a terminal, in a pipe or in a file.
+
+Where text goes: standard output, or a file that appears complete or not at all.
+
+Text from files, made safe to show; see `record/wording.py`.
+
+Progress of a long command, on a terminal only.
+
+Numbers and lists as people read them.
+
+Numbers that may depend on axes, as people read them: `25.9 K·batch·sequence`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from modelexport.errors import printable
+from modelexport.graph.file.atomic import ensure_writable, write_atomically
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.polynomial import Polynomial
+from modelexport.record.provenance import Confidence
+
+
+def emit(text: str, path: Path | None = None) -> None:
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(path, text)
+
+
+def ensure_targets(paths: Iterable[Path]) -> None:
+    """Fail now if text cannot be written to all of these, each of them a file of its own."""
+    ensure_writable(*paths)
+
+
+def printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))
+
+
+_SHOWN_OPERATORS = 5
+_BYTES = ("B", "KB", "MB", "GB", "TB")
+_COUNTS = ("", "K", "M", "B", "T")
+
+
+def count_text(number: int) -> str:
+    return _scaled(number, _COUNTS, "")
+
+
+def bytes_text(number: int) -> str:
+    return _scaled(number, _BYTES, " ")
+
+
+def share_text(share: float) -> str:
+    """A percentage that says 100 % only of everything and 0 % only of nothing."""
+    percent = 100 * share
+    if 99.95 <= percent < 100:
+        return ">99.9 %"
+    if 0 < percent < 0.05:
+        return "<0.1 %"
+    return f"{percent:.1f} %"
+
+
+def operators_text(op_types: Mapping[str, int], limit: int = _SHOWN_OPERATORS) -> str:
+    ordered = sorted(op_types.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{name} {count}" if count > 1 else name for name, count in ordered[:limit]]
+    rest = len(ordered) - limit
+    return ", ".join([*shown, f"+{rest} more"] if rest > 0 else shown)
+
+
+def _scaled(number: int, units: tuple[str, ...], gap: str) -> str:
+    value, place = float(number), 0
+    while abs(value) >= 999.5 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
+    digits = f"{value:.0f}" if place == 0 or abs(value) >= 99.95 else f"{value:.1f}"
+    return f"{digits}{gap}{units[place]}".rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def reasons_text(reasons: Mapping[str, int]) -> str:
+    """A single reason needs no number."""
+    if len(reasons) == 1:
+        return next(iter(reasons))
+    ordered = sorted(reasons.items(), key=lambda item: -item[1])
+    return ", ".join(f"{reason}: {count}" for reason, count in ordered)
+
+
+def calls_text(calls: Iterable[ModuleCall]) -> str:
+    return " + ".join(str(call) or "(model)" for call in calls)
+
+
+def decibels_text(number: float, digits: int = 0) -> str:
+    """Never `-0`: less than half of the last digit is nothing."""
+    return _not_finite(number) or f"{round(number, digits) + 0.0:.{digits}f}"
+
+
+def difference_text(number: float) -> str:
+    return _not_finite(number) or (f"{number:.1e}" if number else "0")
+
+
+def cosine_text(number: float) -> str:
+    return _not_finite(number) or f"{number:.6f}"
+
+
+def _not_finite(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    return "" if math.isfinite(number) else "∞" if number > 0 else "-∞"
+
+
+_FLOPS = ("", "K", "M", "G", "T", "P", "E")
+_BYTES_PER_STEP = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def flops_text(size: Polynomial | None, most: int = 0) -> str:
+    return _text(size, _FLOPS, most)
+
+
+def size_text(size: Polynomial | None, most: int = 0) -> str:
+    """Bytes."""
+    return _text(size, _BYTES_PER_STEP, most)
+
+
+def _text(size: Polynomial | None, units: tuple[str, ...], most: int) -> str:
+    """`most`: so many terms, the first ones; 0 for all."""
+    if size is None:
+        return "?"
+    if not size:
+        return "0"
+    shown = size.terms[:most] if most else size.terms
+    texts = [_term(str(Polynomial(((monomial, 1),))), factor, units) for monomial, factor in shown]
+    more = " + …" if len(shown) < len(size.terms) else ""
+    return " + ".join(texts).replace("+ -", "- ") + more
+
+
+def _term(product: str, factor: int, units: tuple[str, ...]) -> str:
+    scaled = _scaled_bytes(factor, units)
+    if product == "1":
+        return scaled
+    return product if factor == 1 and not units[0] else f"{scaled}·{product}"
+
+
+def _scaled_bytes(number: int, units: tuple[str, ...]) -> str:
+    value, place = float(number), 0
+    while abs(value) >= 999.5 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
+    digits = f"{value:.0f}" if place == 0 or abs(value) >= 99.95 else f"{value:.1f}"
+    return f"{digits} {units[place]}".rstrip()
+
+
+_STYLES = {
+    Confidence.EXACT: "green",
+    Confidence.STRONG: "green",
+    Confidence.INFERRED: "yellow",
+    Confidence.FALLBACK: "red",
+    Confidence.NONE: "red",
+}
+
+# Wide enough for whole tags: what is not a terminal has no width of its own.
+_PIPE_WIDTH = 200
+
+
+def show(parts: Iterable[RenderableType], path: Path | None = None) -> None:
+    """Write tables and text to a file, or to standard output."""
+    console = Console(highlight=False)
+    if path is not None or not console.is_terminal:
+        emit(as_text(parts), path)
+        return
+    for part in parts:
+        console.print(part)
+
+
+def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, color_system=None, highlight=False)
+    for part in parts:
+        console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text from a file: no markup in it is obeyed, no control character gets through."""
+    return Text(printable(text), style=style)
+
+
+def confidence_text(confidence: Confidence) -> Text:
+    return Text(confidence.label, _STYLES[confidence])
+
+
+def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines; the columns named in `right` hold numbers."""
+    numbers = set(right)
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in numbers else "left",
+            no_wrap=column in numbers,
+            overflow="fold",
+            header_style="dim",
+        )
+    return made
+
+
+_WORDS = {
+    "load": "loading the model",
+    "inputs": "making inputs",
+    "trace": "running the model once",
+    "export": "exporting",
+    "attribute": "attributing nodes",
+    "write": "writing",
+    "check": "comparing outputs with PyTorch",
+    "parameters": "comparing weights",
+    "model": "running the model, every operator recorded",
+    "file": "running the file and comparing its values",
+    "proof": "proving attributions",
+}
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[str], None]]:
+    """A function to call with the name of each step; the step and the time since the start are shown."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda step: progress.update(task, description=printable(_WORDS.get(step, step)))

@@ -1,0 +1,335 @@
+"""A cost for people.
+
+A profile for people.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from modelexport.record.polynomial import Polynomial
+from modelexport.record.provenance import is_within
+from modelexport.record.results.cost import Amounts, Cost, ModuleCost, NodeCost
+from modelexport.record.results.profile import NOISY, ModuleTime, Profile, SharedTime
+from modelexport.show.text.console import count_text, counted, flops_text, plain, share_text, size_text, table
+
+# Modules with less than this share of FLOPs, weights and activations are left out, unless all are asked for.
+_SMALL_COST = 0.005
+_TERMS, _REASONS = 3, 8
+# What open axes are taken to be where modules are compared, and nowhere else.
+_USUAL = 64
+_NUMBERS = ("FLOPs", "share", "other", "parameters", "weights", "activations", "calls", "nodes")
+
+
+def cost_tables(
+    cost: Cost, *, depth: int | None = None, everything: bool = False, verbose: bool = False
+) -> Iterator[RenderableType]:
+    yield from _cost_head(cost)
+    yield Text()
+    yield _cost_modules(cost, list(_cost_shown(cost, depth, everything)), 0 if verbose else _TERMS)
+    yield from _foot(cost)
+
+
+def node_tables(cost: Cost, *, verbose: bool = False) -> Iterator[RenderableType]:
+    yield from _cost_head(cost)
+    yield Text()
+    yield _nodes(cost.nodes, 0 if verbose else _TERMS)
+    yield from _foot(cost)
+
+
+def _cost_head(cost: Cost) -> Iterator[Text]:
+    at = ", ".join(f"{name}={size}" for name, size in cost.at.items())
+    yield plain(" · ".join(part for part in (cost.file, at) if part), "bold")
+    total = cost.total
+    yield plain(
+        f"{flops_text(total.flops)} FLOPs{_missing(total, 'flops')}, and {flops_text(total.other)} other operations"
+    )
+    yield plain(
+        f"{count_text(total.parameters)} parameters, {size_text(Polynomial.of(total.weight_bytes))} of weights, "
+        f"{size_text(total.activation_bytes)} of activations{_missing(total, 'activation_bytes')}"
+    )
+
+
+def _missing(amounts: Amounts, measure: str) -> str:
+    count = amounts.unknown.get(measure, 0)
+    return f" + what {counted(count, 'node')} take{'s' if count == 1 else ''} of which it is not known" if count else ""
+
+
+def _foot(cost: Cost) -> Iterator[Text]:
+    left = [axis for axis in cost.axes if axis.name not in cost.at]
+    if left:
+        inputs = [f"{axis.name}=…" for axis in left if axis.given]
+        if inputs:
+            yield plain(f"in terms of open axes; for numbers, give them sizes: --at {','.join(inputs)}", "dim")
+        yield from (plain(f"{axis.name}: {axis.source}", "dim") for axis in left if not axis.given)
+    yield from (plain(f"note: {note}", "yellow") for note in [*cost.notes, *_reasons(cost)])
+
+
+def _reasons(cost: Cost) -> Iterator[str]:
+    """Why something is not known, the most frequent reasons first."""
+    found = Counter(node.reason or "no reason is known" for node in cost.unknown)
+    for reason, count in found.most_common(_REASONS):
+        yield f"not known of {counted(count, 'node')}: {reason}"
+    if len(found) > _REASONS:
+        yield f"and {len(found) - _REASONS} more reasons: --by node --all shows them"
+
+
+def _cost_modules(cost: Cost, shown: Iterable[tuple[list[str], ModuleCost]], most: int) -> Table:
+    """Terms of axes take room, and have no shares: then fewer columns are shown."""
+    whole = cost.total.flops.value
+    settled = whole is not None and cost.total.activation_bytes.value is not None
+    numbers = _NUMBERS if settled else [name for name in _NUMBERS if name not in ("share", "other")]
+    found = table("", "module", *numbers, right=numbers)
+    for column in found.columns[1:]:
+        column.no_wrap, column.overflow = False, "fold"
+    for above, module in shown:
+        cells = dict(_cells(module.total, whole, most), calls=f"{module.calls:,}" if module.calls else "")
+        found.add_row(plain("  " * len(above) + _cost_name(module, above)), *(plain(cells[name]) for name in numbers))
+    return found
+
+
+def _cells(total: Amounts, whole: int | None, most: int) -> Iterator[tuple[str, str]]:
+    share = total.flops.value
+    yield "FLOPs", flops_text(total.flops, most) + _mark(total, "flops")
+    yield "share", share_text(share / whole) if whole and share is not None else ""
+    yield "other", flops_text(total.other, most) + _mark(total, "other")
+    yield "parameters", count_text(total.parameters) if total.parameters else ""
+    yield "weights", size_text(Polynomial.of(total.weight_bytes)) if total.weight_bytes else ""
+    yield "activations", size_text(total.activation_bytes, most) + _mark(total, "activation_bytes")
+    yield "nodes", f"{total.nodes:,}"
+
+
+def _mark(amounts: Amounts, measure: str) -> str:
+    return " + ?" if amounts.unknown.get(measure) else ""
+
+
+def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
+    columns = ("FLOPs", "other", "parameters", "weights", "activations", "times")
+    found = table("", "node", "operator", "module", *columns, right=columns)
+    for node in nodes:
+        found.add_row(
+            plain(node.name or node.key),
+            plain(node.op_type),
+            plain("(no module)" if node.module is None else node.module or "(model)"),
+            plain(flops_text(node.flops, most)),
+            plain(flops_text(node.other, most), "dim"),
+            count_text(node.parameters) if node.parameters else "",
+            size_text(Polynomial.of(node.weight_bytes)) if node.weight_bytes else "",
+            plain(size_text(node.activation_bytes, most)),
+            plain(str(node.times)) if node.times != 1 else "",
+        )
+    return found
+
+
+def _cost_shown(cost: Cost, depth: int | None, everything: bool) -> Iterator[tuple[list[str], ModuleCost]]:
+    """Modules that have something to say, with the paths of those around them that are shown."""
+    above: list[str] = []
+    whole = _measures(cost.total)
+    for module in cost.modules:
+        path = module.path
+        if path is None:
+            yield [], module
+            continue
+        above = [one for one in above if is_within(path, one)]
+        if not everything and (_is_dull(module, whole) or _cost_is_empty(module)):
+            continue
+        if depth is not None and len(above) > depth:
+            continue
+        yield above, module
+        above = [*above, path]
+
+
+def _measures(amounts: Amounts) -> tuple[int, int, int]:
+    return _usual(amounts.flops), amounts.weight_bytes, _usual(amounts.activation_bytes)
+
+
+def _usual(size: Polynomial) -> int:
+    return size.at(dict.fromkeys(size.axes, _USUAL)).value or 0
+
+
+def _is_dull(module: ModuleCost, whole: tuple[int, int, int]) -> bool:
+    pairs = zip(_measures(module.total), whole, strict=True)
+    return bool(module.path) and not module.total.unknown and all(part <= _SMALL_COST * all_ for part, all_ in pairs)
+
+
+def _cost_is_empty(module: ModuleCost) -> bool:
+    """A container whose cost is that of the modules inside of it, like `encoder.layer`."""
+    return bool(module.path) and not module.own.nodes and module.class_name in ("ModuleList", "ModuleDict")
+
+
+def _cost_name(module: ModuleCost, above: Sequence[str]) -> str:
+    if module.path is None:
+        return "(no module)"
+    if not above:
+        return module.path or module.class_name
+    return module.path.removeprefix(f"{above[-1]}.") if above[-1] else module.path
+
+
+# Modules that take less than this share of the time are left out, unless all are asked for.
+_SMALL_TIME = 0.005
+_OPERATORS, _SHARED, _SHARERS, _FALLEN = 2, 3, 4, 4
+_NOISY, _ALIKE = "!", "≈"
+
+
+def profile_tables(
+    profile: Profile, *, depth: int | None = None, everything: bool = False, verbose: bool = False
+) -> Iterator[RenderableType]:
+    yield _profile_head(profile)
+    yield Text()
+    shown = list(_profile_shown(profile, depth, everything))
+    yield _profile_modules(profile, shown)
+    yield from (plain(line, "dim") for line in _legend([module for _, module in shown]))
+    yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
+    yield plain(_sum(profile), "dim" if profile.check.holds else "red")
+    yield from (plain(f"note: {note}", "yellow") for note in [*_fallen(profile), *_disturbed(profile), *profile.notes])
+    if verbose and profile.seconds:
+        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in profile.seconds.items()), "dim")
+
+
+def _profile_head(profile: Profile) -> Text:
+    apart = "spread unknown" if profile.spread is None else f"± {profile.spread / 2:.0%}"
+    parts = (
+        profile.file,
+        f"{counted(profile.runs, 'run')} after {profile.warmup} to warm up",
+        f"optimization {profile.optimization}",
+        ", ".join(map(_short, profile.providers)),
+        f"{time_text(profile.wall)} a run ({apart}), {time_text(profile.busy)} in kernels",
+    )
+    return plain(" · ".join(parts), "bold")
+
+
+def _profile_modules(profile: Profile, shown: Iterable[tuple[list[str], ModuleTime]]) -> Table:
+    several = len({*profile.providers, *profile.requested[:1]}) > 1
+    numbers = ("time", "self", "median", "±", "calls", "nodes")
+    found = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
+    for above, module in shown:
+        row: list[RenderableType] = [
+            plain("  " * len(above) + _profile_name(module, above)),
+            f"{module.time / profile.time:.1%}" if profile.time else "",
+            f"{module.own / profile.time:.1%}" if profile.time and module.own else "",
+            time_text(module.median),
+            _apart(module),
+            f"{round(module.calls, 1):,g}" if module.calls else "",
+            f"{module.nodes:,}",
+            Text("\n").join(plain(line, "dim") for line in _details(module, profile.time)),
+        ]
+        found.add_row(*row, *([plain(_providers(module))] if several else []))
+    return found
+
+
+def _apart(module: ModuleTime) -> str:
+    """How far the runs are apart, and whether that is too far to say much."""
+    if module.spread is None:
+        return "?"
+    return f"{_NOISY if module.noisy else ''}{_ALIKE if module.alike else ''}{module.spread / 2:.0%}"
+
+
+def _legend(modules: Sequence[ModuleTime]) -> Iterator[str]:
+    known = [module for module in modules if module.spread is not None]
+    if any(module.noisy for module in known):
+        yield f"{_NOISY} noisy: the runs are more than ± {NOISY / 2:.0%} apart"
+    if any(module.alike for module in known):
+        yield f"{_ALIKE} differs from the next module inside of the same one by less than their runs do: no ranking"
+
+
+def _sum(profile: Profile) -> str:
+    """What the trace says by itself, and what the table adds up to."""
+    check = profile.check
+    trace, charged = (time_text(total / profile.runs) for total in (check.trace, check.charged))
+    if check.holds:
+        return f"ONNX Runtime's trace has {trace} of kernels a run on average, and the parts add up to it"
+    return f"NOT TO BE RELIED ON: ONNX Runtime's trace has {trace} of kernels a run on average, the parts {charged}"
+
+
+def _fallen(profile: Profile) -> Iterator[str]:
+    """Modules that did not run on the provider that was asked for, by what they do themselves."""
+    own: dict[str, float] = {}
+    for node in profile.nodes:
+        if profile.requested and node.provider != profile.requested[0]:
+            path = "(no module)" if node.module is None else node.module or "(model)"
+            own[path] = own.get(path, 0.0) + node.time
+    if not own:
+        return
+    paths = sorted(own, key=lambda path: -own[path])
+    more = f", +{len(paths) - _FALLEN} more" if len(paths) > _FALLEN else ""
+    part = share_text(sum(own.values()) / profile.time) if profile.time else "all"
+    asked, others = _short(profile.requested[0]), sorted({_short(node.provider) for node in profile.nodes})
+    instead = ", ".join(name for name in others if name != asked)
+    yield f"{part} of the time fell back from {asked} to {instead}, in {', '.join(paths[:_FALLEN])}{more}"
+
+
+def _disturbed(profile: Profile) -> Iterator[str]:
+    if profile.disturbed:
+        usual = f"kernels that took as long as they usually do would take {time_text(profile.time)} a run"
+        yield f"{usual}, and they take {time_text(profile.busy)}: something else keeps this machine busy"
+
+
+def _short(provider: str) -> str:
+    return provider.removesuffix("ExecutionProvider")
+
+
+def _profile_shown(profile: Profile, depth: int | None, everything: bool) -> Iterator[tuple[list[str], ModuleTime]]:
+    """Modules that have something to say, with the paths of those around them that are shown."""
+    above: list[str] = []
+    for module in profile.modules:
+        path = module.path
+        if path is None:
+            yield [], module
+            continue
+        above = [one for one in above if is_within(path, one)]
+        dull = module.time < _SMALL_TIME * profile.time or _profile_is_empty(module)
+        if (dull and not everything) or (depth is not None and len(above) > depth):
+            continue
+        yield above, module
+        above = [*above, path]
+
+
+def _profile_is_empty(module: ModuleTime) -> bool:
+    """A container whose time is that of the modules inside of it, like `encoder.layer`."""
+    return bool(module.path) and not module.own and module.class_name in ("ModuleList", "ModuleDict")
+
+
+def _profile_name(module: ModuleTime, above: Sequence[str]) -> str:
+    if module.path is None:
+        return "(no module)"
+    return _relative(module.path, above[-1]) if above else module.path or module.class_name
+
+
+def _relative(path: str, above: str) -> str:
+    """A path as it is called inside of another one; that one itself by its last name."""
+    return path.rpartition(".")[2] if path == above else path.removeprefix(f"{above}.") if above else path
+
+
+def _details(module: ModuleTime, whole: float) -> Iterator[str]:
+    """Its operators, and what the modules inside of it have in common."""
+    names = list(module.operators)
+    more = f", +{len(names) - _OPERATORS} more" if len(names) > _OPERATORS else ""
+    yield ", ".join(names[:_OPERATORS]) + more
+    for one in module.shared[:_SHARED]:
+        yield f"({_shared(one, module.path or '', whole)})"
+    if len(module.shared) > _SHARED:
+        yield f"(+{len(module.shared) - _SHARED} more of several modules)"
+
+
+def _shared(one: SharedTime, above: str, whole: float) -> str:
+    names = [_relative(path, above) or "(model)" for path in one.modules]
+    shown = names[:_SHARERS] + ([f"{len(names) - _SHARERS} more"] if len(names) > _SHARERS else [])
+    listed = f"one of: {' or '.join(shown)}" if one.unclear else f"fused: {'+'.join(shown)}"
+    return f"{listed} {one.time / whole:.1%}" if whole else listed
+
+
+def _providers(module: ModuleTime) -> str:
+    total = sum(module.providers.values())
+    named = {_short(name): time for name, time in module.providers.items()}
+    return ", ".join(f"{name} {time / total:.0%}" for name, time in named.items()) if total else ", ".join(named)
+
+
+def time_text(microseconds: float) -> str:
+    if microseconds >= 1e6:
+        return f"{microseconds / 1e6:.2f} s"
+    return f"{microseconds / 1e3:.2f} ms" if microseconds >= 1e3 else f"{microseconds:.0f} µs"

@@ -1,0 +1,329 @@
+"""Modules in which the same is different, as one: `encoder.layer.{0..11}.attention`.
+
+A diff as text that reads well in a terminal and in a pull request.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from modelexport.errors import printable, some_of
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.polynomial import Polynomial
+from modelexport.record.results.diff import (
+    Change,
+    CostChange,
+    Diff,
+    FieldChange,
+    ModuleChange,
+    NodeChange,
+    NodeRef,
+    Renamed,
+    Side,
+    WeightChange,
+    WeightForm,
+)
+from modelexport.show.text.console import count_text, counted, flops_text, share_text, size_text
+
+_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")
+# More operators of one replacement are counted and not listed.
+_LISTED = 4
+_SHOWN = 8
+_MANY_TIMES = 100
+# Of what depends on open axes.
+_TERMS = 3
+
+_FORMS = {
+    WeightForm.VALUES: "",
+    WeightForm.SHAPE: "another shape",
+    WeightForm.CAST: "cast",
+    WeightForm.QUANTIZED: "quantized",
+    WeightForm.TRANSPOSED: "transposed",
+    WeightForm.RESHAPED: "reshaped",
+    WeightForm.UNREAD: "not read",
+    WeightForm.ADDED: "added",
+    WeightForm.REMOVED: "removed",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules of which the same can be said. `lines` say what is different inside of each of them."""
+
+    change: Change
+    title: str
+    members: tuple[ModuleChange, ...]
+    lines: tuple[str, ...]
+
+
+def grouped(modules: Iterable[ModuleChange]) -> list[Group]:
+    found: dict[object, list[ModuleChange]] = {}
+    for module in modules:
+        key = (module.change, _pattern(module.path), module.classes, _likeness(module))
+        found.setdefault(key, []).append(module)
+    return [_group(tuple(members)) for members in found.values()]
+
+
+def _group(members: tuple[ModuleChange, ...]) -> Group:
+    first = members[0]
+    return Group(first.change, _title(members), members, tuple(_lines(members)))
+
+
+def _title(members: Sequence[ModuleChange]) -> str:
+    first = members[0]
+    name = joined_paths([one.path for one in members])
+    if first.class_changed:
+        return f"{name} {first.classes[0]} → {first.classes[1]}"
+    title = " ".join(filter(None, (name, first.classes[0] or first.classes[1])))
+    if first.change is Change.CHANGED:
+        return title
+    nodes = first.nodes.left or first.nodes.right
+    parameters = f", {count_text(first.parameters)} parameters" if first.parameters else ""
+    each = " each" if len(members) > 1 else ""
+    return f"{title} ({counted(nodes, 'node')}{parameters}{each})"
+
+
+def _likeness(module: ModuleChange) -> object:
+    """What must be the same of two modules to be told together: everything but names and how much weights differ."""
+    changes = Counter(_change_key(one) for one in module.changes)
+    weights = Counter(_weight_key(one, module) for one in module.weights)
+    return (
+        frozenset(changes.items()),
+        frozenset(weights.items()),
+        module.nodes,
+        module.parameters,
+        cost_text(module.cost),
+    )
+
+
+def _change_key(change: NodeChange) -> str:
+    return _change_text(change, named=False)
+
+
+def _weight_key(weight: WeightChange, module: ModuleChange) -> tuple[object, ...]:
+    shapes = tuple((one.dtype, one.shape) if one else None for one in (weight.left, weight.right))
+    return weight.form, _short_name(weight, module), shapes, weight.values
+
+
+def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
+    first = members[0]
+    same_changes: dict[str, list[NodeChange]] = {}
+    for change in first.changes:
+        same_changes.setdefault(_change_key(change), []).append(change)
+    for text, changes in same_changes.items():
+        if len(members) == 1 and (len(changes) == 1 or any(map(_names_values, changes[0].fields))):
+            yield from (_change_text(one, named=True) for one in changes)
+        else:
+            yield f"{text} ({len(changes)} times)" if changes[1:] else text
+    weights: dict[object, list[WeightChange]] = {}
+    for module in members:
+        for weight in module.weights:
+            weights.setdefault(_weight_key(weight, module), []).append(weight)
+    for same in weights.values():
+        yield _weight_text(same, first)
+    if first.cost is not None:
+        yield f"cost: {cost_text(first.cost)}"
+
+
+def _change_text(change: NodeChange, *, named: bool) -> str:
+    left, right = operators(change.left), operators(change.right)
+    name = f" `{_shown(change.left or change.right)}`" if named and len(change.left or change.right) == 1 else ""
+    if change.change is Change.CHANGED:
+        fields = "; ".join(_field_text(one, named=named) for one in change.fields)
+        return f"changed {left}{name}: {fields}"
+    if change.change is Change.REPLACED:
+        return f"replaced {left} → {right}{name}"
+    return f"{change.change} {left or right}{name}"
+
+
+def _field_text(field: FieldChange, *, named: bool) -> str:
+    if _names_values(field) and not named:
+        return f"another value as {field.what}"
+    return f"{field.what} {field.left or 'none'} → {field.right or 'none'}"
+
+
+def _names_values(field: FieldChange) -> bool:
+    """Inputs, and what bodies return, go by the names of values, which say nothing of several modules at once."""
+    return not field.what.startswith(("attribute", "output"))
+
+
+def operators(nodes: Sequence[NodeRef]) -> str:
+    """The operators in their order; counted where they are many."""
+    names = [node.op_type for node in nodes]
+    if len(names) <= _LISTED:
+        return " + ".join(names)
+    counts = Counter(names).most_common()
+    listed = ", ".join(f"{name} {count}" if count > 1 else name for name, count in counts[:_SHOWN])
+    rest = len(counts) - _SHOWN
+    return f"{len(names)} nodes ({listed}{f', {rest} more' if rest > 0 else ''})"
+
+
+def _shown(nodes: Sequence[NodeRef]) -> str:
+    return nodes[0].name or nodes[0].key
+
+
+def _short_name(weight: WeightChange, module: ModuleChange) -> str:
+    """Inside of its module; empty if the name does not say where it belongs, and several have such names."""
+    path = ModuleCall.parse(module.path).path
+    return weight.name.removeprefix(f"{path}.") if path and weight.name.startswith(f"{path}.") else ""
+
+
+def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
+    first = weights[0]
+    name = _short_name(first, module) or (f"`{first.name}`" if len({one.name for one in weights}) == 1 else "")
+    kinds = [f"{one.dtype}{list(one.shape)}" for one in (first.left, first.right) if one is not None]
+    kind = kinds[0] if len(kinds) == 1 or kinds[0] == kinds[1] else " → ".join(kinds)
+    if first.values is not None and (first.largest is None or first.values.left.count(",") == 0):
+        return f"constant {name} {kind}: {first.values.left} → {first.values.right}"
+    text = ", ".join(filter(None, [_FORMS[first.form], *_distances(weights)]))
+    count = f" ({len(weights)} weights)" if len(weights) > 1 else ""
+    return f"{name or 'weight'} {kind}: {text or 'other numbers'}{count}"
+
+
+def _distances(weights: Sequence[WeightChange]) -> Iterator[str]:
+    largest = [one.largest for one in weights if one.largest is not None]
+    if not largest or not max(largest):
+        return
+    relative = max((one.relative or 0.0 for one in weights), default=0.0)
+    upto = "up to " if len(weights) > 1 else ""
+    yield f"largest difference {upto}{max(largest):.3g}"
+    yield f"relative {upto}{percent(relative)}"
+    changed, first = weights[0].changed, weights[0].left
+    if len(weights) == 1 and changed is not None and first is not None:
+        yield f"{changed} of {math.prod(first.shape)} numbers"
+
+
+def percent(share: float) -> str:
+    if share >= _MANY_TIMES:
+        return f"over {100 * _MANY_TIMES:.0f} %"
+    return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
+
+
+def cost_text(cost: CostChange | None) -> str:
+    if cost is None:
+        return ""
+    return ", ".join(
+        f"{what.replace('_', ' ')} {_amounts(what, one, other)}" for what, (one, other) in cost.amounts.items()
+    )
+
+
+def _amounts(what: str, one: Polynomial, other: Polynomial) -> str:
+    """Rounded, unless both are then the same."""
+    text = size_text if what.endswith("bytes") else flops_text
+    before, after = text(one, _TERMS), text(other, _TERMS)
+    if before == after and one.value is not None and other.value is not None:
+        return f"{one.value:,} → {other.value:,}"
+    return f"{before} → {after}"
+
+
+# paths
+
+
+def _pattern(path: str) -> str:
+    """Numbers are what repeated modules differ in; so is the number of a call."""
+    call = ModuleCall.parse(path)
+    return _NUMBER.sub("*", call.path)
+
+
+def _numbers(path: str) -> tuple[int, ...]:
+    call = ModuleCall.parse(path)
+    return (*map(int, _NUMBER.findall(call.path)), call.index)
+
+
+def joined_paths(paths: Sequence[str]) -> str:
+    """Several paths of one pattern as one; all of them one by one if that would mean others as well."""
+    if len(paths) == 1:
+        return paths[0] or "(model)"
+    columns = list(zip(*map(_numbers, paths), strict=True))
+    if math.prod(len(set(column)) for column in columns) != len(set(paths)):
+        return some_of(paths, _SHOWN)
+    texts = [_range(sorted(set(column))) for column in columns]
+    parts = _pattern(paths[0]).split("*")
+    name = "".join(part + text for part, text in zip(parts, [*texts[:-1], ""], strict=True))
+    return name if texts[-1] == "0" else f"{name}#{texts[-1]}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{{{numbers[0]}..{numbers[-1]}}}"
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
+    """Of each kind of thing, and of modules whose names differ by the same number, one line."""
+    found: dict[object, list[Renamed]] = {}
+    for one in renamed:
+        shift = tuple(b - a for a, b in zip(_numbers(one.left), _numbers(one.right), strict=False))
+        key = (one.what, _pattern(one.left), _pattern(one.right), shift if one.what == "module" else one.left)
+        found.setdefault(key, []).append(one)
+    return [
+        f"{same[0].what} {joined_paths([one.left for one in same])} → {joined_paths([one.right for one in same])}"
+        for same in found.values()
+    ]
+
+
+# Lines of one module; the rest is counted.
+_MOST_LINES = 12
+_HEADINGS = {Change.REMOVED: "Modules removed", Change.ADDED: "Modules added", Change.CHANGED: "Changed"}
+
+
+def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
+    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
+
+
+def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
+    yield f"{_side(diff.left)} → {_side(diff.right)}"
+    if diff.identical:
+        yield "No differences." if diff.weights_read else "No differences; the numbers of large weights were not read."
+    else:
+        yield headline(diff)
+    if diff.cost is not None:
+        yield f"Cost: {cost_text(diff.cost)}."
+    if diff.model:
+        yield from ("", "Model")
+        yield from (f"- {one.what}: {one.left or 'none'} → {one.right or 'none'}" for one in diff.model)
+    groups = grouped(diff.modules)
+    for change, heading in _HEADINGS.items():
+        chosen = [group for group in groups if group.change is change]
+        if chosen:
+            yield from ("", heading)
+            for group in chosen:
+                yield from _group_lines(group, verbose=verbose)
+    if diff.renamed:
+        yield from ("", "Renamed (no difference)")
+        yield from (f"- {text}" for text in renamed_text(diff.renamed))
+    for note in diff.notes:
+        yield from ("", f"Note: {note}.")
+
+
+def headline(diff: Diff) -> str:
+    counts = dict(diff.counts)
+    weights = counts.pop("weights", 0)
+    modules = [(what.removeprefix("modules "), count) for what, count in counts.items() if what.startswith("modules")]
+    parts = [f"{counted(count, 'module')} {what}" for what, count in modules]
+    nodes = [f"{what.removeprefix('nodes ')} {count}" for what, count in counts.items() if what.startswith("nodes")]
+    parts += [f"node changes: {', '.join(nodes)}"] if nodes else []
+    parts += [f"{counted(weights, 'weight')} changed"] if weights else []
+    parts.append(f"{share_text(diff.alike)} of nodes are paired, {share_text(diff.same_weights)} of weights are equal")
+    return "; ".join(parts) + "."
+
+
+def _side(side: Side) -> str:
+    details = ", ".join(filter(None, (side.exporter, counted(side.nodes, "node"))))
+    module = f" {side.module}" if side.module else ""
+    return f"{side.path}{module} ({details})"
+
+
+def _group_lines(group: Group, *, verbose: bool) -> Iterator[str]:
+    count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
+    yield f"- {group.title}{count}"
+    most = len(group.lines) if verbose else _MOST_LINES
+    yield from (f"    - {line}" for line in group.lines[:most])
+    if len(group.lines) > most:
+        yield f"    - … and {len(group.lines) - most} more (-v)"

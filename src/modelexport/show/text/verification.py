@@ -1,0 +1,369 @@
+"""A verification for people.
+
+What values say about attributions, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from modelexport.errors import some_of
+from modelexport.record.results.verification import (
+    AttributionProof,
+    CallNumbers,
+    Difference,
+    Divergence,
+    NotFinite,
+    ParameterCheck,
+    Status,
+    Tolerance,
+    Verdict,
+    Verification,
+)
+from modelexport.show.text.console import (
+    calls_text,
+    cosine_text,
+    counted,
+    decibels_text,
+    difference_text,
+    plain,
+    reasons_text,
+    share_text,
+    table,
+)
+from modelexport.show.text.verification_rows import Gap, ModuleNumbers, Shown, by_module, in_order, ranked
+
+_LISTED = 20
+
+
+def proof_tables(proof: AttributionProof, everything: bool) -> Iterator[RenderableType]:
+    yield _counts_line(proof)
+    if proof.compute:
+        share = share_text(proof.compute_shown / proof.compute)
+        yield Text(
+            f"  of {proof.compute:,} nodes that compute floats from the inputs, "
+            f"{proof.compute_shown:,} are proved or enclosed ({share})",
+            "dim",
+        )
+    if not proof.contradicted:
+        return
+    listed = proof.contradicted if everything else proof.contradicted[:_LISTED]
+    made = table("Contradicted", "node", "operator", "credited to", "values say", "why")
+    for node in listed:
+        made.add_row(
+            plain(node.name or node.key),
+            plain(node.op_type, "cyan"),
+            plain(calls_text(node.claimed)),
+            plain(calls_text(node.issued), "red"),
+            plain(node.reason, "dim"),
+        )
+    yield Text()
+    yield made
+    if len(proof.contradicted) > len(listed):
+        yield Text(f"… and {len(proof.contradicted) - len(listed)} more (--all)", "dim")
+    yield Text()
+
+
+def _counts_line(proof: AttributionProof) -> Text:
+    counts = proof.counts
+    reasons = f" ({reasons_text(proof.reasons)})" if proof.reasons else ""
+    parts = [
+        f"attribution: {len(proof.nodes):,} {'node' if len(proof.nodes) == 1 else 'nodes'}",
+        f"{counts[Verdict.PROVED]:,} proved by value",
+        f"{counts[Verdict.ENCLOSED]:,} enclosed",
+        f"{counts[Verdict.NOT_PROVABLE]:,} not provable{reasons}",
+    ]
+    if counts[Verdict.UNATTRIBUTED]:
+        parts.append(f"{counts[Verdict.UNATTRIBUTED]:,} unattributed")
+    contradicted = counts[Verdict.CONTRADICTED]
+    line = plain(" · ".join(parts)).append(" · ")
+    return line.append(f"{contradicted:,} contradicted", "bold red" if contradicted else "green")
+
+
+_LISTED_PARAMETERS = _LISTED_FUSIONS = 5
+_STYLES = {Status.OK: "green", Status.DIVERGES: "red", Status.FOLLOWS: "yellow", Status.NOT_COMPARED: "dim"}
+_NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosine")
+
+
+def verification_tables(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+    yield _head(verification)
+    if verification.parameters is not None:
+        yield from _parameters(verification.parameters, shown)
+        yield from _unknown_parameters(verification, shown)
+    yield Text()
+    yield from _modules(verification, shown)
+    yield from _outputs(verification.outputs)
+    yield Text()
+    yield from _origins(verification)
+    if verification.proof is not None:
+        yield from proof_tables(verification.proof, shown.everything)
+    elif verification.parameters is not None:
+        yield Text("attribution: not looked at", "dim")
+    yield _verdict(verification)
+    for note in verification.notes:
+        yield plain(f"note: {note}", "yellow")
+    if shown.verbose and verification.seconds:
+        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in verification.seconds.items()), "dim")
+
+
+def _head(verification: Verification) -> Text:
+    compared = plain(f"{verification.file} against {verification.reference}", "bold")
+    inputs = counted(verification.samples, "input")
+    deployed = " · as ONNX Runtime runs it" if verification.deployed else ""
+    return Text().append_text(compared).append(f"{deployed} · {inputs} · {_allowed(verification.tolerance)}", "dim")
+
+
+def _allowed(tolerance: Tolerance) -> str:
+    if tolerance.min_sqnr is not None:
+        return f"at least {tolerance.min_sqnr:g} dB asked for"
+    if tolerance.atol is None and tolerance.rtol is None:
+        return "as exact as the number formats are"
+    given = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    return ", ".join(f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in given.items())
+
+
+def _parameters(check: ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
+    if not check.differing:
+        if shown.verbose:
+            yield plain(f"{counted(check.compared, 'parameter')} compared, all equal", "dim")
+        return
+    yield Text(
+        f"the model's weights are not those of the file: {len(check.differing)} of "
+        f"{counted(check.compared, 'parameter')} {'differs' if len(check.differing) == 1 else 'differ'}",
+        "bold red",
+    )
+    listed = check.differing if shown.everything else check.differing[:_LISTED_PARAMETERS]
+    for parameter in listed:
+        name = plain(f"  {parameter.name}")
+        if parameter.initializer != parameter.name:
+            name.append_text(plain(f" ({parameter.initializer})", "dim"))
+        yield name.append(f"   max |Δ| {difference_text(parameter.max_abs)}")
+    yield from _more(len(check.differing) - len(listed))
+
+
+def _unknown_parameters(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+    """They matter where something is wrong: the fault may be in one of them."""
+    unknown = () if verification.parameters is None else verification.parameters.unknown
+    if unknown and (shown.verbose or not verification.numbers_agree):
+        listed = some_of(unknown, len(unknown) if shown.everything else _LISTED_PARAMETERS)
+        yield plain(f"no copy in the file, not compared: {listed}", "dim")
+
+
+def _more(number: int) -> Iterator[Text]:
+    if number:
+        yield Text(f"  … and {number} more (--all)", "dim")
+
+
+def _modules(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+    modules = by_module(verification.ranked() if shown.by_loss else verification.calls)
+    if not any(module.compared for module in modules):
+        yield Text("no module could be compared", "yellow")
+    elif shown.by_loss:
+        yield from _ranked_table(modules, shown)
+    else:
+        yield _ordered_table(modules, shown)
+    left_out = [module for module in modules if not module.compared]
+    if left_out and not shown.everything:
+        yield _not_compared(left_out)
+        if verification.deployed:
+            yield from _fused(left_out)
+
+
+def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
+    made = _table("module", "calls", "max |Δ|", "SQNR dB", "cosine", "status")
+    for row in in_order(modules, shown):
+        if isinstance(row, Gap):
+            made.add_row(_gap(row))
+        else:
+            sqnr = "" if row.outputs is None else decibels_text(row.outputs.sqnr)
+            made.add_row(_name(row), _calls(row), _max_abs(row), sqnr, _cosine(row), _status(row))
+    return made
+
+
+def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[RenderableType]:
+    ranking = ranked(modules, shown)
+    made = _table("module", "calls", "in dB", "out dB", "lost dB", "max |Δ|", "cosine", "status")
+    for row in ranking.rows:
+        made.add_row(_name(row), _calls(row), *_loss(row), _max_abs(row), _cosine(row), _status(row))
+    yield made if ranking.rows else Text("no module loses anything", "green")
+    left_out = []
+    if ranking.less:
+        left_out.append(f"{counted(ranking.less, 'module')} that {_lose(ranking.less)} less, or nothing")
+    if ranking.around:
+        lose = _lose(ranking.around)
+        left_out.append(f"{ranking.around} around others that {lose} no more than what is inside")
+    if left_out:
+        yield Text(f"not shown: {', '.join(left_out)} (--all)", "dim")
+
+
+def _lose(count: int) -> str:
+    return "loses" if count == 1 else "lose"
+
+
+def _table(*columns: str) -> Table:
+    made = table("", *columns, right=_NUMBERS)
+    made.title = None
+    return made
+
+
+def _gap(gap: Gap) -> Text:
+    counts = ", ".join(f"{count} {status.value}" for status, count in gap.statuses.items())
+    return Text(f"… {counts}", "dim")
+
+
+def _name(row: ModuleNumbers) -> Text:
+    return plain(row.path or "(model)")
+
+
+def _calls(row: ModuleNumbers) -> str:
+    total = len(row.calls)
+    return str(total) if row.compared in (0, total) else f"{row.compared} of {total}"
+
+
+def _max_abs(row: ModuleNumbers) -> str:
+    return "" if row.outputs is None else difference_text(row.outputs.max_abs)
+
+
+def _cosine(row: ModuleNumbers) -> str:
+    return "" if row.outputs is None else cosine_text(row.outputs.cosine)
+
+
+def _loss(row: ModuleNumbers) -> tuple[str, str, str]:
+    """Of the call that loses most: the worst of several would not add up."""
+    found = row.losing_call
+    if found.outputs is None:
+        return "", "", ""
+    given = "" if found.inputs is None else decibels_text(found.inputs.sqnr, 1)
+    return given, decibels_text(found.outputs.sqnr, 1), decibels_text(found.lost, 1)
+
+
+def _status(row: ModuleNumbers) -> Text:
+    text = row.status.value
+    if row.status is Status.NOT_COMPARED:
+        reason = _reason(row.worst_call)
+        return plain(f"{text}: {reason}" if reason else text, _STYLES[row.status])
+    if row.status is not Status.OK and len(row.calls) > 1:
+        text = f"{text} at call #{row.worst_call.call.index}"
+    if row.outputs is not None and row.outputs.unlike:
+        text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
+    return Text(text, _STYLES[row.status])
+
+
+def _reason(found: CallNumbers) -> str:
+    return f"fused with {calls_text(found.fused_with)}" if found.fused_with else found.reason
+
+
+def _fused(modules: Sequence[ModuleNumbers]) -> Iterator[Text]:
+    """Who shares a node with whom; that is what was asked for, so some of it is shown without asking for all."""
+    fused = [module.calls[0] for module in modules if module.calls[0].fused_with]
+    for found in fused[:_LISTED_FUSIONS]:
+        yield plain(f"  {calls_text([found.call])}: {_reason(found)}", "dim")
+    yield from _more(len(fused) - len(fused[:_LISTED_FUSIONS]))
+
+
+def _not_compared(modules: Sequence[ModuleNumbers]) -> Text:
+    reasons: dict[str, int] = {}
+    for module in modules:
+        reason = module.calls[0].reason or "no reason known"
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return plain(f"not compared: {counted(len(modules), 'module')} ({reasons_text(reasons)})", "dim")
+
+
+def _outputs(outputs: Mapping[str, Difference]) -> Iterator[RenderableType]:
+    if not outputs:
+        return
+    yield Text()
+    made = _table("output", "max |Δ|", "SQNR dB", "cosine", "status")
+    for name, found in outputs.items():
+        status = Text("ok", "green") if found.agrees else Text("differs", "red")
+        numbers = difference_text(found.max_abs), decibels_text(found.sqnr), cosine_text(found.cosine)
+        made.add_row(plain(name), *numbers, status)
+    yield made
+
+
+def _origins(verification: Verification) -> Iterator[RenderableType]:
+    """Where it goes wrong."""
+    if verification.divergence is not None:
+        yield from _divergence(verification.divergence)
+    elif not verification.numbers_agree:
+        yield Text(
+            "the outputs differ, and there is no module of which what goes in agrees and what comes out not", "red"
+        )
+    for found in verification.not_finite:
+        yield _not_finite(found, verification)
+
+
+def _divergence(found: Divergence) -> Iterator[RenderableType]:
+    modules = " + ".join(
+        f"{calls_text([call])} ({name})" for call, name in zip(found.calls, found.class_names, strict=True)
+    )
+    line = Text().append("first divergence: ", "bold red")
+    line.append_text(plain(modules or "a node without a module", "bold")).append(
+        f"   SQNR {decibels_text(found.outputs.sqnr)} dB   "
+    )
+    yield line.append(f"({_still(found.inputs)})", "dim")
+    yield plain(f"  at node {_node(found)}{_shared(found)}")
+
+
+def _shared(found: Divergence) -> str:
+    if len(found.calls) < 2:
+        return ""
+    if found.inputs is None:
+        return f"; any of the {len(found.calls)} may be the cause: what passes between them could not be compared"
+    return f"; it does the work of all {len(found.calls)}"
+
+
+def _node(found: Divergence) -> str:
+    return f"{found.name}, which makes {found.node}" if found.name and found.name != found.node else found.node
+
+
+def _still(inputs: Difference | None) -> str:
+    if inputs is None:
+        return "none of its inputs could be compared"
+    return "inputs are equal" if inputs.equal else f"inputs still agree to {decibels_text(inputs.sqnr)} dB"
+
+
+def _not_finite(found: NotFinite, verification: Verification) -> Text:
+    reference = verification.reference
+    where = f"{found.kind} comes up first in {calls_text(found.calls) or 'no known module'}, at node {found.node}"
+    if found.both:
+        return plain(f"{where}; {reference} has it there too", "yellow")
+    if verification.numbers_agree:
+        return plain(f"{where}, and goes no further; {reference} does not have it there", "yellow")
+    return plain(f"{where}; {reference} does not have it there", "red")
+
+
+def _verdict(verification: Verification) -> Text:
+    left_out = list(_left_out(verification)) if verification.ok else []
+    if left_out:
+        return plain(f"what was compared agrees, but {'; '.join(left_out)}", "yellow")
+    if verification.ok:
+        return Text("everything agrees", "green")
+    return plain(f"not as {verification.reference}: {', '.join(_wrong(verification))}", "bold red")
+
+
+def _left_out(verification: Verification) -> Iterator[str]:
+    """What nobody could look at: that it agrees is not known."""
+    if verification.skipped:
+        yield f"output {', '.join(verification.skipped)} could not be compared"
+    check, proof = verification.parameters, verification.proof
+    if proof is not None and proof.compute and not proof.compute_shown:
+        weights = "" if check is None or check.compared else ", and no weight has a copy in the file"
+        yield f"none of the attributions could be proved by values{weights}"
+
+
+def _wrong(verification: Verification) -> Iterator[str]:
+    if not verification.outputs:
+        yield "no output could be compared"
+    if verification.missing:
+        yield f"output {', '.join(verification.missing)} is missing"
+    if verification.parameters is not None and verification.parameters.differing:
+        yield "weights differ"
+    if not verification.numbers_agree:
+        yield "numbers differ"
+    if verification.proof is not None and verification.proof.contradicted:
+        yield f"{counted(len(verification.proof.contradicted), 'attribution')} contradicted"

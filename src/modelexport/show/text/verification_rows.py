@@ -1,0 +1,170 @@
+"""The modules of a verification as rows, cut to what a reader needs: where numbers go wrong, and what is around it.
+
+A fault in one module shows in everything after it. Hundreds of rows that only follow say no more than a few of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.record.hierarchy import lineage_of
+from modelexport.record.results.verification import CallNumbers, Difference, Status
+
+FEW = 40
+# A table that is hardly too long is shown whole: a few lines less are not worth gaps.
+_HARDLY_MORE = 60
+_FEW_RANKED = 20
+
+# Decibels by which a module may lose more than those inside of it and still count as explained by them.
+_LITTLE = 1.0
+
+# Decibels that are worth a row.
+_LEAST = 0.05
+
+# The first that is true of any call of a module is true of the module.
+_WORST_FIRST = (Status.DIVERGES, Status.FOLLOWS, Status.OK, Status.NOT_COMPARED)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Which modules are shown, and how.
+
+    by_loss     those that lose most decibels first, in place of the order of execution
+    top         so many of them; None for as many as can be read
+    everything  all of them, also those that were not compared
+    verbose     how long each step took, too
+    """
+
+    by_loss: bool = False
+    top: int | None = None
+    everything: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class ModuleNumbers:
+    """All calls of one module, at least one, in the order in which they end."""
+
+    path: str
+    calls: tuple[CallNumbers, ...]
+
+    @cached_property
+    def compared(self) -> int:
+        return sum(item.outputs is not None for item in self.calls)
+
+    @cached_property
+    def outputs(self) -> Difference | None:
+        return Difference.worst(item.outputs for item in self.calls if item.outputs is not None)
+
+    @cached_property
+    def status(self) -> Status:
+        return min((item.status for item in self.calls), key=_WORST_FIRST.index)
+
+    @cached_property
+    def worst_call(self) -> CallNumbers:
+        """The first of those whose status is the module's."""
+        return next(item for item in self.calls if item.status is self.status)
+
+    @cached_property
+    def losing_call(self) -> CallNumbers:
+        return max(self.calls, key=lambda item: item.lost)
+
+    @property
+    def lost(self) -> float:
+        return self.losing_call.lost
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Modules that are not shown at a place, by status."""
+
+    statuses: Mapping[Status, int]
+
+    @property
+    def count(self) -> int:
+        return sum(self.statuses.values())
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The modules that lose most, and how many are left out.
+
+    around  modules that lose no more than what is inside of them does
+    less    modules that lose less than those shown, or nothing
+    """
+
+    rows: tuple[ModuleNumbers, ...]
+    around: int
+    less: int
+
+
+def by_module(calls: Iterable[CallNumbers]) -> list[ModuleNumbers]:
+    """Modules in the order in which the first call of each ends."""
+    grouped: dict[str, list[CallNumbers]] = {}
+    for item in calls:
+        grouped.setdefault(item.call.path, []).append(item)
+    return [ModuleNumbers(path, tuple(found)) for path, found in grouped.items()]
+
+
+def in_order(modules: Sequence[ModuleNumbers], shown: Shown) -> list[ModuleNumbers | Gap]:
+    """Modules in order; those left out become gaps that say how many there are."""
+    wanted = [module for module in modules if shown.everything or module.compared]
+    kept = set(range(len(wanted))) if shown.everything else _telling(wanted, shown.top)
+    rows: list[ModuleNumbers | Gap] = []
+    skipped: list[Status] = []
+    for place, module in enumerate(wanted):
+        if place not in kept:
+            skipped.append(module.status)
+            continue
+        rows += [*_gap(skipped), module]
+        skipped.clear()
+    return [*rows, *_gap(skipped)]
+
+
+def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
+    """Modules by what they lose, most first. `modules` come in that order."""
+    if shown.everything:
+        return Ranking(tuple(modules), 0, 0)
+    compared = [module for module in modules if module.compared]
+    inside = _lost_inside(compared)
+    explained = {module.path for module in compared if module.lost <= inside.get(module.path, -math.inf) + _LITTLE}
+    telling = [module for module in compared if module.lost >= _LEAST and module.path not in explained]
+    rows = tuple(telling[: shown.top or _FEW_RANKED])
+    return Ranking(rows, len(explained), len(compared) - len(explained) - len(rows))
+
+
+def _telling(modules: Sequence[ModuleNumbers], top: int | None) -> set[int]:
+    """Places of the modules worth showing: those that diverge, their neighbours, then the worst of the rest."""
+    if top is None and len(modules) <= _HARDLY_MORE:
+        return set(range(len(modules)))
+    diverging = {place for place, module in enumerate(modules) if module.status is Status.DIVERGES}
+    around = {place + step for place in diverging for step in (-1, 1)}
+
+    def worth(place: int) -> tuple[object, ...]:
+        module = modules[place]
+        follows = module.status is Status.FOLLOWS
+        # Of what follows, the first are shown; of what agrees, the least sure.
+        sqnr = -math.inf if follows or module.outputs is None else module.outputs.sqnr
+        return place not in diverging, place not in around, not follows, sqnr, place
+
+    most = max(FEW, len(diverging)) if top is None else top
+    return set(sorted(range(len(modules)), key=worth)[:most])
+
+
+def _gap(skipped: Sequence[Status]) -> list[Gap]:
+    return [Gap(Counter(skipped))] if skipped else []
+
+
+def _lost_inside(modules: Sequence[ModuleNumbers]) -> dict[str, float]:
+    """For each module that holds others, the sum of what those directly inside of it lose."""
+    listed = {module.path for module in modules}
+    sums: dict[str, float] = {}
+    for module in modules:
+        around = [path for path in lineage_of(module.path) if path in listed and path != module.path]
+        if around:
+            sums[around[-1]] = sums.get(around[-1], 0.0) + module.lost
+    return sums

@@ -1,1 +1,0 @@
-"""Tools that people run on ONNX files, each called the way that its own documentation says."""

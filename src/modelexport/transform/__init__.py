@@ -1,0 +1,1 @@
+"""New files from a file: extract, fold, tools, quantize, select."""

@@ -1,0 +1,263 @@
+"""Building the file of a cut from the file that it is cut from. Weights are not read: they stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+
+from modelexport.errors import CutImpossible
+from modelexport.graph.file.metadata import PREFIX
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, called_id, function_id, node_key, walk_nodes
+from modelexport.graph.protos import ONNX_DOMAINS, names_read, with_inner
+from modelexport.graph.types import ValueTypes, is_shaped
+from modelexport.record.hierarchy import ROOT
+from modelexport.record.provenance import Attribution, NodeEntry, Provenance, unattributed
+from modelexport.transform.extract.border import Axis
+from modelexport.transform.extract.cut import Cut
+from modelexport.transform.extract.record import Rerooting, made_here
+
+_UNKNOWN = unattributed("not in the record of the file that it was cut from")
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """
+    origins  by name of an input or output: the value of the file that it was cut from
+    """
+
+    file: ModelFile
+    provenance: Provenance
+    origins: Mapping[str, str]
+
+
+def assemble(file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> Extracted:
+    return _Assembly(file, provenance, cut, types).result()
+
+
+class _Assembly:
+    def __init__(self, file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> None:
+        self._file = file
+        self._provenance = provenance
+        self._cut = cut
+        self._types = types
+        self._rerooting = Rerooting(provenance, cut.selection)
+        self._protos = dict(walk_nodes(file.proto))
+        self._nodes: list[onnx.NodeProto] = []
+        self._added: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._answers: dict[str, Attribution] = {}
+        self._names = {self._local(value) for value in _all_values(file)}
+
+    def result(self) -> Extracted:
+        self._copy_nodes()
+        handed = self._handed()
+        source = self._file.proto
+        proto = onnx.ModelProto(
+            ir_version=source.ir_version,
+            producer_name=source.producer_name,
+            producer_version=source.producer_version,
+            domain=source.domain,
+            model_version=source.model_version,
+        )
+        graph = proto.graph
+        graph.name = self._rerooting.hierarchy.modules[ROOT].class_name or "graph"
+        graph.node.extend([*self._added, *self._nodes])
+        weights, sparse = self._weights(graph.node)
+        graph.initializer.extend([*weights, *self._constants])
+        graph.sparse_initializer.extend(sparse)
+        graph.input.extend(self._value(value) for value in self._cut.enters)
+        outputs = handed or {self._local(value): value for value in self._cut.leaves}
+        graph.output.extend(self._value(value, name) for name, value in outputs.items())
+        self._describe(graph)
+        proto.functions.extend(self._functions(graph.node))
+        proto.opset_import.extend(self._opsets(proto))
+        proto.metadata_props.extend(one for one in source.metadata_props if not one.key.startswith(PREFIX))
+        data = {one.name: self._file.weights[one.name] for one in weights if self._is_apart(one)}
+        extracted = ModelFile(proto, data, self._file.directory)
+        origins = {**{self._local(value): value for value in self._cut.enters}, **outputs}
+        return Extracted(extracted, self._record(extracted), origins)
+
+    def _local(self, value: str) -> str:
+        """The name that a value has in the graph that makes it."""
+        around = (graph_id for graph_id in self._cut.scope if graph_id and value.startswith(graph_id + KEY_SEPARATOR))
+        return value[len(graph_id) + 1 :] if (graph_id := next(around, "")) else value
+
+    def _is_apart(self, tensor: onnx.TensorProto) -> bool:
+        return tensor.name in self._file.weights
+
+    def _copy_nodes(self) -> None:
+        for node in self._cut.nodes:
+            if node.key in self._cut.shapes:
+                self._added += self._shape_of(node.outputs[0], self._cut.shapes[node.key])
+                continue
+            proto = self._protos[node.key]
+            self._nodes.append(proto)
+            for before, after in _same_nodes(proto, node.graph):
+                self._answers[after] = self._recorded(before)
+
+    def _recorded(self, key: str) -> Attribution:
+        entry = self._provenance.nodes.get(key)
+        return _UNKNOWN if entry is None else entry.attribution
+
+    def _shape_of(self, output: str, axes: tuple[Axis, ...]) -> Iterator[onnx.NodeProto]:
+        """Nodes that put together a shape from numbers and from axes of the inputs."""
+        parts: list[str] = []
+        for axis in axes:
+            if not axis.value:
+                parts.append(self._constant([axis.size]))
+                continue
+            shape, size = (
+                self._unused(f"{self._local(axis.value)}_shape"),
+                self._unused(f"{self._local(axis.value)}_size"),
+            )
+            yield self._made("Shape", [self._local(axis.value)], shape)
+            yield self._made("Gather", [shape, self._constant([axis.axis])], size, axis=0)
+            parts.append(size)
+        if parts:
+            yield self._made("Concat", parts, self._local(output), axis=0)
+        else:
+            yield self._made("Identity", [self._constant([])], self._local(output))
+
+    def _made(self, kind: str, inputs: list[str], output: str, axis: int | None = None) -> onnx.NodeProto:
+        self._answers[output] = made_here("shape of an input" if not self._cut.handed else "handed on")
+        node = onnx.helper.make_node(kind, inputs, [output], name=self._unused(f"{output}_{kind}"))
+        if axis is not None:
+            node.attribute.append(onnx.helper.make_attribute("axis", axis))
+        return node
+
+    def _constant(self, numbers: list[int]) -> str:
+        name = self._unused("size")
+        self._constants.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [len(numbers)], numbers))
+        return name
+
+    def _unused(self, name: str) -> str:
+        found, number = name, 0
+        while found in self._names:
+            number += 1
+            found = f"{name}_{number}"
+        self._names.add(found)
+        return found
+
+    def _handed(self) -> dict[str, str]:
+        """Outputs of a module without nodes, by name; a graph cannot return what it is given under its name."""
+        found: dict[str, str] = {}
+        for value in () if self._cut.handed is None else self._cut.handed.types:
+            name = self._unused(f"{self._local(value)}_output")
+            self._nodes.append(self._made("Identity", [self._local(value)], name))
+            found[name] = value
+        return found
+
+    def _weights(self, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.TensorProto], list[onnx.SparseTensorProto]]:
+        """What the nodes read and the file stores: in its main graph, or in a body that was around them."""
+        read = {name for node in nodes for name in names_read(node)}
+        made = {name for node in nodes for name in node.output} | {self._local(value) for value in self._cut.enters}
+        wanted = read - made
+        tensors: dict[str, onnx.TensorProto] = {}
+        sparse: dict[str, onnx.SparseTensorProto] = {}
+        for graph in self._graphs_around():
+            tensors.update({one.name: one for one in graph.initializer if one.name in wanted})
+            sparse.update({one.values.name: one for one in graph.sparse_initializer if one.values.name in wanted})
+        return list(tensors.values()), list(sparse.values())
+
+    def _graphs_around(self) -> list[onnx.GraphProto]:
+        """The main graph, and the bodies that nodes are taken out of."""
+        wanted = {node.graph for node in self._cut.nodes}
+        found = [self._file.proto.graph]
+        for key, node in self._protos.items():
+            found += [body for body_id, body in bodies(node, key) if body_id in wanted]
+        return found
+
+    def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
+        found = self._types.get(value) if self._cut.handed is None else self._cut.handed.types[value]
+        name = name or self._local(value)
+        if found is None or not is_shaped(found):
+            raise CutImpossible(
+                f"type and shape of {name!r} are not known, so that a file of its own cannot say what goes in and out",
+                "Run shape inference on the file first, relink the result and extract from that.",
+            )
+        return onnx.ValueInfoProto(name=name, type=found)
+
+    def _describe(self, graph: onnx.GraphProto) -> None:
+        """What the file says of the values inside of the cut."""
+        ends = {value.name for value in (*graph.input, *graph.output)}
+        inner = {name for node in graph.node for name in node.output} - ends
+        for around in self._graphs_around():
+            graph.value_info.extend(value for value in around.value_info if value.name in inner)
+            there = inner | ends | {tensor.name for tensor in graph.initializer}
+            graph.quantization_annotation.extend(
+                one for one in around.quantization_annotation if one.tensor_name in there
+            )
+
+    def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
+        known = {function_id(function): function for function in self._file.proto.functions}
+        found: dict[str, onnx.FunctionProto] = {}
+        waiting = [node for one in nodes for node in with_inner(one)] if known else []
+        while waiting:
+            node = waiting.pop()
+            name = called_id(node)
+            if name in known and name not in found:
+                found[name] = known[name]
+                waiting += [inner for one in known[name].node for inner in with_inner(one)]
+        return [function for name, function in known.items() if name in found]
+
+    def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
+        used = {node.domain for one in proto.graph.node for node in with_inner(one)}
+        used |= {node.domain for function in proto.functions for one in function.node for node in with_inner(one)}
+        used |= {function.domain for function in proto.functions} | ONNX_DOMAINS
+        yield from (one for one in self._file.proto.opset_import if one.domain in used)
+
+    def _record(self, extracted: ModelFile) -> Provenance:
+        graph = extracted.graph
+        answer = _remembering(self._rerooting.attribution)
+        here = {node.output[0] for node in (*self._added, *(self._nodes if self._cut.handed else ()))}
+        nodes: dict[str, NodeEntry] = {}
+        for node in graph.nodes:
+            known = self._answers.get(node.key) or self._recorded(node.key)
+            found = known if node.key in here else answer(known)
+            nodes[node.key] = NodeEntry(node.key, node.name, node.op_type, found)
+        before = {self._local(name): found for name, found in self._provenance.initializers.items()}
+        weights = {name: answer(before.get(name, _UNKNOWN)) for name in graph.initializers}
+        return replace(
+            self._provenance,
+            hierarchy=self._rerooting.hierarchy,
+            nodes=nodes,
+            initializers=weights,
+            origin=replace(self._provenance.origin, graph=graph.fingerprint),
+            absent=self._rerooting.absent,
+            edges=None,
+        )
+
+
+def _remembering(answer: Callable[[Attribution], Attribution]) -> Callable[[Attribution], Attribution]:
+    """Most nodes of a module share one attribution."""
+    known: dict[Attribution, Attribution] = {}
+
+    def remembered(found: Attribution) -> Attribution:
+        if found not in known:
+            known[found] = answer(found)
+        return known[found]
+
+    return remembered
+
+
+def _same_nodes(proto: onnx.NodeProto, graph_id: str) -> Iterator[tuple[str, str]]:
+    """Keys of a node and of all in its bodies: where it was, and in the main graph of a file of its own."""
+    yield from zip(_keys(proto, graph_id), _keys(proto, MAIN), strict=True)
+
+
+def _keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[str]:
+    key = node_key(proto, graph_id)
+    yield key
+    for body_id, body in bodies(proto, key):
+        for inner in body.node:
+            yield from _keys(inner, body_id)
+
+
+def _all_values(file: ModelFile) -> Iterator[str]:
+    graph = file.graph
+    yield from graph.inputs
+    yield from graph.initializers
+    yield from (output for node in graph.nodes for output in node.outputs)

@@ -1,0 +1,342 @@
+"""The values that a cut is given and returns.
+
+What lies between the nodes of a cut, and has to come along.
+
+Whatever reads a result of a module call and is read by that call again ran while the call did, so it belongs inside.
+Between several modules lies what the module around them does with their results; another module there is in the way.
+
+Constants and shape arithmetic that a cut needs and that lie outside of it.
+
+A constant is taken along, however it was made. Arithmetic with sizes is taken along if it can start from what the cut
+is given: from an input of it, or from one that has an axis of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.graph.index import SHAPE_READERS, Node
+from modelexport.graph.types import ValueTypes
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.transform.extract.selection import Inside, Nest, Selection
+
+
+class Border:
+    """
+    taken   keys of the nodes of the cut, with all that is in their bodies
+    copied  those of them that others have as well
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        provenance: Provenance,
+        selection: Selection,
+        types: ValueTypes,
+        *,
+        taken: Collection[str],
+        copied: Collection[str],
+    ) -> None:
+        self._nest = nest
+        self._provenance = provenance
+        self._selection = selection
+        self._types = types
+        self._taken = frozenset(taken)
+        self._copied = frozenset(copied)
+
+    def enters(self, nodes: Sequence[Node], unread: Collection[str] = ()) -> tuple[str, ...]:
+        """Values that the nodes read and do not make, in file order; those of the model first.
+
+        unread  keys of nodes whose inputs do not count
+        """
+        graph = self._nest.graph
+        read = {value for node in nodes if node.key not in unread for value in self._nest.reads(node)}
+        outside = [value for value in read if not self._is_made(value) and value not in graph.initializers]
+        places = {value: place for place, value in enumerate(graph.inputs)}
+        first = len(places)
+
+        def place(value: str) -> tuple[int, str]:
+            maker = graph.producers.get(value)
+            return (places.get(value, first) if maker is None else first + 1 + maker.position), value
+
+        return tuple(sorted(outside, key=place))
+
+    def _is_made(self, value: str) -> bool:
+        maker = self._nest.graph.producers.get(value)
+        return maker is not None and maker.key in self._taken
+
+    def leaves(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Values that the nodes make and somebody outside reads, in file order; results of the model in their own."""
+        values = [value for node in nodes for value in node.outputs if value]
+        found = [value for value in values if self._is_read_outside(value)]
+        if not found:  # nobody needs what it returns
+            found = [value for value in values if not any(True for _ in self._nest.readers(value))]
+        data = [value for value in found if not self._is_arithmetic(value)]
+        returned = data or found
+        places = {value: place for place, value in enumerate(self._nest.graph.outputs)}
+        if places.keys() >= set(returned):
+            returned.sort(key=places.__getitem__)
+        return tuple(returned)
+
+    def _is_arithmetic(self, value: str) -> bool:
+        """A size that somebody else happens to use as well is not what a module returns."""
+        return value not in self._nest.graph.computed and self._types.may_be_sizes(value)
+
+    def _is_read_outside(self, value: str) -> bool:
+        graph = self._nest.graph
+        if value in graph.outputs:
+            return True
+        maker = graph.producers[value]
+        return any(self._reads_ours(reader, maker) for reader in self._nest.readers(value))
+
+    def _reads_ours(self, reader: Node, maker: Node) -> bool:
+        """Whether a node outside reads a value as that of the cut, not as that of another module that shares it.
+
+        A node that others have as well reads for them what only the cut makes.
+        """
+        if reader.key in self._taken:
+            return reader.key in self._copied and maker.key not in self._copied
+        owners = self._provenance.nodes[maker.key].attribution.owners
+        ours = [owner for owner in owners if self._selection.covers(owner)]
+        others = [owner for owner in owners if owner not in ours]
+        if not ours or not others:
+            return True
+        readers = self._provenance.nodes[reader.key].attribution.owners
+        return self._nearness(ours, readers) >= self._nearness(others, readers)
+
+    def _nearness(self, makers: Sequence[ModuleCall], readers: Sequence[ModuleCall]) -> int:
+        return max((self._depth(maker, reader) for maker in makers for reader in readers), default=0)
+
+    def _depth(self, maker: ModuleCall, reader: ModuleCall) -> int:
+        """How many calls around both of them are the same."""
+        stack = self._selection.hierarchy.stack
+        return sum(1 for _ in _shared(stack(maker), stack(reader)))
+
+
+def _shared(a: Sequence[ModuleCall], b: Sequence[ModuleCall]) -> Iterator[ModuleCall]:
+    for one, other in zip(a, b, strict=False):
+        if one != other:
+            return
+        yield one
+
+
+class Between:
+    def __init__(self, nest: Nest, provenance: Provenance, selection: Selection, inside: Inside) -> None:
+        self._nest = nest
+        self._provenance = provenance
+        self._selection = selection
+        self._inside = inside
+
+    def glue(self) -> frozenset[str]:
+        """Keys of the nodes on a way from inside to inside that no other module did."""
+        return self._on_the_way(self._is_glue)
+
+    def in_the_way(self) -> tuple[ModuleCall, ...]:
+        """Other modules on such a way, in file order."""
+        found = self._on_the_way(lambda _: True) - self.glue()
+        nodes = sorted((self._nest.graph.by_key[key] for key in found), key=lambda node: node.position)
+        owners = (owner for node in nodes for owner in self._owners(node))
+        return tuple(dict.fromkeys(self._outermost(owner) for owner in owners if not self._is_near(owner)))
+
+    def _outermost(self, owner: ModuleCall) -> ModuleCall:
+        """The outermost call around one that has none of the selected ones inside."""
+        stack = self._selection.hierarchy.stack(owner)
+        return next((call for call in stack if not self._selection.encloses(call)), owner)
+
+    def _owners(self, node: Node) -> tuple[ModuleCall, ...]:
+        return self._provenance.nodes[node.key].attribution.owners
+
+    def _is_near(self, owner: ModuleCall) -> bool:
+        return self._selection.covers(owner) or self._selection.encloses(owner)
+
+    def _is_glue(self, node: Node) -> bool:
+        owners = self._owners(node)
+        return not owners or any(map(self._is_near, owners)) or node.key not in self._nest.graph.computed
+
+    def _on_the_way(self, may_pass: Callable[[Node], bool]) -> frozenset[str]:
+        graph, inside = self._nest.graph, self._inside.keys
+        # What is shared with others is copied, and what others do with theirs is not on the way.
+        starts = [key for key in inside - self._inside.shared if key in graph.computed]
+        reached: set[str] = set()
+        read_by: dict[str, list[str]] = {}
+        waiting = [graph.by_key[key] for key in starts]
+        while waiting:
+            node = waiting.pop()
+            for after in graph.successors(node):
+                read_by.setdefault(after.key, []).append(node.key)
+                if after.key not in inside and after.key not in reached and may_pass(after):
+                    reached.add(after.key)
+                    waiting.append(after)
+        return frozenset(_backwards(inside, read_by, reached))
+
+
+def _backwards(ends: Iterable[str], read_by: dict[str, list[str]], within: set[str]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(ends)
+    while waiting:
+        for before in read_by.get(waiting.pop(), ()):
+            if before in within and before not in found:
+                found.add(before)
+                waiting.append(before)
+    return found
+
+
+_SHAPE = "Shape"
+Part = Callable[[str], slice]
+"""By key of a Shape node: the part of the shape that it returns."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A size: a number, or that of an axis of a value that the cut is given."""
+
+    size: int = 0
+    value: str = ""
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Chains:
+    """
+    keys    nodes that come along
+    shapes  by key of a Shape node among them that reads a value which is not there: what it returns, axis by axis
+    """
+
+    keys: frozenset[str]
+    shapes: Mapping[str, tuple[Axis, ...]]
+
+
+def constant_values(nest: Nest) -> frozenset[str]:
+    """Values that depend on nothing that the model is given, not even on a shape."""
+    graph = nest.graph
+    varying = {value for values in graph.takes.values() for value in values} - set(graph.initializers)
+    for node in graph.nodes:
+        if any(value in varying for value in nest.reads(node)):
+            varying.update(filter(None, node.outputs))
+    return frozenset(value for node in graph.nodes for value in node.outputs if value and value not in varying)
+
+
+class ChainFinder:
+    """For one cut after the other of one file."""
+
+    def __init__(self, nest: Nest, types: ValueTypes, part: Part) -> None:
+        self._nest = nest
+        self._types = types
+        self._part = part
+
+    @cached_property
+    def _constants(self) -> frozenset[str]:
+        return constant_values(self._nest)
+
+    def find(self, taken: Collection[str]) -> Chains:
+        """What has to come along with these nodes."""
+        graph = self._nest.graph
+        entering = [value for value in _entering(self._nest, taken) if value in graph.producers]
+        given = [value for value in entering if not self._may_come_along(value)]
+        given += [value for value in _entering(self._nest, taken) if value not in graph.producers]
+        search = _Search(self._nest, self._types, self._part, self._constants, frozenset(taken), tuple(given))
+        for value in entering:
+            if value not in given:
+                search.take(value)
+        return Chains(frozenset(search.keys), search.shapes)
+
+    def _may_come_along(self, value: str) -> bool:
+        if value in self._constants:
+            return True
+        return value not in self._nest.graph.computed and self._types.may_be_sizes(value)
+
+
+def _entering(nest: Nest, taken: Iterable[str]) -> tuple[str, ...]:
+    graph = nest.graph
+    found = dict.fromkeys(value for key in nest.outermost(taken) for value in nest.reads(graph.by_key[key]))
+    chosen = set(taken)
+    return tuple(
+        value
+        for value in found
+        if value not in graph.initializers
+        and (value not in graph.producers or graph.producers[value].key not in chosen)
+    )
+
+
+class _Search:
+    """
+    given  values that the cut is given whatever comes along
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        types: ValueTypes,
+        part: Part,
+        constants: frozenset[str],
+        taken: frozenset[str],
+        given: tuple[str, ...],
+    ) -> None:
+        self.keys: set[str] = set()
+        self.shapes: dict[str, tuple[Axis, ...]] = {}
+        self._nest = nest
+        self._types = types
+        self._part = part
+        self._constants = constants
+        self._taken = taken
+        self._given = given
+
+    def take(self, value: str) -> None:
+        """Let a value's whole chain come along, if it can start from what is given; else nothing of it."""
+        chain: dict[str, None] = {}
+        shapes: dict[str, tuple[Axis, ...]] = {}
+        waiting = [value]
+        while waiting:
+            maker = self._nest.graph.producers.get(waiting.pop())
+            if maker is None:
+                return
+            if maker.key in chain or maker.key in self._taken or maker.key in self.keys:
+                continue
+            chain[maker.key] = None
+            if self._starts_here(maker):
+                continue
+            if maker.op_type in SHAPE_READERS and maker.key not in self._constants:
+                axes = self._axes(maker)
+                if axes is None:
+                    return
+                shapes[maker.key] = axes
+                continue
+            if maker.key in self._nest.graph.computed:
+                return
+            waiting += [one for one in self._nest.reads(maker) if one not in self._nest.graph.initializers]
+        self.keys.update(chain)
+        self.shapes.update(shapes)
+
+    def _starts_here(self, maker: Node) -> bool:
+        """Whether a node reads the shape of something that is there."""
+        if maker.op_type not in SHAPE_READERS:
+            return False
+        return all(self._is_there(value) for value in maker.inputs)
+
+    def _is_there(self, value: str) -> bool:
+        maker = self._nest.graph.producers.get(value)
+        return value in self._given or (maker is not None and maker.key in self._taken)
+
+    def _axes(self, maker: Node) -> tuple[Axis, ...] | None:
+        """The shape of a value that is not there, from axes of the same name."""
+        dims = self._types.dims(maker.inputs[0]) if maker.op_type == _SHAPE else None
+        if dims is None:
+            return None
+        wanted = dims[self._part(maker.key)]
+        found = [Axis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
+        return tuple(axis for axis in found if axis is not None) if None not in found else None
+
+    def _axis_named(self, name: str) -> Axis | None:
+        return self._named_axes.get(name)
+
+    @cached_property
+    def _named_axes(self) -> Mapping[str, Axis]:
+        found: dict[str, Axis] = {}
+        for value in self._given:
+            for place, dim in enumerate(self._types.dims(value) or ()):
+                if isinstance(dim, str) and dim:
+                    found.setdefault(dim, Axis(value=value, axis=place))
+        return found

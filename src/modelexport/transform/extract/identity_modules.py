@@ -1,0 +1,204 @@
+"""Modules that have no node: what they are given comes back as it is, or what they return is stored in the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from modelexport.graph.types import ValueTypes
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.transform.extract.selection import Nest, Selection
+
+_NO_OPERATION = ("torch.nn.modules.dropout.", "torch.nn.modules.linear.Identity")
+
+
+@dataclass(frozen=True)
+class HandedOn:
+    """What a module without nodes returns.
+
+    types     by value of the file, as far as is known: what comes in and goes out again, or initializers; axes of
+              which it is not certain have no size
+    stored    these are initializers, and nothing comes in
+    certain   the module is known to have returned what it was given
+    """
+
+    types: Mapping[str, onnx.TypeProto]
+    stored: bool
+    certain: bool
+
+
+class Passing:
+    def __init__(self, nest: Nest, provenance: Provenance, types: ValueTypes) -> None:
+        self._graph = nest.graph
+        self._nest = nest
+        self._provenance = provenance
+        self._types = types
+        self._hierarchy = provenance.hierarchy
+
+    def handed_on(self, selection: Selection) -> HandedOn | None:
+        """What a call without nodes returns; None if that is not in the file."""
+        call = selection.calls[0]
+        stored = self._stored_results(selection)
+        if stored:
+            return HandedOn(stored, stored=True, certain=True)
+        axes = self._through.get(call)
+        certain = axes is not None or self._does_nothing(call)
+        if not certain and self._does_something(call):
+            return None
+        values = [value for value in self._candidates(call, axes) if self._types.get(value) is not None]
+        if not values:
+            return None
+        found = self._types.get(values[0])
+        assert found is not None
+        kind = self._common(found, values[1:])
+        return HandedOn({values[0]: _with_axes(kind, axes)}, stored=False, certain=certain)
+
+    @cached_property
+    def _through(self) -> Mapping[ModuleCall, int]:
+        """How many axes the tensor has that went through a call, where that was seen."""
+        return {site.call: site.through for site in self._hierarchy.calls if site.through is not None}
+
+    def _does_nothing(self, call: ModuleCall) -> bool:
+        module = self._hierarchy.modules[call.path]
+        return f"{module.package}.{module.class_name}".startswith(_NO_OPERATION)
+
+    def _does_something(self, call: ModuleCall) -> bool:
+        """Who has parameters, or is given several things, does something with them."""
+        module = self._hierarchy.modules[call.path]
+        return any(tensor.size for tensor in module.parameters) or len(module.arguments) > 1
+
+    def _stored_results(self, selection: Selection) -> dict[str, onnx.TypeProto]:
+        """Constants that the module's results were folded into when the model was exported."""
+        named = self._hierarchy.tensor_owners
+        found = [
+            name
+            for name, attribution in self._provenance.initializers.items()
+            if attribution.owners and all(map(selection.covers, attribution.owners)) and name not in named
+        ]
+        found = [name for name in found if self._graph.consumers.get(name) and self._types.is_float(name)]
+        return {name: kind for name in found if (kind := self._types.get(name)) is not None}
+
+    def _candidates(self, call: ModuleCall, axes: int | None) -> list[str]:
+        """Values that may be what passes through a call, the likeliest first.
+
+        A value that comes out of the call before and goes into the one after it can be nothing else. Else it is one
+        of those that the call around makes in between, with as many axes as it has, if that is known, or as most have.
+        """
+        before, after = self._siblings(call)
+        around = self._hierarchy.stack(call)[-2:-1]
+        results = self._results(before[-1], around) if before else []
+        wanted = self._arguments(after[0]) if after else []
+        direct = [value for value in results if value in wanted and self._may_have(value, axes)]
+        if direct:
+            return direct[:1]
+        between = self._between(results[:1], around)
+        found = [*results[:1], *between, *wanted]
+        for one in () if found else around:
+            found += [*self._arguments(one), *self._results(one, ())]
+        if axes is None:
+            return self._with_usual_axes(found, between)
+        return [value for value in found if self._may_have(value, axes)] or found[:1]
+
+    def _may_have(self, value: str, axes: int | None) -> bool:
+        dims = self._types.dims(value)
+        return axes is None or dims is None or len(dims) == axes
+
+    def _between(self, start: Sequence[str], around: Sequence[ModuleCall]) -> list[str]:
+        """Numbers that the call around makes from a value by itself, before other calls get them."""
+        own = {key for one in around for key in self._keys_of.get(one, ())}
+        own -= {key for one in around for call in self._called_by(one) for key in self._keys_of.get(call, ())}
+        found: dict[str, None] = {}
+        waiting = list(start)
+        while waiting:
+            for reader in self._nest.readers(waiting.pop(0)):
+                made = [value for value in reader.outputs if value and value not in found and self._is_data(value)]
+                if reader.key in own:
+                    found.update(dict.fromkeys(made))
+                    waiting += made
+        return list(found)
+
+    def _called_by(self, call: ModuleCall) -> list[ModuleCall]:
+        return [site.call for site in self._hierarchy.calls if site.parent == call]
+
+    def _with_usual_axes(self, values: Sequence[str], voters: Sequence[str]) -> list[str]:
+        """Those of the values that have as many axes as most of the voters, in their order."""
+        axes = {value: len(dims) for value in values if (dims := self._types.dims(value)) is not None}
+        counts = Counter(axes[value] for value in voters if value in axes)
+        if not counts:
+            return list(values)
+        usual = max(counts, key=lambda count: (counts[count], count))
+        return [value for value in values if axes.get(value) == usual]
+
+    def _siblings(self, call: ModuleCall) -> tuple[list[ModuleCall], list[ModuleCall]]:
+        """Calls with nodes that the same call made before this one, and after it."""
+        stack = self._hierarchy.stack(call)
+        parent = stack[-2] if len(stack) > 1 else None
+        made = [site.call for site in self._hierarchy.calls if site.parent == parent]
+        place = made.index(call) if call in made else 0
+        return (
+            [one for one in made[:place] if one in self._keys_of],
+            [one for one in made[place + 1 :] if one in self._keys_of],
+        )
+
+    @cached_property
+    def _keys_of(self) -> dict[ModuleCall, list[str]]:
+        found: dict[ModuleCall, list[str]] = {}
+        for key, entry in self._provenance.nodes.items():
+            calls = {call for owner in entry.attribution.owners for call in self._hierarchy.stack(owner)}
+            for call in calls:
+                found.setdefault(call, []).append(key)
+        return found
+
+    def _results(self, call: ModuleCall, readers: Sequence[ModuleCall]) -> list[str]:
+        """Numbers that come out of a call, the last first; those that `readers` go on with before the others."""
+        inside = set(self._keys_of.get(call, ()))
+        near = {key for reader in readers for key in self._keys_of.get(reader, ())}
+        found: list[tuple[bool, int, str]] = []
+        for key in inside:
+            node = self._graph.by_key[key]
+            for value in filter(None, node.outputs):
+                outside = [one.key for one in self._nest.readers(value) if one.key not in inside]
+                if (outside or value in self._graph.outputs) and self._is_data(value):
+                    found.append((near.isdisjoint(outside), -node.position, value))
+        return [value for _, _, value in sorted(found)]
+
+    def _arguments(self, call: ModuleCall) -> list[str]:
+        """Numbers that go into a call, the latest first."""
+        inside = set(self._keys_of.get(call, ()))
+        found: dict[str, int] = {}
+        for key in inside:
+            for value in self._graph.by_key[key].inputs:
+                maker = self._graph.producers.get(value)
+                if value and (maker is None or maker.key not in inside) and self._is_data(value):
+                    found[value] = -1 if maker is None else maker.position
+        return sorted(found, key=lambda value: (-found[value], value))
+
+    def _is_data(self, value: str) -> bool:
+        return value not in self._graph.initializers and self._types.is_float(value)
+
+    def _common(self, found: onnx.TypeProto, others: Sequence[str]) -> onnx.TypeProto:
+        """The type without the sizes of axes that the likeliest others have another size of."""
+        made = onnx.TypeProto()
+        made.CopyFrom(found)
+        dims = made.tensor_type.shape.dim
+        for value in others:
+            other = self._types.dims(value)
+            if other is None or len(other) != len(dims):
+                continue
+            for dim, size in zip(dims, other, strict=True):
+                if (dim.dim_value if dim.HasField("dim_value") else dim.dim_param) != size:
+                    dim.Clear()
+        return made
+
+
+def _with_axes(kind: onnx.TypeProto, axes: int | None) -> onnx.TypeProto:
+    """The type with that many axes: of none a size is known if there are more or fewer."""
+    if axes is None or len(kind.tensor_type.shape.dim) == axes:
+        return kind
+    shape = onnx.TensorShapeProto(dim=[onnx.TensorShapeProto.Dimension() for _ in range(axes)])
+    return onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=kind.tensor_type.elem_type, shape=shape))

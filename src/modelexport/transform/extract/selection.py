@@ -1,0 +1,342 @@
+"""What is to be cut out: module calls, or nodes that a query found.
+
+Which nodes are part of a cut, and which of them cannot be divided from their neighbours.
+
+Nodes with everything that is in their bodies: what is cut is a node as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.errors import UnknownName, UserError
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
+from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
+from modelexport.record.lineage import Relation, descent_of
+from modelexport.record.provenance import Attribution, NodeEntry, Provenance, is_within
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    asked   as it was asked for
+    calls   what is cut out with all that ran inside; for a query, the calls that own its nodes
+    root    the innermost call that encloses them, or the container that was asked for: the root of what is cut out
+    nodes   keys of the nodes that a query found; None where whole calls are meant
+    notes   what whoever asked should know
+    """
+
+    asked: tuple[str, ...]
+    hierarchy: Hierarchy
+    calls: tuple[ModuleCall, ...]
+    root: ModuleCall
+    nodes: frozenset[str] | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def _calls(self) -> frozenset[ModuleCall]:
+        return frozenset(self.calls)
+
+    @cached_property
+    def _around(self) -> frozenset[ModuleCall]:
+        return frozenset(call for one in self.calls for call in self.hierarchy.stack(one))
+
+    def covers(self, call: ModuleCall) -> bool:
+        """Whether a call is one of those that were selected, or ran inside of one."""
+        return not self._calls.isdisjoint(self.hierarchy.stack(call))
+
+    def encloses(self, call: ModuleCall) -> bool:
+        """Whether one of the selected calls ran inside of a call."""
+        return call in self._around
+
+    @property
+    def is_one_call(self) -> bool:
+        return self.nodes is None and len(self.calls) == 1
+
+
+def select_modules(provenance: Provenance, names: Sequence[str]) -> Selection:
+    """Module paths, and calls such as `encoder.block#2`."""
+    hierarchy = provenance.hierarchy
+    calls: dict[ModuleCall, None] = {}
+    notes: list[str] = []
+    for name in names:
+        found = tuple(_calls_named(name, provenance))
+        calls.update(dict.fromkeys(found))
+        notes += _repeated(name, found, hierarchy)
+    chosen = outermost_calls(calls, hierarchy)
+    return Selection(tuple(names), hierarchy, chosen, _root(names, chosen, hierarchy), notes=tuple(notes))
+
+
+def select_calls(hierarchy: Hierarchy, calls: Iterable[ModuleCall]) -> Selection:
+    chosen = outermost_calls(calls, hierarchy)
+    asked = tuple(map(str, chosen))
+    return Selection(asked, hierarchy, chosen, _root(asked, chosen, hierarchy))
+
+
+def select_nodes(provenance: Provenance, query: str, entries: Sequence[NodeEntry]) -> Selection:
+    """Nodes that a query found."""
+    hierarchy = provenance.hierarchy
+    owners = tuple(dict.fromkeys(owner for entry in entries for owner in entry.attribution.owners))
+    if not owners:
+        raise UserError(
+            f"none of the {len(entries)} nodes that {query} means belongs to a module",
+            "Ask for other nodes, or for modules.",
+        )
+    root = hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
+    return Selection((query,), hierarchy, owners, root, frozenset(entry.key for entry in entries))
+
+
+def outermost_calls(calls: Iterable[ModuleCall], hierarchy: Hierarchy) -> tuple[ModuleCall, ...]:
+    """The calls without those that ran inside of another of them."""
+    chosen = set(calls)
+    order = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    outer = [call for call in chosen if chosen.isdisjoint(hierarchy.stack(call)[:-1])]
+    return tuple(sorted(outer, key=lambda call: (order.get(call, len(order)), call)))
+
+
+def _root(names: Sequence[str], calls: tuple[ModuleCall, ...], hierarchy: Hierarchy) -> ModuleCall:
+    if len(calls) == 1:
+        return calls[0]
+    if len(names) == 1 and (path := hierarchy.path_of(names[0])) is not None:
+        return ModuleCall(path)  # a container: nobody calls it, and it is what was asked for
+    return hierarchy.common_ancestor(calls) or ModuleCall(ROOT)
+
+
+def _calls_named(name: str, provenance: Provenance) -> Iterator[ModuleCall]:
+    hierarchy = provenance.hierarchy
+    path = hierarchy.path_of(name)
+    if path is None:
+        called = ModuleCall.parse(name)
+        path = hierarchy.canonical.get(called.path)
+        if path is None or called.path == name:
+            raise UnknownName("module", name, hierarchy.canonical)
+        _check_number(called, path, hierarchy)
+        yield ModuleCall(path, called.index)
+    elif hierarchy.call_counts.get(path) or _owns_something(path, provenance):
+        yield ModuleCall(path)
+    else:
+        yield from _called_below(path, hierarchy)
+
+
+def _check_number(called: ModuleCall, path: str, hierarchy: Hierarchy) -> None:
+    count = hierarchy.call_counts.get(path, 0)
+    if called.index and called.index >= count:
+        known = f"Known: {path} to {path}#{count - 1}." if count > 1 else f"Give {path!r}."
+        raise UserError(f"there is no call {called}: {path!r} was called {count} times", known)
+
+
+def _owns_something(path: str, provenance: Provenance) -> bool:
+    """A module whose `forward` is used without calling it has nodes and no recorded call."""
+    return any(owner.path == path for entry in provenance.nodes.values() for owner in entry.attribution.owners)
+
+
+def _called_below(path: str, hierarchy: Hierarchy) -> Iterator[ModuleCall]:
+    """A container is never called; what is in it is."""
+    below = [site.call for site in hierarchy.calls if is_within(site.call.path, path)]
+    if not below:
+        module = hierarchy.modules[path]
+        raise UserError(
+            f"{path!r} ({module.class_name}) was never called when the model was exported: it has no nodes",
+            "Give a module that the model uses; `modelexport analyze` lists them.",
+        )
+    yield from below
+
+
+def _repeated(name: str, calls: tuple[ModuleCall, ...], hierarchy: Hierarchy) -> Iterator[str]:
+    if len(calls) != 1 or calls[0].index or name not in hierarchy.canonical:
+        return
+    count = hierarchy.call_counts.get(calls[0].path, 0)
+    if count > 1:
+        last = ModuleCall(calls[0].path, count - 1)
+        yield f"{name} was called {count} times; this is the first call, {last} is the last"
+
+
+class Nest:
+    """A graph, asked for whole nodes. What lies in a body belongs to the node that holds the body."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._members: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            self._members.setdefault(node.graph, []).append(node)
+
+    def inner(self, node: Node) -> Iterator[Node]:
+        """The nodes in a node's bodies, however deep."""
+        waiting = list(self.graph.bodies.get(node.key, ()))
+        while waiting:
+            for member in self._members.get(waiting.pop(0), ()):
+                yield member
+                waiting += self.graph.bodies.get(member.key, ())
+
+    def reads(self, node: Node) -> tuple[str, ...]:
+        """The values that a node, or something in its bodies, reads from outside of it."""
+        bodies = self.graph.bodies.get(node.key, ())
+        if not bodies:
+            return tuple(dict.fromkeys(filter(None, node.inputs)))
+        inner = list(self.inner(node))
+        below = [*bodies, *(body for one in inner for body in self.graph.bodies.get(one.key, ()))]
+        read = [*node.inputs, *(value for one in inner for value in one.inputs)]
+        read += [value for body in below for value in self.graph.yields[body]]
+        prefixes = tuple(f"{body}{KEY_SEPARATOR}" for body in bodies)
+        return tuple(dict.fromkeys(value for value in read if value and not value.startswith(prefixes)))
+
+    def holders(self, node: Node) -> Iterator[Node]:
+        """The nodes in whose bodies a node is, innermost first."""
+        holder = self.graph.by_key.get(self.graph.owners.get(node.graph, ""))
+        while holder is not None:
+            yield holder
+            holder = self.graph.by_key.get(self.graph.owners.get(holder.graph, ""))
+
+    def scope(self, graph_id: str) -> tuple[str, ...]:
+        """A graph and the graphs around it, innermost first; the main graph or a function is the last."""
+        found = [graph_id]
+        while found[-1] in self.graph.owners:
+            found.append(self.graph.by_key[self.graph.owners[found[-1]]].graph)
+        return tuple(found)
+
+    def is_in_function(self, node: Node) -> bool:
+        return self.scope(node.graph)[-1] != MAIN
+
+    def outermost(self, keys: Iterable[str]) -> frozenset[str]:
+        """Those of the nodes that are in no body of another of them."""
+        chosen = frozenset(keys)
+        by_key = self.graph.by_key
+        return frozenset(key for key in chosen if not any(holder.key in chosen for holder in self.holders(by_key[key])))
+
+    def with_inner(self, keys: Iterable[str]) -> frozenset[str]:
+        """The nodes and all that is in their bodies."""
+        by_key = self.graph.by_key
+        return frozenset(key for one in keys for key in (one, *(node.key for node in self.inner(by_key[one]))))
+
+    @cached_property
+    def returned_by(self) -> dict[str, list[str]]:
+        """By value: the keys of the nodes whose body returns it."""
+        found: dict[str, list[str]] = {}
+        for body, holder in self.graph.owners.items():
+            for value in filter(None, self.graph.yields[body]):
+                found.setdefault(value, []).append(holder)
+        return found
+
+    def readers(self, value: str) -> Iterator[Node]:
+        """Every node that reads a value, wherever it is, and those whose body returns it."""
+        yield from self.graph.consumers.get(value, ())
+        yield from (self.graph.by_key[key] for key in self.returned_by.get(value, ()))
+
+
+# What they return holds the same numbers in the same order: whoever did it, the tensor is there.
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A node that does the work of calls on both sides of the border."""
+
+    node: Node
+    owners: tuple[ModuleCall, ...]
+
+
+class Inside:
+    """The nodes of a selection.
+
+    keys    credited to it, with all that is in their bodies
+    in_functions  credited to it, in functions that nodes call
+    shared  those of them that are also credited to others: they are copied, and stay where they are as well
+    """
+
+    def __init__(self, nest: Nest, provenance: Provenance, selection: Selection) -> None:
+        self._nest = nest
+        self._provenance = provenance
+        self._selection = selection
+        credited = {key for key, entry in provenance.nodes.items() if self._is_credited(key, entry.attribution)}
+        # A constant in a body of somebody else's comes along if it is read, and says nothing of where the module is.
+        odd = {key for key in credited if self._is_aside(nest.graph.by_key[key])}
+        credited = (credited - odd) or credited
+        self.in_functions = frozenset(key for key in credited if nest.is_in_function(nest.graph.by_key[key]))
+        credited -= self.in_functions
+        self.keys = nest.with_inner(credited)
+        self.shared = frozenset(key for key in credited if self._others(provenance.nodes[key].attribution))
+
+    def _is_credited(self, key: str, attribution: Attribution) -> bool:
+        if self._selection.nodes is not None:
+            return key in self._selection.nodes
+        return any(map(self._selection.covers, attribution.owners))
+
+    def _is_aside(self, node: Node) -> bool:
+        return node.graph in self._nest.graph.owners and node.key not in self._nest.graph.computed
+
+    def _others(self, attribution: Attribution) -> tuple[ModuleCall, ...]:
+        return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
+
+    def take_whole_branches(self) -> None:
+        """Nodes that have several bodies, all of them the selection's work, are part of it whoever they belong to.
+
+        An exporter may choose by an If between two ways to do one thing.
+        """
+        graph = self._nest.graph
+        for holder, bodies in graph.bodies.items():
+            inner = list(self._nest.inner(graph.by_key[holder])) if holder not in self.keys and len(bodies) > 1 else []
+            used = {node.graph for node in inner if node.key in self.keys}
+            others = [node for node in inner if node.key not in self.keys and node.key in graph.computed]
+            if used.issuperset(bodies) and not others:
+                self.keys |= self._nest.with_inner([holder])
+
+    def copied(self) -> frozenset[str]:
+        """Those of the shared nodes that stand for one of each module: they do nobody's work beside."""
+        by_key, entries = self._nest.graph.by_key, self._provenance.nodes
+        return frozenset(key for key in self.shared if not self._is_fusion(by_key[key], entries[key].attribution))
+
+    def fused(self) -> Iterator[Fused]:
+        """Nodes at the border that also do the work of somebody outside, so that there is no border to cut at."""
+        if self._selection.nodes is not None:
+            return  # whoever asks for nodes gets them whole
+        graph = self._nest.graph
+        for key in self._nest.outermost(self.keys):
+            node = graph.by_key[key]
+            attribution = self._provenance.nodes[key].attribution
+            others = self._others(attribution)
+            if (
+                0 < len(others) < len(attribution.owners)
+                and node.key in graph.computed
+                and self._is_fusion(node, attribution)
+                and self._at_border(node)
+            ):
+                yield Fused(node, attribution.owners)
+
+    def _is_fusion(self, node: Node, attribution: Attribution) -> bool:
+        descent = descent_of(attribution)
+        if node.op_type in _VIEWS or (descent is not None and descent.relation is Relation.SHARED):
+            return False
+        if self._runs_repeatedly(node) and len({owner.path for owner in attribution.owners}) == 1:
+            return False  # all calls of the module, by a node that is there once
+        if descent is not None and descent.relation is Relation.FUSED:
+            return True
+        return self._follow_each_other(attribution.owners)
+
+    def _runs_repeatedly(self, node: Node) -> bool:
+        return any(holder.op_type in _LOOPS for holder in self._nest.holders(node))
+
+    def _follow_each_other(self, owners: Iterable[ModuleCall]) -> bool:
+        """Whether calls ran one after the other, with none in between: else they can only have work in common."""
+        hierarchy = self._selection.hierarchy
+        known = set(owners)
+        places = [self._order.get(call, -1) for call in known]
+        around = {call for one in known for call in hierarchy.stack(one)}
+        between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
+        return not any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
+
+    @cached_property
+    def _order(self) -> Mapping[ModuleCall, int]:
+        return {site.call: place for place, site in enumerate(self._selection.hierarchy.calls)}
+
+    def _at_border(self, node: Node) -> bool:
+        graph = self._nest.graph
+        makers = (graph.producers.get(value) for value in self._nest.reads(node) if value in graph.computed)
+        if any(maker is None or maker.key not in self.keys for maker in makers):
+            return True
+        readers = (reader for value in node.outputs for reader in self._nest.readers(value))
+        return any(reader.key not in self.keys for reader in readers) or any(
+            value in graph.outputs for value in node.outputs
+        )

@@ -1,0 +1,1 @@
+"""Makes modules into ONNX functions, and functions into what they were."""

@@ -1,0 +1,264 @@
+"""Folding a model whose record says which module its nodes belong to.
+
+Writing down, while a graph is folded, what it takes to make it flat again.
+
+A model without functions: exactly as it was before it was folded, or else with functions put in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from modelexport.errors import ModelExportError, RecordUnreadable, UnknownName, UserError
+from modelexport.graph.file.metadata import ensure_flat, is_folded
+from modelexport.graph.index import Graph, index_model, walk_nodes
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.files import FoldedFunction, Folding, Unfolded
+from modelexport.transform.fold.building import build, folded_record
+from modelexport.transform.fold.patterns import Region
+from modelexport.transform.fold.plan import Plan, hidden_values, plan_folding
+from modelexport.transform.fold.recipe import (
+    ABSENT,
+    Loose,
+    Recipe,
+    Type,
+    assembled,
+    digest,
+    ends_digest,
+    flat_nodes,
+    has_same_opsets,
+    read_recipe,
+    restored,
+)
+from modelexport.transform.fold.working_graph import Atom, atoms_of, tensor_of
+
+
+def recorded(flat: onnx.ModelProto, folded: onnx.ModelProto, plan: Plan, fingerprint: str, record: str) -> Recipe:
+    """The recipe for `folded`, which was made of `flat`. That it gives the same graph is tried out.
+
+    fingerprint  of the folded graph
+    record       packed; for a model that does not have it inside
+    """
+    recipe = _Writer(flat, plan).recipe(fingerprint, record)
+    nodes = flat_nodes(folded, recipe)
+    for place, (before, after) in enumerate(zip(flat.graph.node, nodes, strict=True)):
+        if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True):
+            recipe.explicit[place] = before.SerializeToString(deterministic=True)
+            nodes[place] = before
+    restored = assembled(folded, recipe, nodes).graph
+    if digest(restored) != recipe.flat or list(restored.value_info) != list(flat.graph.value_info):
+        raise ModelExportError("the folded graph does not unfold to the one that it was made of; nothing was written")
+    return recipe
+
+
+class _Writer:
+    def __init__(self, flat: onnx.ModelProto, plan: Plan) -> None:
+        self._flat = flat
+        self._plan = plan
+        self._texts: dict[str, int] = {}
+        self._values: list[int] = []
+        self._nodes: list[Loose] = []
+        self._order: list[int] = []
+
+    def recipe(self, fingerprint: str, record: str) -> Recipe:
+        regions = self._plan.regions
+        for item in self._plan.items:
+            atom = regions.atom(item)
+            if atom is not None:
+                self._order.append(atom.place)
+            else:
+                self._add(regions.called[item])
+        types, rests = self._types()
+        return Recipe(
+            graph=fingerprint,
+            flat=digest(self._flat.graph),
+            ends=ends_digest(self._flat.graph),
+            header=_header(self._flat),
+            record=record,
+            texts=tuple(self._texts),
+            values=tuple(self._values),
+            nodes=tuple(self._nodes),
+            order=() if self._order == list(range(len(self._order))) else tuple(self._order),
+            types=types,
+            rests=rests,
+        )
+
+    def _add(self, region: Region) -> None:
+        """What belongs to a call, in the order in which it is unfolded."""
+        regions, function = self._plan.regions, region.function
+        assert function is not None
+        known = set(function.outputs)
+        for number, item in enumerate(region.items):
+            for slot, name in enumerate(regions.makes(item)):
+                if name and (number, slot) not in known:
+                    self._values.append(self._text(name))
+            atom = regions.atom(item)
+            if atom is None:
+                self._add(regions.called[item])
+            else:
+                self._order.append(atom.place)
+                self._nodes.append(self._loose(atom))
+
+    def _loose(self, atom: Atom) -> Loose:
+        node = atom.proto
+        tensor = tensor_of(node)
+        return Loose(
+            self._text(node.name) if node.HasField("name") else ABSENT,
+            self._text(node.doc_string) if node.HasField("doc_string") else ABSENT,
+            self._text(tensor.name) if tensor is not None and tensor.HasField("name") else ABSENT,
+            tuple((self._text(entry.key), self._text(entry.value)) for entry in node.metadata_props),
+        )
+
+    def _text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+    def _types(self) -> tuple[tuple[Type, ...], tuple[bytes, ...]]:
+        hidden = set(hidden_values(self._plan))
+        rests: dict[bytes, int] = {}
+        found = []
+        for place, value in enumerate(self._flat.graph.value_info):
+            if value.name in hidden:
+                rest = onnx.ValueInfoProto()
+                rest.CopyFrom(value)
+                rest.ClearField("name")
+                number = rests.setdefault(rest.SerializeToString(deterministic=True), len(rests))
+                found.append(Type(place, self._text(value.name), number))
+        return tuple(found), tuple(rests)
+
+
+def _header(model: onnx.ModelProto) -> bytes:
+    header = onnx.ModelProto()
+    header.CopyFrom(model)
+    header.ClearField("graph")
+    header.ClearField("functions")
+    return header.SerializeToString(deterministic=True)
+
+
+_CHANGED = "the graph was changed after it was folded"
+_GONE = "what folding wrote down is no longer in the file"
+
+
+@dataclass(frozen=True, eq=False)
+class Restored:
+    """
+    model  the flat model; None if it cannot be had exactly
+    note   why not
+    record the packed record that was not in the flat model, but beside it
+    """
+
+    model: onnx.ModelProto | None
+    record: str = ""
+    note: str = ""
+
+
+def restore_model(model: onnx.ModelProto) -> Restored:
+    """The model that was folded, if this one is still what folding made of it."""
+    if not is_folded(model):
+        return Restored(None)
+    try:
+        recipe = read_recipe(model)
+    except RecordUnreadable as error:
+        return Restored(None, note=error.message)
+    if recipe is None:
+        return Restored(None, note=_GONE)
+    if recipe.graph != index_model(model).fingerprint:
+        return Restored(None, note=_CHANGED)
+    return _tried(model, recipe)
+
+
+def _tried(model: onnx.ModelProto, recipe: Recipe) -> Restored:
+    try:
+        flat = restored(model, recipe)
+    except (ValueError, LookupError, TypeError, StopIteration, RuntimeError, DecodeError) as error:
+        return Restored(None, note=f"what folding wrote down does not fit the file: {error}")
+    if digest(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
+        return Restored(None, note=_CHANGED)
+    return Restored(flat, recipe.record)
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """
+    graph   the index of the model
+    keys    of the nodes that are in the folded graph and were not in the flat one
+    recipe  None if nothing was folded
+    """
+
+    model: onnx.ModelProto
+    graph: Graph
+    provenance: Provenance
+    folding: Folding
+    keys: frozenset[str]
+    recipe: Recipe | None
+
+
+def fold_model(
+    model: onnx.ModelProto, provenance: Provenance, classes: Collection[str], subject: str, beside: str = ""
+) -> Folded:
+    """Modules as functions; `model` is left as it is.
+
+    subject  what the model is called in messages
+    beside   the packed record of a model that does not carry it
+    """
+    ensure_flat(model, subject)
+    _ensure_known(provenance, classes)
+    plan = plan_folding(atoms_of(model.graph.node), (value.name for value in model.graph.output), provenance, classes)
+    _ensure_folded(plan, provenance, classes)
+    built = build(model, plan)
+    folded = index_model(built.model)
+    folding = _folding(plan, built.names, sum(1 for _ in walk_nodes(model)), len(folded.nodes))
+    if not plan.functions:
+        return Folded(built.model, folded, provenance, folding, frozenset(), None)
+    record, keys = folded_record(provenance, plan, built.names, built.model, folded.fingerprint)
+    recipe = recorded(model, built.model, plan, folded.fingerprint, beside)
+    return Folded(built.model, folded, record, folding, keys, recipe)
+
+
+def _ensure_known(provenance: Provenance, classes: Collection[str]) -> None:
+    hierarchy = provenance.hierarchy
+    called = {site.call.path for site in hierarchy.calls}
+    known = list(dict.fromkeys(module.class_name for path, module in hierarchy.modules.items() if path in called))
+    for name in classes:
+        if name not in known:
+            raise UnknownName("class", name, known)
+
+
+def _ensure_folded(plan: Plan, provenance: Provenance, classes: Collection[str]) -> None:
+    """What is asked for by name must be there afterwards, or it is said why not."""
+    folded = {function.class_name for function in plan.functions}
+    for name in classes:
+        if name not in folded:
+            reasons = list(plan.unfolded.get(name, ()))
+            root = provenance.hierarchy.modules.get("")
+            if root is not None and root.class_name == name:
+                reasons = ["it is the model itself"]
+            why = "; ".join(reasons) or "it has no nodes in the main graph"
+            raise UserError(
+                f"no {name} can become a function: {why}",
+                "`modelexport analyze` shows which nodes it has. Leave it out, or fold another class.",
+            )
+
+
+def _folding(plan: Plan, names: Mapping[int, str], before: int, after: int) -> Folding:
+    return Folding(
+        before,
+        after,
+        tuple(
+            FoldedFunction(
+                names[one.number],
+                one.class_name,
+                len(one.calls),
+                len(one.calls[0].items),
+                tuple(str(region.call) for region in one.calls),
+            )
+            for one in plan.functions
+        ),
+        tuple(
+            Unfolded(name, count, reason) for name, found in plan.unfolded.items() for reason, count in found.items()
+        ),
+        dict(plan.outside),
+    )

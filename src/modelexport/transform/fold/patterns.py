@@ -1,0 +1,207 @@
+"""What a region does, so that regions that do the same can be told.
+
+A place in a region is the number of an item and the number of one of its results. Two regions are of one pattern if
+their items are of the same kinds, in the same order, and read from the same places. What they read from outside is a
+list of formals: a value that is read twice is one formal.
+
+Regions that do what another one does, and a little more.
+
+Exporters often give one layer some nodes that another one has no need of: the first one reads a shape that is known
+already, the others work it out. Then the larger body calls the smaller one, and adds what it does besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.transform.fold.working_graph import Atom, Live
+
+Place = tuple[int, int]
+Row = tuple[int, tuple[Place, ...], tuple[bool, ...]]
+# Where a formal comes from, in the place of a number of an item; a slot that is left out.
+_FORMAL, NOTHING = -1, (-2, 0)
+
+
+@dataclass(eq=False)
+class Function:
+    """A body that is called at least once.
+
+    calls    the regions that became calls of it, in the order of the file; the body is made from the first
+    outputs  the places whose values it returns; some callers may not read all of them
+    """
+
+    number: int
+    class_name: str
+    calls: list[Region] = field(default_factory=list)
+    outputs: list[Place] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Region:
+    """The items that become one call of a module.
+
+    values    the values that its items make, with their places
+    rows      what its items do; equal for regions of one pattern
+    contents  for each item: which content, if it is a Constant
+    """
+
+    call: ModuleCall
+    items: tuple[int, ...]
+    formals: tuple[str, ...]
+    values: Mapping[str, Place]
+    rows: tuple[Row, ...]
+    contents: tuple[int, ...]
+    results: tuple[str, ...]
+    function: Function | None = None
+
+
+class Regions:
+    """Makes regions of items, and knows which items are calls of which region."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.called: dict[int, Region] = {}
+
+    def region(self, call: ModuleCall, members: Sequence[int]) -> Region:
+        live = self._live
+        items = live.in_file_order(members)
+        inside = set(items)
+        values: dict[str, Place] = {}
+        formals: dict[str, int] = {}
+        rows: list[Row] = []
+        for number, item in enumerate(items):
+            slots = tuple(_read(name, values, formals) for name in self._reads(item))
+            made = self.makes(item)
+            rows.append((self._kind(item), slots, tuple(map(bool, made))))
+            values.update({name: (number, place) for place, name in enumerate(made) if name})
+        return Region(
+            call,
+            tuple(items),
+            tuple(formals),
+            values,
+            tuple(rows),
+            tuple(self._content(item) for item in items),
+            tuple(name for name in values if live.is_read_outside(name, inside)),
+        )
+
+    def atom(self, item: int) -> Atom | None:
+        """The node that an item is, unless it is a call."""
+        return None if item in self.called else self._live.atoms[item]
+
+    def atom_at(self, region: Region, number: int) -> Atom:
+        """The node at a place where a region has one."""
+        return self._live.atoms[region.items[number]]
+
+    def makes(self, item: int) -> tuple[str, ...]:
+        """What an item makes, slot by slot."""
+        if item not in self.called:
+            return self._live.atoms[item].makes
+        region = self.called[item]
+        assert region.function is not None
+        return tuple(self.value(region, place) for place in region.function.outputs)
+
+    def value(self, region: Region, place: Place) -> str:
+        """What a value of a body is called in one of the regions that it stands for."""
+        number, slot = place
+        while (item := region.items[number]) in self.called:
+            region = self.called[item]
+            assert region.function is not None
+            number, slot = region.function.outputs[slot]
+        return self._live.atoms[item].makes[slot]
+
+    def atoms(self, region: Region) -> Iterator[Atom]:
+        """All nodes inside of a region, however deep."""
+        for item in region.items:
+            if item in self.called:
+                yield from self.atoms(self.called[item])
+            else:
+                yield self._live.atoms[item]
+
+    def _reads(self, item: int) -> tuple[str, ...]:
+        return self.called[item].formals if item in self.called else self._live.atoms[item].reads
+
+    def _kind(self, item: int) -> int:
+        """Kinds of nodes are positive; calls of a function are of a kind of their own."""
+        if item not in self.called:
+            return self._live.atoms[item].kind
+        function = self.called[item].function
+        assert function is not None
+        return -1 - function.number
+
+    def _content(self, item: int) -> int:
+        return 0 if item in self.called else self._live.atoms[item].content
+
+
+def _read(name: str, values: Mapping[str, Place], formals: dict[str, int]) -> Place:
+    if not name:
+        return NOTHING
+    if name in values:
+        return values[name]
+    return _FORMAL, formals.setdefault(name, len(formals))
+
+
+# A core that is less than this share of a region is no gain in clarity.
+_LEAST = 0.5
+_SMALLEST = 4
+
+
+def core_of(small: Region, large: Region) -> list[int] | None:
+    """Which items of `large` do what `small` does, item by item; None if it does not contain it."""
+    if not _SMALLEST <= len(small.items) < len(large.items) or len(small.items) < _LEAST * len(large.items):
+        return None
+    found = _Match(small, large).found()
+    return None if found is None else [found[number] for number in range(len(small.items))]
+
+
+class _Match:
+    """Goes from the results back to what they are made from, in both regions at once."""
+
+    def __init__(self, small: Region, large: Region) -> None:
+        self._small = small
+        self._large = large
+        self._items: dict[int, int] = {}
+        self._given: dict[Place, Place] = {}
+
+    def found(self) -> dict[int, int] | None:
+        waiting = list(self._results())
+        while waiting:
+            one, other = waiting.pop()
+            if one in self._items:
+                if self._items[one] != other:
+                    return None
+                continue
+            below = self._pair(one, other)
+            if below is None:
+                return None
+            waiting += below
+        inside = set(self._items.values())
+        whole = len(self._items) == len(inside) == len(self._small.items)
+        return self._items if whole and all(place[0] not in inside for place in self._given.values()) else None
+
+    def _results(self) -> Iterator[tuple[int, int]]:
+        """Results in pairs, in their order; the larger region may have some more."""
+        theirs = iter([self._large.values[name] for name in self._large.results])
+        for name in self._small.results:
+            number, slot = self._small.values[name]
+            kind = self._small.rows[number][0]
+            same = (one for one, at in theirs if at == slot and self._large.rows[one][0] == kind)
+            yield from ((number, one) for one in [next(same, None)] if one is not None)
+
+    def _pair(self, one: int, other: int) -> list[tuple[int, int]] | None:
+        """Two items that must do the same; what has to be the same before them, or None if they do not."""
+        (kind, reads, makes), (other_kind, other_reads, other_makes) = self._small.rows[one], self._large.rows[other]
+        same = (kind, len(reads), makes) == (other_kind, len(other_reads), other_makes)
+        if not same or self._small.contents[one] != self._large.contents[other]:
+            return None
+        self._items[one] = other
+        below = []
+        for place, there in zip(reads, other_reads, strict=True):
+            if place[0] >= 0:
+                if there[0] < 0 or place[1] != there[1]:
+                    return None
+                below.append((place[0], there[0]))
+            elif (place == NOTHING) != (there == NOTHING) or self._given.setdefault(place, there) != there:
+                return None
+        return below

@@ -1,0 +1,341 @@
+"""Which calls of modules become calls of which functions: from the innermost modules out, so that functions nest.
+
+The calls of modules that the nodes of a graph belong to, from the innermost out.
+
+The part of a module's nodes that can be one call: no way leads out of it and back in.
+
+If there is such a way, the region is divided: nodes are counted by how often a way from the region has left it and come
+back before them, or will do so after them. Nodes of one count have no such way among them. The largest such part is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from modelexport.graph.index import MAIN, node_key
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.files import ALONE, INTERLEAVED, SMALL, UNREAD
+from modelexport.transform.fold.patterns import Function, Region, Regions, Row, core_of
+from modelexport.transform.fold.working_graph import Atom, Live
+
+
+@dataclass(eq=False)
+class Branch:
+    """A call of a module: the nodes that it issued itself, and the calls that it made.
+
+    height  0 if it made no calls that have nodes
+    """
+
+    call: ModuleCall
+    own: list[int] = field(default_factory=list)
+    below: list[Branch] = field(default_factory=list)
+    height: int = 0
+
+
+def levels(atoms: Sequence[Atom], provenance: Provenance) -> Iterator[list[Branch]]:
+    """All calls with nodes but the outermost, those that made none first; a call comes after all that it made."""
+    branches = _branches(atoms, provenance)
+    found: dict[int, list[Branch]] = {}
+    for call in sorted(branches, key=lambda one: -len(provenance.hierarchy.stack(one))):
+        branch = branches[call]
+        branch.height = 1 + max((below.height for below in branch.below), default=-1)
+    for call, branch in branches.items():
+        if len(provenance.hierarchy.stack(call)) > 1:
+            found.setdefault(branch.height, []).append(branch)
+    yield from (found[height] for height in sorted(found))
+
+
+def _branches(atoms: Sequence[Atom], provenance: Provenance) -> Mapping[ModuleCall, Branch]:
+    hierarchy = provenance.hierarchy
+    found: dict[ModuleCall, Branch] = {}
+    for number, atom in enumerate(atoms):
+        entry = provenance.nodes.get(node_key(atom.proto, MAIN))
+        call = None if entry is None else entry.attribution.ancestor
+        if call is not None and not atom.large:
+            _grown(found, call, hierarchy).own.append(number)
+    return found
+
+
+def _grown(found: dict[ModuleCall, Branch], call: ModuleCall, hierarchy: Hierarchy) -> Branch:
+    """The branch of a call, made if there is none, with all that lead to it."""
+    if call not in found:
+        above: Branch | None = None
+        for one in hierarchy.stack(call):
+            branch = found.get(one)
+            if branch is None:
+                branch = found[one] = Branch(one)
+                if above is not None:
+                    above.below.append(branch)
+            above = branch
+    return found[call]
+
+
+def convex_part(live: Live, members: Collection[int]) -> list[int]:
+    """The largest part found that can be one call; all of them if they can."""
+    window = live.window(members)
+    inside = set(members)
+    if len(window) == len(inside):
+        return window
+    entered = _entered(live, window, inside)
+    if not any(entered[item] for item in inside):
+        return [item for item in window if item in inside]
+    left = _left(live, window, inside)
+    parts: dict[tuple[int, int], list[int]] = {}
+    for item in window:
+        if item in inside:
+            parts.setdefault((0, left[item]), []).append(item)
+            parts.setdefault((1, entered[item]), []).append(item)
+    return max(parts.values(), key=lambda part: sum(live.weight[item] for item in part))
+
+
+def is_convex(live: Live, members: Collection[int]) -> bool:
+    return len(convex_part(live, members)) == len(set(members))
+
+
+def _entered(live: Live, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
+    """How often a way from the region has come back to it at an item; items that no way leads to are left out."""
+    found: dict[int, int] = {}
+    for item in window:
+        here = item in inside
+        counts = [found[before] + (here and before not in inside) for before in live.before(item) if before in found]
+        if here or counts:
+            found[item] = max(counts, default=0)
+    return found
+
+
+def _left(live: Live, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
+    """How often a way will leave the region and come back to it after an item."""
+    found: dict[int, int] = {}
+    for item in reversed(window):
+        here = item in inside
+        if here:
+            found.setdefault(item, 0)
+        if item in found:
+            for before in live.before(item):
+                count = found[item] + (before in inside and not here)
+                found[before] = max(found.get(before, 0), count)
+    return found
+
+
+_Body: TypeAlias = tuple[str, str, tuple[Row, ...], tuple[int, ...]]
+
+# Bodies of a class that another one is held against; a class with more of them has nothing that all have in common.
+_MOST_TRIED = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a graph becomes.
+
+    items      what the main graph consists of afterwards, in order: nodes, and calls in `regions.called`
+    functions  in the order in which they were made: each after those that it calls
+    outside    nodes of a folded module that stay out of its function, by class
+    unfolded   calls that did not become one, by class, with the reasons
+    """
+
+    items: tuple[int, ...]
+    functions: tuple[Function, ...]
+    regions: Regions
+    outside: dict[str, int]
+    unfolded: dict[str, dict[str, int]]
+
+
+def plan_folding(
+    atoms: Sequence[Atom], kept: Iterable[str], provenance: Provenance, classes: Collection[str] = ()
+) -> Plan:
+    """`classes`: those that are folded, also if they are called once; without any, all that repeat."""
+    found = list(levels(atoms, provenance))
+    planner = _Planner(Live(atoms, kept), provenance, frozenset(classes) or _repeated(found, provenance))
+    planner.smallest = 1 if classes else 2
+    for level in found:
+        planner.fold(level)
+    return planner.plan()
+
+
+def _repeated(found: Iterable[Iterable[Branch]], provenance: Provenance) -> frozenset[str]:
+    """Classes that are called several times."""
+    modules = provenance.hierarchy.modules
+    paths = [branch.call.path for level in found for branch in level]
+    counts = Counter(modules[path].class_name for path in paths if path in modules)
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def hidden_values(plan: Plan) -> Iterator[str]:
+    """Values that are inside of functions."""
+    regions = plan.regions
+    for item in plan.items:
+        if item in regions.called:
+            shown = set(regions.makes(item))
+            made = regions.atoms(regions.called[item])
+            yield from (name for atom in made for name in atom.makes if name and name not in shown)
+
+
+@dataclass(eq=False)
+class _Candidate:
+    branch: Branch
+    class_name: str
+    package: str
+    members: list[int]
+    region: Region
+
+    @property
+    def body(self) -> _Body:
+        return self.class_name, self.package, self.region.rows, self.region.contents
+
+
+@dataclass(eq=False)
+class _Planner:
+    live: Live
+    provenance: Provenance
+    classes: frozenset[str]
+    functions: dict[_Body, Function] = field(default_factory=dict)
+    pending: dict[int, list[int]] = field(default_factory=dict)
+    outside: dict[str, int] = field(default_factory=dict)
+    unfolded: dict[str, dict[str, int]] = field(default_factory=dict)
+    smallest: int = 2
+
+    def __post_init__(self) -> None:
+        self.regions = Regions(self.live)
+
+    def plan(self) -> Plan:
+        functions = tuple(function for function in self.functions.values() if function.calls)
+        return Plan(tuple(self.live.items()), functions, self.regions, self.outside, self.unfolded)
+
+    def fold(self, level: list[Branch]) -> None:
+        """Make calls of the modules of one level, wherever they do the same."""
+        groups: dict[tuple[str, str, tuple[Row, ...]], list[_Candidate]] = {}
+        for branch in level:
+            candidate = self._candidate(branch)
+            if candidate is not None:
+                key = (candidate.class_name, candidate.package, candidate.region.rows)
+                groups.setdefault(key, []).append(candidate)
+        for group in groups.values():
+            self._lift_differing_constants(group)
+        bodies: dict[_Body, list[_Candidate]] = {}
+        for candidate in (one for group in groups.values() for one in group):
+            bodies.setdefault(candidate.body, []).append(candidate)
+        for candidates in sorted(bodies.values(), key=lambda one: len(one[0].region.items)):
+            self._find_core(candidates)
+            self._make_calls(candidates)
+
+    def _candidate(self, branch: Branch) -> _Candidate | None:
+        members = [*branch.own, *(item for below in branch.below for item in self.pending.pop(id(below)))]
+        self.pending[id(branch)] = members
+        module = self.provenance.hierarchy.modules.get(branch.call.path)
+        if module is None:
+            return None
+        part = self._part(members) if module.class_name in self.classes else []
+        reason = self._reason(module.class_name, members, part)
+        if reason:
+            self._refuse(module.class_name, reason)
+            return None
+        region = self.regions.region(branch.call, part)
+        return _Candidate(branch, module.class_name, module.package, members, region)
+
+    def _reason(self, class_name: str, members: Sequence[int], part: Sequence[int]) -> str:
+        """Why a module cannot, or need not, become a call; empty if it can."""
+        if class_name not in self.classes:
+            return ALONE
+        weight = self.live.weight
+        if sum(weight[item] for item in part) * 2 < sum(weight[item] for item in members):
+            return INTERLEAVED
+        return SMALL if len(part) < self.smallest else ""
+
+    def _refuse(self, class_name: str, reason: str) -> None:
+        reasons = self.unfolded.setdefault(class_name, {})
+        reasons[reason] = reasons.get(reason, 0) + 1
+
+    def _part(self, members: Sequence[int]) -> list[int]:
+        """What of a module can be one call. Constants that others read as well stay out of it."""
+        part = self._without_shared(members)
+        if not part:
+            return []
+        found = convex_part(self.live, part)
+        return found if len(found) == len(part) else self._without_shared(found)
+
+    def _without_shared(self, members: Sequence[int]) -> list[int]:
+        live, inside = self.live, set(members)
+        return [
+            item
+            for item in members
+            if not live.is_source(item)
+            or not any(live.is_read_outside(name, inside) for name in self.regions.makes(item) if name)
+        ]
+
+    def _lift_differing_constants(self, group: list[_Candidate]) -> None:
+        """Constants that are not the same in all calls are given to them."""
+        columns = zip(*(candidate.region.contents for candidate in group), strict=True)
+        differing = {place for place, column in enumerate(columns) if len(set(column)) > 1}
+        for candidate in group if differing else ():
+            region = candidate.region
+            left = [item for place, item in enumerate(region.items) if place not in differing]
+            candidate.region = self.regions.region(region.call, left)
+
+    def _find_core(self, candidates: list[_Candidate]) -> None:
+        """Where another function of the class does most of what these do, they call it."""
+        first = candidates[0]
+        known = [one for one in self.functions.values() if one.class_name == first.class_name and one.calls]
+        for function in sorted(known, key=lambda one: -len(one.calls[0].items))[:_MOST_TRIED]:
+            core = core_of(function.calls[0], first.region)
+            if core is not None and first.body not in self.functions:
+                for candidate in candidates:
+                    self._call_core(function, candidate, core)
+                return
+
+    def _call_core(self, function: Function, candidate: _Candidate, core: list[int]) -> None:
+        region, pattern = candidate.region, function.calls[0]
+        inside = self.regions.region(region.call, [region.items[number] for number in core])
+        if (inside.rows, inside.contents) != (pattern.rows, pattern.contents):
+            return
+        if is_convex(self.live, inside.items):
+            self._add_outputs(function, [inside])
+            made = self._contract(function, inside)
+            gone = set(inside.items)
+            left = [item for item in region.items if item not in gone]
+            candidate.members = [made, *(item for item in candidate.members if item not in gone)]
+            self.pending[id(candidate.branch)] = candidate.members
+            candidate.region = self.regions.region(region.call, [*left, made])
+
+    def _make_calls(self, candidates: list[_Candidate]) -> None:
+        bodies: dict[_Body, list[_Candidate]] = {}
+        for candidate in candidates:
+            bodies.setdefault(candidate.body, []).append(candidate)
+        for body, alike in bodies.items():
+            name, regions = body[0], [candidate.region for candidate in alike]
+            if body not in self.functions and not any(region.results for region in regions):
+                for _ in alike:
+                    self._refuse(name, UNREAD)
+                continue
+            function = self.functions.setdefault(body, Function(len(self.functions), name))
+            self._add_outputs(function, regions)
+            for candidate in alike:
+                self._make_call(function, candidate)
+
+    def _add_outputs(self, function: Function, regions: Iterable[Region]) -> None:
+        read = {region.values[value] for region in regions for value in region.results}
+        function.outputs += sorted(read.difference(function.outputs))
+
+    def _make_call(self, function: Function, candidate: _Candidate) -> None:
+        region = candidate.region
+        if not is_convex(self.live, region.items):  # others became calls since it was looked at
+            self._refuse(function.class_name, INTERLEAVED)
+            return
+        made = self._contract(function, region)
+        inside = set(region.items)
+        left = [item for item in candidate.members if item not in inside]
+        self.pending[id(candidate.branch)] = [made, *left]
+        if left:
+            weight = sum(self.live.weight[item] for item in left)
+            self.outside[function.class_name] = self.outside.get(function.class_name, 0) + weight
+
+    def _contract(self, function: Function, region: Region) -> int:
+        region.function = function
+        function.calls.append(region)
+        made = self.live.contract(region.items, region.formals)
+        self.regions.called[made] = region
+        return made

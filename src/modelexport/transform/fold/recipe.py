@@ -1,0 +1,351 @@
+"""What it takes to make a folded model flat again, exactly as it was: names, metadata and order of its nodes.
+
+It travels in the metadata of the folded model. Functions and calls say what is computed; what they cannot say is listed
+here, in the order in which calls are unfolded. What repeats is written once.
+
+From a folded model and its recipe to the flat one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import onnx
+
+from modelexport.errors import RecordUnreadable, UserError
+from modelexport.graph.file.metadata import FOLDED_DOMAIN, FOLDED_KEY, PREFIX
+from modelexport.graph.protos import rename_captured
+from modelexport.record.packed import squeeze, unsqueeze
+from modelexport.transform.fold.working_graph import tensor_of
+
+_NAME = "modelexport-folded-1"
+# Some hundred bytes for each node are usual; what torch writes on nodes can take some thousand.
+_LARGEST = 1 << 28
+_DAMAGE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, AttributeError, RecursionError)
+ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Loose:
+    """What says nothing about what a node does. Numbers are those of texts; ABSENT for a field that is not there.
+
+    tensor  the name of the tensor that a Constant holds
+    """
+
+    name: int = ABSENT
+    doc_string: int = ABSENT
+    tensor: int = ABSENT
+    metadata: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of a value that is inside of a function: its place among all types, its name, and all else of it."""
+
+    place: int
+    name: int
+    rest: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """
+    graph     the fingerprint of the folded graph that this is for
+    flat      the digest of the graph that it gives
+    ends      the digest of what goes in and comes out: types of values inside are true only as long as it is the same
+    header    the flat model without its graph and functions, serialized
+    record    the packed record, if it is not in the header
+    texts     what is referred to by number
+    values    names of the values inside of functions, call by call
+    nodes     what belongs to each node that is inside of a function, call by call
+    order     the number in the flat file of every node, as calls are unfolded; empty if that is the order of the file
+    explicit  nodes that are not what unfolding makes of them, by their number in the flat file
+    types     types of values that are inside of functions
+    rests     all but the names of types, serialized
+    """
+
+    graph: str
+    flat: str
+    ends: str
+    header: bytes
+    record: str = ""
+    texts: tuple[str, ...] = ()
+    values: tuple[int, ...] = ()
+    nodes: tuple[Loose, ...] = ()
+    order: tuple[int, ...] = ()
+    explicit: dict[int, bytes] = field(default_factory=dict)
+    types: tuple[Type, ...] = ()
+    rests: tuple[bytes, ...] = ()
+
+
+def write_recipe(model: onnx.ModelProto, recipe: Recipe) -> None:
+    """Put a recipe into a folded model."""
+    document = _document(recipe)
+    if len(json.dumps(document)) > _LARGEST:
+        raise UserError(
+            f"what is written on the nodes of this file comes to more than {_LARGEST >> 20} MB",
+            "Strip it first, or export with --strip-exporter-metadata.",
+        )
+    kept = [entry for entry in model.metadata_props if entry.key != FOLDED_KEY]  # of an earlier folding
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    model.metadata_props.add(key=FOLDED_KEY, value=f"{_NAME}:{squeeze(document)}")
+
+
+def read_recipe(model: onnx.ModelProto) -> Recipe | None:
+    """The recipe in a model; None if it has none. Raises RecordUnreadable for one that is damaged."""
+    packed = next((entry.value for entry in model.metadata_props if entry.key == FOLDED_KEY), None)
+    if packed is None:
+        return None
+    name, _, payload = packed.partition(":")
+    if name != _NAME:
+        raise RecordUnreadable(
+            f"the file was folded by another version of modelexport: it starts with {name[:24]!r}",
+            "Flatten it with the version that folded it.",
+        )
+    try:
+        return _recipe(unsqueeze(payload, _LARGEST))
+    except _DAMAGE as error:
+        raise RecordUnreadable(
+            f"what is needed to flatten the file is damaged: {error}", "Fold the flat file again."
+        ) from error
+
+
+def _document(recipe: Recipe) -> dict[str, Any]:
+    metadata: dict[tuple[tuple[int, int], ...], int] = {}
+    columns = [metadata.setdefault(node.metadata, len(metadata)) for node in recipe.nodes]
+    return {
+        "graph": recipe.graph,
+        "flat": recipe.flat,
+        "ends": recipe.ends,
+        "header": _text(recipe.header),
+        "record": recipe.record,
+        "texts": recipe.texts,
+        "values": _steps(recipe.values),
+        "names": _steps(node.name for node in recipe.nodes),
+        "docs": [node.doc_string for node in recipe.nodes],
+        "tensors": [node.tensor for node in recipe.nodes],
+        "metadata": _steps(columns),
+        "metadata_table": [[number for pair in entry for number in pair] for entry in metadata],
+        "order": _steps(recipe.order),
+        "explicit": [[place, _text(node)] for place, node in recipe.explicit.items()],
+        "type_places": _steps(one.place for one in recipe.types),
+        "type_names": _steps(one.name for one in recipe.types),
+        "type_rests": [one.rest for one in recipe.types],
+        "rests": [_text(one) for one in recipe.rests],
+    }
+
+
+def _recipe(document: dict[str, Any]) -> Recipe:
+    table = [tuple(zip(row[::2], row[1::2], strict=True)) for row in document["metadata_table"]]
+    places = [table[place] for place in _sums(document["metadata"])]
+    nodes = zip(_sums(document["names"]), document["docs"], document["tensors"], places, strict=True)
+    types = zip(_sums(document["type_places"]), _sums(document["type_names"]), document["type_rests"], strict=True)
+    return Recipe(
+        graph=document["graph"],
+        flat=document["flat"],
+        ends=document["ends"],
+        header=_bytes(document["header"]),
+        record=document["record"],
+        texts=tuple(document["texts"]),
+        values=_sums(document["values"]),
+        nodes=tuple(Loose(*node) for node in nodes),
+        order=_sums(document["order"]),
+        explicit={place: _bytes(node) for place, node in document["explicit"]},
+        types=tuple(Type(place, name, rest) for place, name, rest in types),
+        rests=tuple(map(_bytes, document["rests"])),
+    )
+
+
+def _steps(numbers: Any) -> list[int]:
+    """Each number as the step from the one before: numbers mostly rise by one, and equal steps compress well."""
+    found, before = [], 0
+    for number in numbers:
+        found.append(number - before)
+        before = number
+    return found
+
+
+def _sums(steps: Any) -> tuple[int, ...]:
+    found, before = [], 0
+    for step in steps:
+        before += step
+        found.append(before)
+    return tuple(found)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+def restored(model: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
+    """The flat model. Raises ValueError or LookupError if the recipe is not for this model."""
+    return assembled(model, recipe, flat_nodes(model, recipe))
+
+
+def assembled(model: onnx.ModelProto, recipe: Recipe, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
+    """The flat model with these nodes. What others wrote on the model since it was folded stays on it."""
+    flat = onnx.ModelProto.FromString(recipe.header)
+    metadata = list(_metadata(flat.metadata_props, model.metadata_props))
+    del flat.metadata_props[:]
+    flat.metadata_props.extend(metadata)
+    flat.functions.extend(function for function in model.functions if function.domain != FOLDED_DOMAIN)
+    graph = flat.graph
+    graph.CopyFrom(model.graph)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    if ends_digest(graph) == recipe.ends:
+        types = list(_merged(model.graph.value_info, recipe))
+        del graph.value_info[:]
+        graph.value_info.extend(types)
+    return flat
+
+
+def flat_nodes(model: onnx.ModelProto, recipe: Recipe) -> list[onnx.NodeProto]:
+    """The nodes in the order of the flat file."""
+    unfolding = _Unfolding(
+        {function.name: function for function in model.functions if function.domain == FOLDED_DOMAIN},
+        recipe,
+        iter(recipe.values),
+        iter(recipe.nodes),
+    )
+    unfolded = list(unfolding.nodes(model.graph.node))
+    order = recipe.order or range(len(unfolded))
+    places = dict(zip(order, unfolded, strict=True))
+    if len(places) != len(unfolded) or (places and (min(places) != 0 or max(places) != len(unfolded) - 1)):
+        raise ValueError("two nodes have one place")
+    found = [places[place] for place in range(len(places))]
+    for place, explicit in recipe.explicit.items():
+        found[place] = onnx.NodeProto.FromString(explicit)
+    return found
+
+
+@dataclass(eq=False)
+class _Unfolding:
+    functions: Mapping[str, onnx.FunctionProto]
+    recipe: Recipe
+    values: Iterator[int]
+    loose: Iterator[Loose]
+    open: set[str] = field(default_factory=set)
+
+    def nodes(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        for node in nodes:
+            if node.domain == FOLDED_DOMAIN:
+                yield from self._called(node.op_type, list(node.input), list(node.output))
+            else:
+                yield node
+
+    def _called(self, name: str, inputs: list[str], outputs: list[str]) -> Iterator[onnx.NodeProto]:
+        function = self.functions[name]
+        if name in self.open:
+            raise ValueError(f"the function {name!r} calls itself")
+        self.open.add(name)
+        names = dict(zip(function.input, inputs, strict=True))
+        names.update(zip(function.output, outputs, strict=True))
+        for node in function.node:
+            for output in node.output:
+                if output and output not in names:
+                    names[output] = self.recipe.texts[next(self.values)]
+            given = [names[one] if one else one for one in node.input]
+            made = [names[one] if one else one for one in node.output]
+            if node.domain == FOLDED_DOMAIN:
+                yield from self._called(node.op_type, given, made)
+            else:
+                yield self._node(node, given, made, names)
+        self.open.discard(name)
+
+    def _node(
+        self, node: onnx.NodeProto, inputs: list[str], outputs: list[str], names: Mapping[str, str]
+    ) -> onnx.NodeProto:
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        made.input[:], made.output[:] = inputs, outputs
+        rename_captured(made, lambda name: names[name])
+        loose, texts = next(self.loose), self.recipe.texts
+        for field_name, number in (("name", loose.name), ("doc_string", loose.doc_string)):
+            made.ClearField(field_name)
+            if number != ABSENT:
+                setattr(made, field_name, texts[number])
+        tensor = tensor_of(made)
+        if tensor is not None:
+            tensor.ClearField("name")
+            if loose.tensor != ABSENT:
+                tensor.name = texts[loose.tensor]
+        del made.metadata_props[:]
+        for key, value in loose.metadata:
+            made.metadata_props.add(key=texts[key], value=texts[value])
+        return made
+
+
+def has_same_opsets(model: onnx.ModelProto, recipe: Recipe) -> bool:
+    """Whether operators still mean what they meant when the model was folded."""
+    before, now = (
+        {entry.domain: entry.version for entry in one.opset_import if entry.domain != FOLDED_DOMAIN}
+        for one in (onnx.ModelProto.FromString(recipe.header), model)
+    )
+    return before == now
+
+
+def _metadata(
+    flat: Iterable[onnx.StringStringEntryProto], folded: Iterable[onnx.StringStringEntryProto]
+) -> Iterator[onnx.StringStringEntryProto]:
+    """Our own entries of the flat model, and those of others as they are in the folded one, in their old order."""
+    theirs = {entry.key: entry for entry in folded if not entry.key.startswith(PREFIX)}
+    for entry in flat:
+        if entry.key.startswith(PREFIX):
+            yield entry
+        elif entry.key in theirs:
+            yield theirs.pop(entry.key)
+    yield from theirs.values()
+
+
+def _merged(shown: Iterable[onnx.ValueInfoProto], recipe: Recipe) -> Iterator[onnx.ValueInfoProto]:
+    """The types that the folded graph has, and those of the recipe where they belong.
+
+    Many tools take types away, or add some: then those of the recipe are still true, and only their places are not.
+    """
+    waiting = iter(shown)
+    place = 0
+    for one in recipe.types:
+        yield from islice(waiting, one.place - place)
+        value = onnx.ValueInfoProto.FromString(recipe.rests[one.rest])
+        value.name = recipe.texts[one.name]
+        yield value
+        place = one.place + 1
+    yield from waiting
+
+
+def digest(graph: onnx.GraphProto) -> str:
+    """What a graph computes and what its nodes and values are called, but no shapes and no data of initializers."""
+    found = hashlib.sha256()
+    for part in (*graph.node, *graph.quantization_annotation):
+        found.update(part.SerializeToString(deterministic=True))
+    ends = [[(value.name, _kind(value.type)) for value in values] for values in (graph.input, graph.output)]
+    headers = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer]
+    found.update(repr((ends, headers)).encode())
+    return found.hexdigest()
+
+
+def _kind(given: onnx.TypeProto) -> bytes:
+    """A type without the shape, which a tool may have fixed or opened."""
+    if not given.HasField("tensor_type"):
+        return given.SerializeToString(deterministic=True)
+    return str(given.tensor_type.elem_type).encode()
+
+
+def ends_digest(graph: onnx.GraphProto) -> str:
+    """What goes in and comes out, with all shapes: as long as it is the same, so are those inside."""
+    found = hashlib.sha256()
+    for value in (*graph.input, *graph.output):
+        found.update(value.SerializeToString(deterministic=True))
+    return found.hexdigest()

@@ -1,0 +1,263 @@
+"""The main graph while regions of it are being made into calls.
+
+Items are nodes and calls. They are kept in an order in which they can run; a region that becomes a call only moves what
+lies between its first and its last item, so that the whole costs about as much as the regions are long.
+
+The nodes of a main graph as folding sees them: what they read and make, and which of them do the same.
+
+What functions, and the values and nodes inside of them, are called.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from modelexport.graph.protos import captured, has_bodies, in_order, plain_bodies
+from modelexport.record.hierarchy import ModuleCall
+
+# A node whose bodies hold more than this is not folded: the names in its bodies are kept for every call of it.
+_LARGEST_BODIES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Atom:
+    """One node of the main graph.
+
+    place    its number in the file
+    reads    what it reads slot by slot, `""` for a slot that is left out; then what its bodies read
+    makes    what it makes slot by slot
+    kind     the same for nodes that do the same; all Constants are of one kind
+    content  the same for Constants that hold the same; 0 for other nodes
+    large    it has bodies that are too large to be kept for every call
+    """
+
+    proto: onnx.NodeProto
+    place: int
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    kind: int
+    content: int
+    large: bool
+
+    @property
+    def is_source(self) -> bool:
+        return not any(self.reads)
+
+
+def atoms_of(nodes: Sequence[onnx.NodeProto]) -> list[Atom]:
+    """In an order in which they can run."""
+    listed = list(nodes)
+    places = {id(node): place for place, node in enumerate(listed)}
+    kinds: dict[bytes, int] = {}
+    return [_atom(node, places[id(node)], kinds) for node in in_order(listed)]
+
+
+def _atom(node: onnx.NodeProto, place: int, kinds: dict[bytes, int]) -> Atom:
+    bodies = has_bodies(node)
+    reads = (*node.input, *captured(node)) if bodies else tuple(node.input)
+    plain = _plain(node, bodies=bodies)
+    content = 0
+    if node.op_type == "Constant" and not reads and len(node.output) == 1:
+        tensor = tensor_of(plain)
+        if tensor is not None:
+            tensor.ClearField("name")
+        content = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
+        plain.ClearField("attribute")
+    kind = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
+    large = bodies and node.ByteSize() > _LARGEST_BODIES
+    return Atom(node, place, reads, tuple(node.output), kind, content, large)
+
+
+def tensor_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """What a Constant holds; its name says nothing."""
+    if node.op_type != "Constant" or len(node.attribute) != 1 or node.attribute[0].type != onnx.AttributeProto.TENSOR:
+        return None
+    return node.attribute[0].t
+
+
+def _plain(node: onnx.NodeProto, *, bodies: bool) -> onnx.NodeProto:
+    """What a node does, without what it is called and what it does it to."""
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    if bodies:
+        plain_bodies(plain)
+    for field in ("name", "doc_string", "metadata_props", "input", "output"):
+        plain.ClearField(field)
+    return plain
+
+
+_NOT_IN_IDENTIFIERS = re.compile(r"[^A-Za-z0-9_]+")
+
+
+class Names:
+    """Names that are not taken yet."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+
+    def free(self, name: str) -> str:
+        """The name, with a number behind it if it is taken."""
+        found, number = name, self._numbers.get(name, 1)
+        while found in self._taken:
+            number += 1
+            found = f"{name}_{number}"
+        self._numbers[name] = number
+        self._taken.add(found)
+        return found
+
+
+def identifier(class_name: str) -> str:
+    """A class name as ONNX allows it for a function: a hostile one could be anything."""
+    name = _NOT_IN_IDENTIFIERS.sub("_", class_name).strip("_") or "Module"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def relative(name: str, call: ModuleCall) -> str:
+    """A name as it is inside of a module: `query.weight` for that of a weight with the path of the module before it.
+
+    Exporters write paths with dots, or as a scope: `/encoder/layer.0/attention/MatMul`.
+    """
+    scope = "".join(f"/{step}" for step in re.sub(r"\.(?=\d+(\.|$))", "\0", call.path).split(".")).replace("\0", ".")
+    for prefix in (f"{call.path}.", f"{scope}/"):
+        at = name.find(prefix)
+        if call.path and (at == 0 or (at > 0 and name[at - 1] in "./ ")) and len(name) > at + len(prefix):
+            return name[at + len(prefix) :]
+    return name
+
+
+class Live:
+    def __init__(self, atoms: Sequence[Atom], kept: Iterable[str]) -> None:
+        """`kept`: values that are wanted whoever reads them, as the outputs of the graph."""
+        self.atoms = atoms
+        self._kept = frozenset(kept)
+        self._maker = {name: number for number, atom in enumerate(atoms) for name in atom.makes if name}
+        self._readers: dict[str, list[int]] = {}
+        for number, atom in enumerate(atoms):
+            for name in dict.fromkeys(filter(None, atom.reads)):
+                self._readers.setdefault(name, []).append(number)
+        self._above = list(range(len(atoms)))
+        self.reads: list[tuple[str, ...]] = [tuple(filter(None, atom.reads)) for atom in atoms]
+        self.first = [atom.place for atom in atoms]
+        self.weight = [1] * len(atoms)
+        self._slots: list[int] = self._initial_order()
+        self._place = [0] * len(atoms)
+        for slot, item in enumerate(self._slots):
+            self._place[item] = slot
+
+    def _initial_order(self) -> list[int]:
+        """Each node right before what first needs it, wherever the file lists it: so modules are close together."""
+        depths = self._depths()
+        order: list[int] = []
+        seen: set[int] = set()
+        ends = [number for number, atom in enumerate(self.atoms) if not any(map(self._readers.get, atom.makes))]
+        waiting = list(reversed(ends))
+        while waiting:
+            number = waiting[-1]
+            missing = [] if number in seen else self._unseen(number, seen)
+            seen.add(number)
+            if missing:  # what takes longest to make comes first, and what is soon made stays close to its reader
+                missing.sort(key=depths.__getitem__, reverse=True)
+                waiting += reversed(missing)
+            else:
+                waiting.pop()
+                order.append(number)
+        return list(dict.fromkeys(order))
+
+    def _depths(self) -> list[int]:
+        found: list[int] = []
+        for atom in self.atoms:
+            makers = [self._maker[name] for name in atom.reads if name in self._maker]
+            found.append(1 + max((found[maker] for maker in makers if maker < len(found)), default=0))
+        return found
+
+    def _unseen(self, number: int, seen: Collection[int]) -> list[int]:
+        makers = (self._maker.get(name) for name in self.atoms[number].reads)
+        return [maker for maker in dict.fromkeys(makers) if maker is not None and maker not in seen]
+
+    def holder(self, item: int) -> int:
+        """The item that an item is part of by now."""
+        root = item
+        while self._above[root] != root:
+            root = self._above[root]
+        while self._above[item] != root:
+            self._above[item], item = root, self._above[item]
+        return root
+
+    def maker(self, name: str) -> int | None:
+        found = self._maker.get(name)
+        return None if found is None else self.holder(found)
+
+    def before(self, item: int) -> set[int]:
+        """The items that an item reads from."""
+        makers = {self.maker(name) for name in self.reads[item]}
+        return {maker for maker in makers if maker is not None}
+
+    def is_read_outside(self, name: str, members: Collection[int]) -> bool:
+        readers = self._readers.get(name, ())
+        return name in self._kept or any(self.holder(reader) not in members for reader in readers)
+
+    def is_source(self, item: int) -> bool:
+        return item < len(self.atoms) and self.atoms[item].is_source
+
+    def window(self, members: Iterable[int]) -> list[int]:
+        """Everything from the first to the last of some items."""
+        places = [self._place[item] for item in members]
+        return [item for item in self._slots[min(places) : max(places) + 1] if item >= 0]
+
+    def contract(self, members: Sequence[int], reads: tuple[str, ...]) -> int:
+        """Make a convex region one item; returns its number."""
+        window = self.window(members)
+        inside = set(members)
+        needed = set(members)
+        for item in reversed(window):
+            if item in needed:
+                needed |= self.before(item)
+        made = len(self._above)
+        earlier = [item for item in window if item in needed and item not in inside]
+        later = [item for item in window if item not in needed]
+        start, end = self._place[window[0]], self._place[window[-1]] + 1
+        self._above.append(made)
+        for item in members:
+            self._above[item] = made
+        self.reads.append(reads)
+        self.first.append(min(self.first[item] for item in members))
+        self.weight.append(sum(self.weight[item] for item in members))
+        self._place.append(0)
+        moved = [*earlier, made, *later]
+        for slot, item in enumerate(moved, start):
+            self._place[item] = slot
+        self._slots[start:end] = [*moved, *[-1] * (end - start - len(moved))]
+        return made
+
+    def in_file_order(self, items: Iterable[int]) -> list[int]:
+        """Some items, each after those of them that it reads from, and otherwise as the file lists them."""
+        wanted = set(items)
+        waiting = {item: {one for one in self.before(item) if one in wanted} for item in wanted}
+        readers: dict[int, list[int]] = {}
+        for item, needs in waiting.items():
+            for one in needs:
+                readers.setdefault(one, []).append(item)
+        ready = [(self.first[item], item) for item, needs in waiting.items() if not needs]
+        heapq.heapify(ready)
+        return list(self._ordered(ready, waiting, readers))
+
+    def _ordered(
+        self, ready: list[tuple[int, int]], waiting: dict[int, set[int]], readers: dict[int, list[int]]
+    ) -> Iterator[int]:
+        while ready:
+            _, item = heapq.heappop(ready)
+            yield item
+            for reader in readers.get(item, ()):
+                waiting[reader].discard(item)
+                if not waiting[reader]:
+                    heapq.heappush(ready, (self.first[reader], reader))
+
+    def items(self) -> list[int]:
+        """All items that there are by now, in an order in which they can run."""
+        return self.in_file_order(item for item in self._slots if item >= 0)

@@ -1,0 +1,1 @@
+"""Chosen nodes, written as other tools want them."""

@@ -1,0 +1,222 @@
+"""What a dialect is, for whoever writes a selection in one.
+
+Whether a tool can be told about nodes at all: it must know the graph that they are in, and tell them by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
+
+import onnx
+
+from modelexport.errors import SelectionInexpressible, some_of
+from modelexport.graph.functions import root_of
+from modelexport.graph.index import MAIN, Graph, Node
+
+
+class Sight(Enum):
+    """Whose nodes a tool knows: those of the main graph, of bodies of If and Loop as well, or of functions too."""
+
+    MAIN = "the main graph"
+    BODIES = "the main graph and the bodies in it"
+    ALL = "every graph"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What some tools want to know beside the nodes.
+
+    precision  that of the layers
+    devices    one for each group of nodes, or one for all of them
+    labels     what the groups are to be called
+    """
+
+    precision: str = ""
+    devices: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    groups  the nodes of each query
+    types   of the main graph's values, as ONNX numbers them, where they are known
+    """
+
+    graph: Graph
+    groups: tuple[tuple[Node, ...], ...]
+    types: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them, each once, in the order of the file."""
+        found = {node.key: node for group in self.groups for node in group}
+        return tuple(sorted(found.values(), key=lambda node: node.position))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A selection in a dialect; `notes` say what the tool is not told, and why that is right."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def _any_name(name: str) -> str:  # noqa: ARG001 - a dialect that takes all names looks at none
+    return ""
+
+
+def _no_more(node: Node) -> tuple[str, ...]:  # noqa: ARG001 - likewise
+    return ()
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """
+    write     the selection as a text; raises UserError where the tool cannot be told so
+    sight     whose nodes the tool knows
+    by_name   whether it is told their names
+    refuses   why a name cannot be written; empty if it can
+    further   names under which the tool will know a node besides its own
+    grouped   whether it matters which query found a node
+    annotate  writes the selection into a model, for a tool that looks for it there
+    takes     the names of the settings that mean something here
+    """
+
+    name: str
+    does: str
+    write: Callable[[Selection, Settings], Text]
+    sight: Sight
+    by_name: bool = True
+    refuses: Callable[[str], str] = _any_name
+    further: Callable[[Node], tuple[str, ...]] = _no_more
+    grouped: bool = False
+    annotate: Callable[[onnx.ModelProto, Selection, Settings], None] | None = None
+    takes: frozenset[str] = frozenset()
+
+
+_SHOWN = 5
+_FLATTEN = "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query."
+
+
+def check(selection: Selection, dialect: Dialect) -> None:
+    """Raises SelectionInexpressible, with the nodes that are in the way and what can be done about them."""
+    if dialect.grouped:
+        _check_groups(selection, dialect)
+    _check_sight(selection, dialect)
+    _check_calls(selection, dialect)
+    if dialect.by_name:
+        problems = dict(name_problems(selection, dialect))
+        if problems:
+            raise SelectionInexpressible(
+                f"{dialect.name} tells nodes by name, which does not work for {_some(problems.values())}",
+                f"Write a copy with names that do: --named FILE.onnx; what comes out is then for that file. "
+                f"Nothing was written for the {len(selection.nodes)} selected nodes.",
+            )
+
+
+def name_problems(selection: Selection, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """By the key of a node that cannot be told by its name: how it is called, and why that is no use."""
+    group_of = {node.key: number for number, group in enumerate(selection.groups) for node in group}
+    if not dialect.grouped:
+        group_of = dict.fromkeys(group_of, 0)
+    bearers: dict[str, list[Node]] = {}
+    for node in selection.graph.nodes:
+        bearers.setdefault(node.name, []).append(node)
+    for node in selection.nodes:
+        reason = _reason(node, bearers, group_of, dialect)
+        if reason:
+            yield node.key, f"{node.name or node.key!r} ({reason})"
+
+
+def _reason(node: Node, bearers: dict[str, list[Node]], group_of: dict[str, int], dialect: Dialect) -> str:
+    if not node.name:
+        return "it has no name; this is its output"
+    mine = group_of[node.key]
+    for name in (node.name, *dialect.further(node)):
+        others = [one for one in bearers.get(name, ()) if group_of.get(one.key) != mine]
+        if others:
+            return f"not selected with it, and called {name} as well: {_count(others)}"
+    return dialect.refuses(node.name)
+
+
+def _count(nodes: list[Node]) -> str:
+    return "another node" if len(nodes) == 1 else f"{len(nodes)} other nodes"
+
+
+def _check_groups(selection: Selection, dialect: Dialect) -> None:
+    counts = Counter(node.key for group in selection.groups for node in group)
+    twice = [_called(node) for node in selection.nodes if counts[node.key] > 1]
+    if twice:
+        raise SelectionInexpressible(
+            f"{dialect.name} puts every node into one group; more than one query selects {_some(twice)}",
+            "Narrow one of the queries: QUERY & !(OTHER).",
+        )
+
+
+def _check_sight(selection: Selection, dialect: Dialect) -> None:
+    graph = selection.graph
+    chosen = {node.key for node in selection.nodes}
+    unseen = [node for node in selection.nodes if not _is_seen(node, selection, dialect, chosen)]
+    if not unseen:
+        return
+    in_functions = [node for node in unseen if not _is_body(node.graph, selection)]
+    if in_functions:
+        raise SelectionInexpressible(
+            f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are",
+            _FLATTEN,
+        )
+    owners = dict.fromkeys(_called(graph.by_key[_outermost(node, selection)]) for node in unseen)
+    how = "as well" if dialect.grouped else "instead"
+    raise SelectionInexpressible(
+        f"{dialect.name} only knows the nodes of {dialect.sight.value}; {_some(map(_called, unseen))} are inside of "
+        f"another node",
+        f"Select the node around them {how} ({_some(owners)}), or leave them out of the query.",
+    )
+
+
+def _check_calls(selection: Selection, dialect: Dialect) -> None:
+    """A call goes where it is put; but a tool that changes nodes does so in the function, under the names there."""
+    if dialect.grouped or dialect.sight is Sight.ALL:
+        return
+    calls = [_called(node) for node in selection.nodes if node.function in selection.graph.yields]
+    if calls:
+        verb = "is a call of one" if len(calls) == 1 else "are calls of them"
+        raise SelectionInexpressible(
+            f"{dialect.name} does not look into functions, and {_some(calls)} {verb}", _FLATTEN
+        )
+
+
+def _is_seen(node: Node, selection: Selection, dialect: Dialect, chosen: set[str]) -> bool:
+    """A body goes where its node goes: for a tool that does not look inside, naming the node is enough."""
+    if node.graph == MAIN or dialect.sight is Sight.ALL:
+        return True
+    if not _is_body(node.graph, selection):
+        return False
+    return dialect.sight is Sight.BODIES or (dialect.grouped and _outermost(node, selection) in chosen)
+
+
+def _is_body(graph_id: str, selection: Selection) -> bool:
+    """Whether it is a body, or one in a body, of the main graph; not one in a function."""
+    return root_of(graph_id, selection.graph) == MAIN
+
+
+def _outermost(node: Node, selection: Selection) -> str:
+    """The key of the node of the main graph in which a node is."""
+    graph = selection.graph
+    while node.graph in graph.owners:
+        node = graph.by_key[graph.owners[node.graph]]
+    return node.key
+
+
+def _called(node: Node) -> str:
+    return repr(node.name or node.key)
+
+
+def _some(names: Iterable[str]) -> str:
+    return some_of(list(names), _SHOWN)

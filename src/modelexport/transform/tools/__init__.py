@@ -1,0 +1,1 @@
+"""Optimizers, converters and quantizers, called by name."""

@@ -1,0 +1,118 @@
+"""All tools by name, and chains of them.
+
+Converters: another version of ONNX, or another number format.
+"""
+
+from __future__ import annotations
+
+import re
+
+from modelexport.errors import UnknownName, UserError
+from modelexport.transform.tools import optimizers, quantizers
+from modelexport.transform.tools.tool import Job, Tool, read_whole, save_ir, write_whole
+
+
+def onnx_version(job: Job) -> None:
+    from onnx import version_converter
+
+    write_whole(version_converter.convert_version(read_whole(job.source), int(job.option)), job.target)
+
+
+def onnxscript_version(job: Job) -> None:
+    import onnx_ir as ir
+    from onnxscript import version_converter
+
+    model = ir.load(str(job.source))
+    version_converter.convert_version(model, int(job.option))  # in place
+    save_ir(model, job.source, job.target)
+
+
+def half(job: Job) -> None:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    write_whole(convert_float_to_float16(read_whole(job.source), keep_io_types=True), job.target)
+
+
+def half_common(job: Job) -> None:
+    from onnxconverter_common import float16
+
+    write_whole(float16.convert_float_to_float16(read_whole(job.source), keep_io_types=True), job.target)
+
+
+def symbolic_shapes(job: Job) -> None:
+    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+    write_whole(SymbolicShapeInference.infer_shapes(read_whole(job.source), auto_merge=True), job.target)
+
+
+_ORT = "onnxruntime"
+_TOOLS = (
+    Tool("ort", "ONNX Runtime's optimizer", _ORT, optimizers.ort, ("all", "extended", "basic")),
+    Tool("transformers", "ONNX Runtime's optimizer for transformers", _ORT, optimizers.transformers, any_option=True),
+    Tool("onnxslim", "removes and folds what can be", "onnxslim", optimizers.onnxslim),
+    Tool("onnxsim", "removes and folds what can be", "onnxsim", optimizers.onnxsim),
+    Tool("onnxoptimizer", "ONNX's fusions and eliminations", "onnxoptimizer", optimizers.onnxoptimizer),
+    Tool("onnxscript", "the optimizer of torch's exporter", "onnxscript", optimizers.onnxscript),
+    Tool("ort_fusions", "onnxscript's fusions for ONNX Runtime", "onnxscript", optimizers.ort_fusions),
+    Tool("opset", "ONNX's version converter, as opset:21", "onnx", onnx_version, ("21",)),
+    Tool("onnxscript_opset", "onnxscript's version converter", "onnxscript", onnxscript_version, ("21",)),
+    Tool("int8", "dynamic quantization of weights", _ORT, quantizers.dynamic),
+    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.static_qdq, calibrates=True),
+    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.static_operators, calibrates=True),
+    Tool("int4", "weights of four bits", _ORT, quantizers.four_bits),
+    Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, half),
+    Tool("fp16_common", "half precision, by onnxconverter-common", "onnxconverter_common", half_common),
+    Tool("shapes", "symbolic shape inference", _ORT, symbolic_shapes),
+)
+TOOLS = {tool.name: tool for tool in _TOOLS}
+_CHAIN = "+"
+_OPTION = ":"
+# What people write between tools in the place of a plus.
+_OTHER_CHAINS = re.compile(r"\s*(?:[,;|>&\s]|->)\s*")
+
+
+def parse_chain(text: str) -> list[tuple[Tool, str]]:
+    """The tools of `int8+ort:all` with their options, in the order in which they run."""
+    parts = [part.strip() for part in text.split(_CHAIN)]
+    if not any(parts):
+        raise UserError(f"{text!r} names no tool", f"Known: {', '.join(TOOLS)}.")
+    if not all(parts):
+        raise UserError(
+            f"there is no tool on one side of a {_CHAIN} in {text!r}",
+            f"Name one on both sides, or leave it out: {_CHAIN.join(filter(None, parts))}.",
+        )
+    return [_parse(part) for part in parts]
+
+
+def _parse(text: str) -> tuple[Tool, str]:
+    name, _, option = text.partition(_OPTION)
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise _unknown(text)
+    if option and not _is_known(tool, option):
+        raise UserError(f"{name} has no option {option!r}", _known(tool))
+    return tool, option or next(iter(tool.options), "")
+
+
+def _unknown(text: str) -> UserError:
+    several = [part for part in _OTHER_CHAINS.split(text) if part]
+    if len(several) > 1:
+        return UserError(f"unknown tool {text!r}", f"Join several tools by {_CHAIN}: {_CHAIN.join(several)}.")
+    written = {f"{tool.name}{_OPTION}{option}" for tool in TOOLS.values() for option in tool.options}
+    alike = [one for one in written if re.sub(r"\W|_", "", one) == re.sub(r"\W|_", "", text.casefold())]
+    return UnknownName("tool", text, alike or TOOLS)
+
+
+def _is_known(tool: Tool, option: str) -> bool:
+    return tool.any_option or option in tool.options or (option.isdecimal() and _takes_number(tool))
+
+
+def _takes_number(tool: Tool) -> bool:
+    """Whether any number may stand for the one that is listed, as for an opset."""
+    return bool(tool.options) and all(one.isdecimal() for one in tool.options)
+
+
+def _known(tool: Tool) -> str:
+    if _takes_number(tool):
+        return f"It takes a number, as in {tool.name}{_OPTION}{tool.options[0]}."
+    return f"It knows: {', '.join(tool.options)}." if tool.options else "It has none."

@@ -1,0 +1,214 @@
+"""Nodes that were to stay in float, between others that a quantizer has quantized.
+
+ONNX Runtime's quantizers ask for no QuantizeLinear or DequantizeLinear around a node that they are to leave alone, but
+neighbours ask for theirs. If all of them do, the node reads and makes nothing but quantized values, and ONNX Runtime
+runs it in integers all the same: to exclude Softmax between two quantized products changes nothing. Here such nodes get
+back what they read in float, as far as this costs no neighbour the integers that it is run in. Where it would, the node
+reads the rounded numbers through one that hands them on as they are, and that ONNX Runtime does not look through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.protos import captured, names_read
+from modelexport.graph.types import ValueTypes
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+# With one input, this is what goes in. ONNX Runtime removes Identity, and then sees what is behind it.
+_SCREEN = "Max"
+# ONNX Runtime runs these in integers even if they are to make floats.
+_MAKING_FLOATS = frozenset({"MatMul", "Gemm"})
+# ONNX Runtime rounds the weights of these by itself if all else is quantized.
+_ROUNDED_LATER = frozenset({"Conv", "ConvTranspose", "Gemm"})
+# ONNX Runtime moves pairs from one side of these to the other, or leaves them to what rounds their result.
+_MOVING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "MaxPool", "Relu", "Clip"})
+# Inputs from here on are biases, which no pair is needed for.
+_BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
+
+
+def free_nodes(
+    model: onnx.ModelProto, before: onnx.ModelProto, names: frozenset[str], in_integers: frozenset[str]
+) -> int:
+    """Let the nodes of these names read floats, in place; how many inputs were changed. No two nodes have one name.
+
+    before       the model as it was given to the quantizer
+    in_integers  operators that ONNX Runtime can run in integers
+    """
+    surroundings = _Surroundings.of(model, before, names, in_integers)
+    changed = sum(surroundings.free(node, old) for node, old in surroundings.to_be_free())
+    if changed:
+        _remove_unread(model.graph)
+    return changed + _screen_nodes(model.graph, _Surroundings.of(model, before, names, in_integers))
+
+
+def _screen_nodes(graph: onnx.GraphProto, surroundings: _Surroundings) -> int:
+    readers: dict[str, list[onnx.NodeProto]] = {value.name: [onnx.NodeProto()] for value in graph.output}
+    for node in graph.node:
+        for name in names_read(node):
+            readers.setdefault(name, []).append(node)
+    found = {node.name: surroundings.screen(node, old, readers) for node, old in surroundings.to_be_free()}
+    screens = {name: screen for name, screen in found.items() if screen is not None}
+    if screens:
+        both = [one for node in graph.node for one in (screens.get(node.name), node) if one is not None]
+        _replace_nodes(graph, both)
+    return len(screens)
+
+
+@dataclass
+class _Surroundings:
+    """
+    makers   by value: the node that makes it
+    needed   values that the model returns, or that a node reads which is not to be free
+    paired   values that came out of a DequantizeLinear before
+    weights  of the model before
+    types    of its values
+    stored   what the graph holds now
+    names    of the nodes that are to be free
+    was      nodes of the model before, by name
+    """
+
+    graph: onnx.GraphProto
+    makers: dict[str, onnx.NodeProto]
+    needed: set[str]
+    paired: set[str]
+    weights: dict[str, onnx.TensorProto]
+    types: ValueTypes
+    stored: set[str]
+    names: frozenset[str]
+    was: dict[str, onnx.NodeProto]
+    in_integers: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, model: onnx.ModelProto, before: onnx.ModelProto, names: frozenset[str], in_integers: frozenset[str]
+    ) -> _Surroundings:
+        needed = {value.name for value in model.graph.output}
+        for node in model.graph.node:
+            needed.update(captured(node) if node.name in names else names_read(node))
+        return cls(
+            model.graph,
+            {output: node for node in model.graph.node for output in node.output},
+            needed,
+            {output for node in before.graph.node if node.op_type == _DEQUANTIZE for output in node.output},
+            {tensor.name: tensor for tensor in before.graph.initializer},
+            ValueTypes(ModelFile(before, {})),
+            {tensor.name for tensor in model.graph.initializer},
+            names,
+            {node.name: node for node in before.graph.node if node.name},
+            in_integers,
+        )
+
+    def to_be_free(self) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
+        """These nodes, and what they were before."""
+        return ((node, self.was[node.name]) for node in self.graph.node if node.name in self.names & self.was.keys())
+
+    def free(self, node: onnx.NodeProto, before: onnx.NodeProto) -> int:
+        """How many of its inputs were changed, at nobody's cost."""
+        places = list(self._places(node))
+        return sum(self._weight_back(node, before, place) or self._own_back(node, place) for place in places)
+
+    def screen(
+        self, node: onnx.NodeProto, before: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]
+    ) -> onnx.NodeProto | None:
+        """A node through which this one reads a value, if it would be run in integers otherwise."""
+        rounded = set(self._places(node))
+        places = [place for place in self._floats(before) if not self._may_be_rounded(before, place)]
+        if not places or not rounded.issuperset(places) or not self._ends_in_integers(node, readers):
+            return None
+        place = places[0]
+        value = f"{node.output[0]}_reads_{place}"
+        screen = onnx.helper.make_node(_SCREEN, [node.input[place]], [value], name=f"{node.name}_reads_{place}")
+        node.input[place] = value
+        return screen
+
+    def _floats(self, before: onnx.NodeProto) -> Iterator[int]:
+        """Where a node reads floats, but for a bias."""
+        end = _BIAS.get(before.op_type, len(before.input))
+        return (place for place, name in enumerate(before.input[:end]) if self.types.is_float(name))
+
+    def _may_be_rounded(self, before: onnx.NodeProto, place: int) -> bool:
+        return before.op_type in _ROUNDED_LATER and before.input[place] in self.weights
+
+    def _ends_in_integers(self, node: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> bool:
+        """Whether what a node makes is rounded by all that read it, be it after it was moved."""
+        if node.op_type in _MAKING_FLOATS:
+            return True
+        found = [reader for output in node.output for reader in readers.get(output, ())]
+        return bool(found) and all(
+            reader.op_type == _QUANTIZE or (reader.op_type in _MOVING and self._ends_in_integers(reader, readers))
+            for reader in found
+        )
+
+    def _is_quantized(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is run in integers as long as what it makes is rounded."""
+        before = self.was.get(node.name)
+        if before is None or node.name in self.names or node.op_type not in self.in_integers:
+            return False
+        rounded, floats = set(self._places(node)), list(self._floats(before))
+        return bool(floats) and rounded.issuperset(floats)
+
+    def _places(self, node: onnx.NodeProto) -> Iterator[int]:
+        """Where a node reads out of a DequantizeLinear that the quantizer has put there."""
+        for place, name in enumerate(node.input):
+            maker = self.makers.get(name)
+            if maker is not None and maker.op_type == _DEQUANTIZE and name not in self.paired:
+                yield place
+
+    def _weight_back(self, node: onnx.NodeProto, before: onnx.NodeProto, place: int) -> bool:
+        """A weight that others read in fewer bits is stored in float as well."""
+        name = before.input[place] if place < len(before.input) else ""
+        if self.makers[node.input[place]].input[0] in self.makers or name not in self.weights:
+            return False
+        # A bias that others read in fewer bits comes out of a node under its own name.
+        again = f"{name}_in_float" if name in self.makers else name
+        if again not in self.stored:
+            added = self.graph.initializer.add()
+            added.CopyFrom(self.weights[name])
+            added.name = again
+            self.stored.add(again)
+        node.input[place] = again
+        return True
+
+    def _own_back(self, node: onnx.NodeProto, place: int) -> bool:
+        """A value that no quantized node reads needs no pair, unless the one that makes it does."""
+        quantizer = self.makers.get(self.makers[node.input[place]].input[0])
+        maker = None if quantizer is None else self.makers.get(quantizer.input[0])
+        costs = maker is not None and maker.op_type not in _MAKING_FLOATS and self._is_quantized(maker)
+        return not costs and node.input[place] not in self.needed and self._value_back(node, place)
+
+    def _value_back(self, node: onnx.NodeProto, place: int) -> bool:
+        maker = self.makers.get(self.makers[node.input[place]].input[0])
+        if maker is None or maker.op_type != _QUANTIZE:
+            return False
+        node.input[place] = maker.input[0]
+        return True
+
+
+def _remove_unread(graph: onnx.GraphProto) -> None:
+    """Pairs that nobody reads any more, and the scales that were for them."""
+    kept = list(graph.node)
+    while True:
+        read = {value.name for value in graph.output}
+        read.update(name for node in kept for name in names_read(node))
+        left = [
+            node for node in kept if node.op_type not in (_QUANTIZE, _DEQUANTIZE) or not read.isdisjoint(node.output)
+        ]
+        if len(left) == len(kept):
+            break
+        kept = left
+    gone = {name for node in graph.node for name in node.input} - read
+    holder = onnx.GraphProto(initializer=[one for one in graph.initializer if one.name not in gone])
+    del graph.initializer[:]
+    graph.initializer.extend(holder.initializer)
+    _replace_nodes(graph, kept)
+
+
+def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    holder = onnx.GraphProto(node=nodes)  # they are gone as soon as the graph has let go of them
+    del graph.node[:]
+    graph.node.extend(holder.node)

@@ -1,0 +1,108 @@
+"""Optimizers: fewer nodes that compute the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modelexport.errors import ExtraMissing, RuntimeFailed, UserError
+from modelexport.transform.tools.tool import Job, data_beside, is_spread, read_whole, save_ir, write_whole
+
+# How far ONNX Runtime optimizes a file before it runs it.
+LEVELS = {
+    "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "none": "ORT_DISABLE_ALL",
+}
+_SILENT = 4
+_SMALL = 1024
+
+
+def ort(job: Job) -> None:
+    """ONNX Runtime's own, as it would run the file on this machine's CPU."""
+    _start(job.source, saving_options(job.target, job.option, weights_beside=is_spread(job.source)))
+
+
+def save_optimized(source: Path, target: Path) -> None:
+    """Write the graph that ONNX Runtime runs in the place of a file: all optimizations, on this machine's CPU."""
+    options = saving_options(target, "all", weights_beside=True)
+    try:
+        _start(source, options)
+    except Exception as error:
+        raise RuntimeFailed(
+            f"ONNX Runtime cannot load {source}: {str(error).strip().splitlines()[0]}",
+            "Try a newer onnxruntime or another opset.",
+        ) from error
+
+
+def saving_options(target: Path, level: str, *, weights_beside: bool = False) -> Any:
+    """Options of a session that saves the graph that it really runs.
+
+    weights_beside  in a file of their own, so that a graph with gigabytes of them can be saved
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ExtraMissing(
+            "running a file needs onnxruntime, which is not installed", "pip install 'modelexport[runtime]'"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = _SILENT
+    if weights_beside:
+        prefix = "session.optimized_model_external_initializers"
+        options.add_session_config_entry(f"{prefix}_file_name", data_beside(target))
+        options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_SMALL))
+    return options
+
+
+def _start(source: Path, options: Any) -> None:
+    import onnxruntime
+
+    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+
+def transformers(job: Job) -> None:
+    from onnxruntime.transformers.optimizer import MODEL_TYPES, optimize_model
+
+    if job.option and job.option not in MODEL_TYPES:
+        raise UserError(f"transformers has no option {job.option!r}", f"It knows: {', '.join(MODEL_TYPES)}.")
+    kind = {"model_type": job.option} if job.option else {}
+    optimized = optimize_model(str(job.source), num_heads=0, hidden_size=0, opt_level=0, **kind)
+    optimized.save_model_to_file(str(job.target))
+
+
+def onnxslim(job: Job) -> None:
+    import onnxslim as slim
+
+    write_whole(slim.slim(str(job.source)), job.target)
+
+
+def onnxsim(job: Job) -> None:
+    import onnxsim as sim
+
+    found = sim.simplify(read_whole(job.source))
+    write_whole(found[0] if isinstance(found, tuple) else found, job.target)
+
+
+def onnxoptimizer(job: Job) -> None:
+    import onnxoptimizer as optimizer
+
+    write_whole(optimizer.optimize(read_whole(job.source), optimizer.get_fuse_and_elimination_passes()), job.target)
+
+
+def onnxscript(job: Job) -> None:
+    from onnxscript import optimizer
+
+    write_whole(optimizer.optimize(read_whole(job.source)), job.target)
+
+
+def ort_fusions(job: Job) -> None:
+    import onnx_ir as ir
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    model = ir.load(str(job.source))
+    optimize_for_ort(model)  # in place
+    save_ir(model, job.source, job.target)

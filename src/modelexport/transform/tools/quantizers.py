@@ -1,0 +1,199 @@
+"""Quantizers: fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from modelexport.graph.protos import in_order
+from modelexport.transform.tools.keep_float import free_nodes
+from modelexport.transform.tools.tool import Feed, Job, Tool, copy_model, is_spread, read_whole, write_whole
+
+if TYPE_CHECKING:
+    from modelexport.graph.file.reading import ModelFile
+
+# Weights that share a scale; it must be a power of two, and small models have short rows.
+_BLOCK = 16
+
+TYPES = {
+    "int8": "QInt8",
+    "uint8": "QUInt8",
+    "int16": "QInt16",
+    "uint16": "QUInt16",
+    "int4": "QInt4",
+    "uint4": "QUInt4",
+    "float8": "QFLOAT8E4M3FN",
+}
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile", "distribution": "Distribution"}
+_BYTES = frozenset({"int8", "uint8"})
+FORMS = {"qdq": "QDQ", "qoperator": "QOperator"}
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What ONNX Runtime's quantizers can be told. What is left out is theirs to decide.
+
+    form      of a static one, which looks at the model while it runs; empty for a dynamic one
+    include   names of the only nodes that may be quantized
+    exclude   names of nodes that are left in float
+    """
+
+    form: str = ""
+    per_channel: bool = False
+    reduce_range: bool = False
+    weight_type: str = ""
+    activation_type: str = ""
+    method: str = ""
+    op_types: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = field(default=(), repr=False)
+
+
+def quantizer(settings: Quantization) -> Tool:
+    """A tool that quantizes in this way."""
+    name = settings.form or "int8"
+    work = partial(_static if settings.form else _dynamic, settings)
+    static = bool(settings.form)
+    return Tool(name, "quantization by ONNX Runtime", "onnxruntime", work, calibrates=static, remedy=_remedy(settings))
+
+
+def _remedy(settings: Quantization) -> str:
+    """For whoever asked for it on the command line of `quantize`."""
+    types = {settings.weight_type, settings.activation_type} - {""}
+    if "float8" in types:
+        return (
+            "float8 takes all of --static --weight-type float8 --activation-type float8 --method distribution, and few "
+            "operators take float8 even so: try int8."
+        )
+    if not settings.form and types - _BYTES:
+        return "Without --static, weights are int8 or uint8: add --static, or choose one of these."
+    if settings.form == "qoperator" and types - _BYTES:
+        return "In this format, numbers are int8 or uint8: choose one of these, or --quant-format qdq."
+    if types - _BYTES:
+        return "Few operators take such types: try --weight-type int8 --activation-type int8."
+    return (
+        "Leave out what it stumbles over (--exclude QUERY), or clean the file up first: "
+        "modelexport run-tool FILE --tool onnxslim -o CLEAN, and quantize CLEAN."
+    )
+
+
+def quantized_types(form: str) -> frozenset[str]:
+    """The operators that a quantizer knows how to quantize, if it is not told which."""
+    from onnxruntime.quantization import registry
+
+    if not form:
+        return frozenset({*registry.IntegerOpsRegistry, "Gemm"})  # it takes a Gemm for a MatMul and an Add
+    known = frozenset(registry.QLinearOpsRegistry)
+    return known | frozenset(registry.QDQRegistry) if form == "qdq" else known
+
+
+def dynamic(job: Job) -> None:
+    _dynamic(Quantization(), job)
+
+
+def static_qdq(job: Job) -> None:
+    _static(Quantization("qdq"), job)
+
+
+def static_operators(job: Job) -> None:
+    _static(Quantization("qoperator"), job)
+
+
+def four_bits(job: Job) -> None:
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(read_whole(job.source), block_size=_BLOCK, is_symmetric=True)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(job.target))
+
+
+def _dynamic(settings: Quantization, job: Job) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    with copy_model(job.source, job.target.parent, _unshared) as source:
+        quantize_dynamic(source, job.target, **_common(settings, source))
+        made = read_whole(job.target)
+        # Its order of nodes takes no account of what the bodies of If and Loop read.
+        if in_order(made.graph.node) is not made.graph.node:
+            write_whole(made, job.target, spread=is_spread(source))
+
+
+def _static(settings: Quantization, job: Job) -> None:
+    from onnxruntime import quantization
+
+    more: dict[str, Any] = {}
+    if settings.activation_type:
+        more["activation_type"] = quantization.QuantType[TYPES[settings.activation_type]]
+    if settings.method:
+        more["calibrate_method"] = quantization.CalibrationMethod[METHODS[settings.method]]
+    form = quantization.QuantFormat[FORMS[settings.form]]
+    with copy_model(job.source, job.target.parent) as source:
+        common = _common(settings, source)
+        quantization.quantize_static(source, job.target, _Reader(job.feeds), quant_format=form, **common, **more)
+        if settings.exclude:
+            made = read_whole(job.target)
+            if free_nodes(made, read_whole(source), frozenset(settings.exclude), quantized_types("qoperator")):
+                write_whole(made, job.target, spread=is_spread(source))
+
+
+def _common(settings: Quantization, source: Path) -> dict[str, Any]:
+    from onnxruntime.quantization import QuantType
+
+    told: dict[str, Any] = {
+        "per_channel": settings.per_channel,
+        "reduce_range": settings.reduce_range,
+        "op_types_to_quantize": list(settings.op_types),
+        "nodes_to_quantize": list(settings.include),
+        "nodes_to_exclude": list(settings.exclude),
+        "use_external_data_format": is_spread(source),
+    }
+    return told | {"weight_type": QuantType[TYPES[settings.weight_type]]} if settings.weight_type else told
+
+
+def _unshared(model: ModelFile) -> ModelFile:
+    """Every Gemm with a weight of its own, whose shape is stated once.
+
+    The dynamic quantizer turns a Gemm's weight round in its place. Others that read it would read it the wrong way, and
+    a shape that is stated a second time would be wrong.
+    """
+    graph = model.proto.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    stated = [value for value in graph.value_info if value.name not in stored]
+    if len(stated) < len(graph.value_info):
+        kept = onnx.GraphProto(value_info=stated)
+        del graph.value_info[:]
+        graph.value_info.extend(kept.value_info)
+    readers: dict[str, int] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    weights = dict(model.weights)
+    for number, node in enumerate(graph.node):
+        if node.op_type == "Gemm" and _turns(node) and node.input[1] in stored and readers[node.input[1]] > 1:
+            copied = graph.initializer.add()
+            copied.CopyFrom(stored[node.input[1]])
+            copied.name = f"{node.input[1]}_of_gemm_{number}"
+            if node.input[1] in weights:
+                weights[copied.name] = weights[node.input[1]]
+            node.input[1] = copied.name
+    return replace(model, weights=weights)
+
+
+def _turns(gemm: onnx.NodeProto) -> bool:
+    return any(attribute.name == "transB" and attribute.i for attribute in gemm.attribute)
+
+
+class _Reader:
+    """Inputs, handed out one after the other as the calibration wants them."""
+
+    def __init__(self, feeds: tuple[Feed, ...]) -> None:
+        self._left: Iterator[Feed] = iter(feeds)
+
+    def get_next(self) -> dict[str, Any] | None:
+        found = next(self._left, None)
+        return None if found is None else dict(found)

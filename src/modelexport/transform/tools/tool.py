@@ -1,0 +1,123 @@
+"""What a tool is, for whoever runs one.
+
+Whole models, for tools that take nothing less, and weights that are in files of their own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from modelexport.graph.file.external import is_external, tensors
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.writing import save_model
+from modelexport.graph.protos import in_order
+
+Feed = Mapping[str, np.ndarray]
+
+_EXTRAS = {"onnxruntime": "runtime", "onnxscript": "export"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a tool.
+
+    source    the file that it takes; it is left as it is
+    target    the file that it is to write
+    option    what stands behind the colon of its name: `all` of `ort:all`
+    feeds     inputs of the model, for quantizers that want to see it run
+    """
+
+    source: Path
+    target: Path
+    option: str
+    feeds: tuple[Feed, ...]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """
+    does        in a few words
+    package     the one that it comes from
+    options     what may stand behind the colon; the first one is meant if nothing does
+    any_option  whether the tool itself knows what may stand there
+    calibrates  whether it looks at the model while it runs, and so needs inputs
+    remedy      what to try where it fails; empty if nothing is known of that
+    """
+
+    name: str
+    does: str
+    package: str
+    run: Callable[[Job], None]
+    options: tuple[str, ...] = ()
+    any_option: bool = False
+    calibrates: bool = False
+    remedy: str = ""
+
+    @property
+    def extra(self) -> str:
+        """The part of modelexport's own dependencies that brings the package."""
+        return _EXTRAS.get(self.package, "tools")
+
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from modelexport.graph.file.reading import ModelFile
+
+
+def read_whole(path: Path) -> onnx.ModelProto:
+    return onnx.load(path)  # noqa: TID251 - weights and all
+
+
+def write_whole(model: onnx.ModelProto, path: Path, *, spread: bool = False) -> None:
+    """Some tools append the nodes that they add, which is no order that ONNX allows.
+
+    spread  whether weights go into a file beside it
+    """
+    ordered = in_order(model.graph.node)
+    if ordered is not model.graph.node:
+        kept = onnx.GraphProto(node=ordered)
+        del model.graph.node[:]
+        model.graph.node.extend(kept.node)
+    (path.parent / data_beside(path)).unlink(missing_ok=True)  # it would be appended to
+    # Into a folder that nobody else sees.
+    onnx.save(model, path, save_as_external_data=spread, location=data_beside(path))  # noqa: TID251
+
+
+@contextmanager
+def copy_model(
+    source: Path, folder: Path, change: Callable[[ModelFile], ModelFile] = lambda model: model
+) -> Iterator[Path]:
+    """A copy for tools that write beside what they read; weights go into a file of their own where one is too small.
+
+    change  makes the model that is copied
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as inner:
+        copied = Path(inner) / "model.onnx"
+        save_model(change(open_model(source)), copied)
+        yield copied
+
+
+def is_spread(path: Path) -> bool:
+    """Whether some weights are in other files: what a tool writes elsewhere must not refer to these."""
+    return any(map(is_external, tensors(open_model(path).proto)))
+
+
+def data_beside(path: Path) -> str:
+    """The name of the file for weights beside one that is written."""
+    return f"{path.name}.data"
+
+
+def save_ir(model: ir.Model, source: Path, target: Path) -> None:
+    """`source` is where the model was read from."""
+    import onnx_ir as ir
+
+    ir.save(model, str(target), external_data=data_beside(target) if is_spread(source) else None)

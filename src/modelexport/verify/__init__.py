@@ -1,0 +1,1 @@
+"""An independent witness: numbers and attributions held against values."""

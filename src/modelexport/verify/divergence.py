@@ -1,0 +1,213 @@
+"""From pairs of values to what each call's numbers say, and to the call where they go wrong first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from modelexport.graph.index import Graph
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.verification import CallNumbers, Difference, Divergence, Status
+from modelexport.record.signals import CallTensors
+from modelexport.verify.crossings import Crossings, is_fused
+from modelexport.verify.numbers import Numbers, Pairing
+
+# Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
+# a few decibels to rounding and, in single precision, mostly stay above 110; 98 was seen after a steep softmax.
+_SUSPICIOUS, _SUDDEN = 95.0, 20.0
+
+
+def is_rounding(difference: Difference | None) -> bool:
+    """Whether it is no more than single precision loses."""
+    return difference is None or difference.sqnr >= _SUSPICIOUS
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A call with what was found of its inputs and outputs."""
+
+    item: CallTensors
+    inputs: tuple[Pairing, ...]
+    outputs: tuple[Pairing, ...]
+
+    def made_right(self, found: Pairing) -> bool:
+        """Whether it returned this value, or what should be in its place, and that is right."""
+        return any(
+            one.difference.agrees and (one.value == found.value or one.number == found.number) for one in self.outputs
+        )
+
+    @property
+    def numbers_in(self) -> Difference | None:
+        return Difference.worst(pairing.difference for pairing in self.inputs)
+
+    @property
+    def numbers_out(self) -> Difference | None:
+        return Difference.worst(pairing.difference for pairing in self.outputs)
+
+
+def compared_calls(calls: Iterable[CallTensors], numbers: Numbers) -> dict[ModuleCall, Compared]:
+    return {
+        item.call: Compared(item, tuple(numbers.inputs_of(item)), tuple(numbers.outputs_of(item))) for item in calls
+    }
+
+
+def call_numbers(compared: Iterable[Compared], provenance: Provenance) -> tuple[CallNumbers, ...]:
+    found = list(compared)
+    fusions = _Fusions(found, provenance)
+    return tuple(_numbers(one, provenance.hierarchy, fusions) for one in found)
+
+
+class _Fusions:
+    """With whom calls share a node, whose result then is in no value of its own."""
+
+    def __init__(self, compared: Sequence[Compared], provenance: Provenance) -> None:
+        self._order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
+        self._partners = _partners(provenance, self._order)
+        self._given = {one.item.call: one.numbers_in for one in compared}
+        # A module that hands on what it is given has no node, and shares the fate of what it was given.
+        self._by_number: dict[int, tuple[ModuleCall, ...]] = {}
+        for one in compared:
+            for number in one.item.outputs:
+                self._by_number.setdefault(number, self._partners.get(one.item.call, ()))
+
+    def of(self, item: CallTensors) -> tuple[ModuleCall, ...]:
+        own = self._partners.get(item.call, ())
+        return own or tuple(dict.fromkeys(call for number in item.outputs for call in self._by_number[number]))
+
+    def given_to(self, call: ModuleCall) -> Difference | None:
+        """What goes into the node that a call shares with those before it."""
+        place = self._order.get(call, -1)
+        before = [one for one in self._partners.get(call, ()) if self._order.get(one, place) < place]
+        return Difference.worst(given for one in before if (given := self._given.get(one)) is not None)
+
+
+def _partners(provenance: Provenance, order: Mapping[ModuleCall, int]) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
+    """By call: those outside of it whose work is in one node with its own, or with that of a module inside of it."""
+    hierarchy = provenance.hierarchy
+    stack = hierarchy.stack
+    groups = {frozenset(entry.attribution.owners) for entry in provenance.nodes.values()}
+    found: dict[ModuleCall, set[ModuleCall]] = {}
+    for owners in groups:
+        if is_fused(owners, hierarchy, order):
+            for call in {call for owner in owners for call in stack(owner)}:
+                found.setdefault(call, set()).update(one for one in owners if call not in stack(one))
+    by_start = {call: sorted(partners, key=lambda one: order.get(one, -1)) for call, partners in found.items()}
+    return {call: tuple(partners) for call, partners in by_start.items() if partners}
+
+
+def first_divergence(
+    compared: Mapping[ModuleCall, Compared],
+    numbers: Numbers,
+    graph: Graph,
+    crossings: Crossings,
+    provenance: Provenance,
+) -> Divergence | None:
+    """The first wrong value in the order of the file: nothing that it is made from is known to be wrong.
+
+    Whatever crosses a call is looked at: what a module returned, and what it hands to a module that it calls.
+    """
+    if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
+        return None
+    # Else the last bits of a coarse type look like something sudden, or what somebody allowed.
+    sharp = not numbers.is_coarse and not numbers.tolerance.is_chosen
+    wrong = _wrong_values(compared, numbers, crossings, provenance.hierarchy, sharp)
+    made = [value for value in wrong if value in graph.producers]
+    first = min(made, key=lambda value: graph.producers[value].position, default=None)
+    if first is None:
+        return None
+    call, difference = wrong[first]
+    owners = _owners(first, call, graph, provenance)
+    if call in compared and not compared[call].inputs:
+        # Nobody knows what it was given. Whoever made that may be the culprit as well, and comes first.
+        given = numbers.doubtful_inputs_of(compared[call].item)
+        makers = (made for one in given for made in crossings.made.get(one.value, ())[-1:])
+        owners = tuple(dict.fromkeys((*makers, *owners)))
+    classes = tuple(class_name(provenance.hierarchy, owner) for owner in owners)
+    inputs = compared[call].numbers_in if call in compared else None
+    return Divergence(owners, classes, first, inputs, difference, graph.producers[first].name)
+
+
+def _wrong_values(
+    compared: Mapping[ModuleCall, Compared], numbers: Numbers, crossings: Crossings, hierarchy: Hierarchy, sharp: bool
+) -> dict[str, tuple[ModuleCall, Difference]]:
+    """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
+    returned = {number: one.item.call for one in reversed(list(compared.values())) for number in one.item.outputs}
+    found: dict[str, tuple[ModuleCall, Difference]] = {}
+    for one in compared.values():
+        for pairing in one.outputs:
+            if _is_origin(one.numbers_in, pairing.difference, sharp):
+                found.setdefault(pairing.value, (one.item.call, pairing.difference))
+        for pairing in one.inputs:
+            made_in = crossings.made.get(pairing.value, ())[-1:]
+            if pairing.value in numbers.known:
+                # Somebody else's result in the place of what is missing: whoever was to make that did nothing.
+                made_in = (returned.get(pairing.number, *made_in),) if made_in else ()
+            if not made_in:
+                continue
+            maker = compared.get(made_in[0])
+            if _is_origin(None if maker is None else maker.numbers_in, pairing.difference, sharp):
+                blamed = made_in[0]
+                if maker is not None and maker.made_right(pairing):
+                    # It did its work, and whoever called this one handed it to the wrong place.
+                    blamed = next(iter(hierarchy.stack(one.item.call)[-2:-1]), blamed)
+                found.setdefault(pairing.value, (blamed, pairing.difference))
+    return found
+
+
+def class_name(hierarchy: Hierarchy, call: ModuleCall) -> str:
+    module = hierarchy.modules.get(call.path)
+    return "" if module is None else module.class_name
+
+
+def _is_origin(inputs: Difference | None, outputs: Difference, sharp: bool) -> bool:
+    given = math.inf if inputs is None else inputs.sqnr
+    sudden = sharp and outputs.sqnr < _SUSPICIOUS and outputs.sqnr < given - _SUDDEN
+    return not outputs.agrees or sudden
+
+
+def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) -> tuple[ModuleCall, ...]:
+    """All modules whose work is in the node that made a wrong value, if it does the work of several."""
+    maker = graph.producers.get(value)
+    owners = () if maker is None else provenance.nodes[maker.key].attribution.owners
+    return tuple(dict.fromkeys((call, *owners))) if len(owners) > 1 and call in owners else (call,)
+
+
+def _numbers(compared: Compared, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
+    call, outputs = compared.item.call, compared.numbers_out
+    inputs = fusions.given_to(call) if compared.numbers_in is None else compared.numbers_in
+    status, name = _status(inputs, outputs), class_name(hierarchy, call)
+    if outputs is not None:
+        return CallNumbers(call, name, inputs, outputs, status)
+    fused_with = fusions.of(compared.item)
+    return CallNumbers(call, name, inputs, outputs, status, _why_not(compared.item, fused_with), fused_with)
+
+
+def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
+    if outputs is None:
+        return Status.NOT_COMPARED
+    if outputs.agrees:
+        return Status.OK
+    return Status.DIVERGES if inputs is None or inputs.agrees else Status.FOLLOWS
+
+
+def _why_not(item: CallTensors, fused_with: Sequence[ModuleCall]) -> str:
+    if not item.outputs:
+        return "it returned no tensor that can be looked at"
+    return "fused with other modules" if fused_with else "what it returned is not in the graph"
+
+
+def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
+    """The worst of several runs, call by call."""
+    by_call: dict[ModuleCall, list[CallNumbers]] = {}
+    for run in samples:
+        for one in run:
+            by_call.setdefault(one.call, []).append(one)
+    return tuple(_worst(found) for found in by_call.values())
+
+
+def _worst(found: Sequence[CallNumbers]) -> CallNumbers:
+    """The run in which the call did worst, as a whole: what went in and what came out belong together."""
+    order: Mapping[Status, int] = {Status.DIVERGES: 0, Status.FOLLOWS: 1, Status.OK: 2, Status.NOT_COMPARED: 3}
+    return min(found, key=lambda one: (order[one.status], math.inf if one.outputs is None else one.outputs.sqnr))

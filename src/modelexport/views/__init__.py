@@ -1,1 +1,0 @@
-"""How results look: tables for people, JSON and CSV for programs. No view decides or computes anything."""

@@ -1,3 +1,0 @@
-from tests.small_file import small, small_path
-
-__all__ = ["small", "small_path"]

@@ -1,3 +1,0 @@
-from tests.diffing.stacks import save
-
-__all__ = ["save"]

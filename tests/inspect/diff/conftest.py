@@ -1,0 +1,3 @@
+from tests.support.stacks import save
+
+__all__ = ["save"]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelexport.inspect.analyze import Amounts, ModuleFacts
+from modelexport.show.text.analysis import module_rows
+from modelexport.show.text.console import bytes_text, count_text, operators_text, share_text
+
+
+def module(path: str, class_name: str = "Linear", nodes: int = 1) -> ModuleFacts:
+    amounts = Amounts(nodes, 0, 0, {"MatMul": nodes} if nodes else {})
+    return ModuleFacts(path, class_name, "", 1, amounts, amounts)
+
+
+def tower(layers: int, parts: int = 6) -> list[ModuleFacts]:
+    modules = [module("", "Net"), module("layer", "ModuleList", 0)]
+    for layer in range(layers):
+        modules.append(module(f"layer.{layer}", "Layer", 0))
+        modules += [module(f"layer.{layer}.{'abcdefgh'[part]}") for part in range(parts)]
+    return modules
+
+
+def test_a_small_tree_is_shown_as_it_is() -> None:
+    rows = module_rows(tower(2))
+    assert [row.label for row in rows[:4]] == ["", "layer", "0", "a"]
+    assert [row.guide for row in rows[:4]] == ["", "└ ", "  ├ ", "  │ ├ "]
+    assert len(rows) == 16
+    assert {row.count for row in rows} == {1}
+
+
+def test_alike_siblings_become_one_row() -> None:
+    rows = module_rows(tower(12))
+    assert [(row.label, row.count) for row in rows[:4]] == [("", 1), ("layer", 1), ("[0-11]", 12), ("a", 1)]
+    assert len(rows) == 9
+
+
+def test_a_sibling_that_differs_keeps_its_row() -> None:
+    modules = [module(found.path, nodes=9) if found.path == "layer.5.a" else found for found in tower(12)]
+    labels = [row.label for row in module_rows(modules)]
+    assert [label for label in labels if label[0:1].isdecimal() or label.startswith("[")] == ["[0-4]", "5", "[6-11]"]
+
+
+def test_a_deep_tree_is_cut_and_says_so() -> None:
+    modules = [module("", "Net")]
+    for name in "abcdefgh":
+        modules.append(module(name))
+        modules += [module(f"{name}.{part}", nodes=ord(part)) for part in "ijklmnop"]
+    rows = module_rows(modules)
+    assert len(rows) == 9
+    assert rows[1].hidden == 8
+
+
+def test_a_row_for_every_module_if_asked() -> None:
+    assert len(module_rows(tower(12), most=0)) == len(tower(12))
+
+
+@given(st.integers(0, 30), st.integers(0, 8))
+def test_every_module_is_shown_counted_or_hidden(layers: int, parts: int) -> None:
+    modules = tower(layers, parts)
+    rows = module_rows(modules)
+    # A row inside a group stands for as many modules as the group does.
+    groups = {row.label: row.count for row in rows if row.count > 1}
+    repeat = next(iter(groups.values()), 1)
+    grouped_at = next((place for place, row in enumerate(rows) if row.count > 1), len(rows))
+    shown = sum(1 for _ in rows[:grouped_at]) + repeat * (len(rows) - grouped_at)
+    assert shown + sum(row.hidden for row in rows) == len(modules)
+
+
+def test_modules_without_their_parents_are_shown_too() -> None:
+    rows = module_rows([module("a.b"), module("a.b.c.d")])
+    assert [row.label for row in rows] == ["a.b", "c.d"]
+
+
+def test_numbers_for_people() -> None:
+    assert [count_text(number) for number in (0, 999, 1000, 22_713_216, 999_999)] == [
+        "0",
+        "999",
+        "1.0K",
+        "22.7M",
+        "1.0M",
+    ]
+    assert [bytes_text(number) for number in (12, 90_868_376)] == ["12 B", "90.9 MB"]
+    assert [share_text(share) for share in (0, 0.0001, 0.5, 0.9999, 1)] == [
+        "0.0 %",
+        "<0.1 %",
+        "50.0 %",
+        ">99.9 %",
+        "100.0 %",
+    ]
+    assert operators_text({"Add": 1, "MatMul": 3, "Relu": 1}, 2) == "MatMul 3, Add, +1 more"

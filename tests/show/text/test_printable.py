@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.small_file import SmallFile
+
+from modelexport.api.read import analyze
+from modelexport.errors import cell, printable
+from modelexport.show.data.analysis import analysis_csv, analysis_json
+from modelexport.show.text.analysis import analysis_tables
+from modelexport.show.text.console import as_text, printable_lines
+
+EVIL = "=cmd('[bold]')\x1b[2J\x07\u009b\u202e\n"
+
+
+@given(st.text())
+def test_printable_text_has_only_visible_characters(text: str) -> None:
+    assert printable(text).isprintable()
+    assert all(line.isprintable() for line in printable_lines(text).split("\n"))
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "Zs"]).filter(str.isprintable)))
+def test_plain_text_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+@given(st.text())
+def test_no_cell_is_a_formula(text: str) -> None:
+    assert not cell(text).startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_names_from_strangers_reach_no_terminal_and_no_spreadsheet(tmp_path: Path) -> None:
+    analysis = analyze(replace(SmallFile(), names={"h0": EVIL}).write(tmp_path / "a.onnx"))
+    shown = as_text(analysis_tables(analysis, detailed=True))
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert "[bold]" in shown
+    assert analysis_json(analysis).isascii()
+    rows = list(csv.reader(io.StringIO(analysis_csv(analysis))))
+    assert rows[2][0].startswith("'=cmd('[bold]')\\x1b[2J")

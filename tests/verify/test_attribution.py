@@ -1,0 +1,548 @@
+"""The verdict on each node, on small graphs beside the run that they should be of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.building import body, model, node, provenance, tree
+from tests.support.proof_stories import Story, dags, numbers
+
+from modelexport.graph.index import index_model
+from modelexport.graph.sample import sample
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.verification import NodeProof, Verdict
+from modelexport.verify.attribution import Court
+
+PROVED, ENCLOSED, UNATTRIBUTED = Verdict.PROVED, Verdict.ENCLOSED, Verdict.UNATTRIBUTED
+NOT_PROVABLE, CONTRADICTED = Verdict.NOT_PROVABLE, Verdict.CONTRADICTED
+NET = tree(
+    {"": "Net", "a": "Block", "a.fc": "Linear", "b": "Block", "c": "Block"}, *("", "a", "a.fc", "b", "c", "a", "a.fc")
+)
+X, H, G, Y = (numbers(seed) for seed in range(4))
+CHAIN = model(node("Sin", "x", "h"), node("Cos", "h", "g"), node("Tan", "g", "y"))
+RUN = Story(x=X).op("a", "x", h=H).op("b", "h", g=G).op("c", "g", y=Y)
+
+
+def judged(
+    proto: onnx.ModelProto,
+    tags: Mapping[str, str],
+    story: Story,
+    trouble: str = "",
+    drawing: Collection[str] = (),
+    **seen: np.ndarray,
+) -> dict[str, NodeProof]:
+    """By node. Values of the graph are those of the run with the same names, and what is `seen`.
+
+    tags  the owners of each node, `.` for the root, blanks between several
+    """
+    graph = index_model(proto)
+    record = provenance(proto, NET, {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()})
+    names = {*graph.inputs, *graph.producers}
+    arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
+    samples = {name: sample(array) for name, array in arrays.items()}
+    return {found.key: found for found in Court(graph, record, samples, story.issuing, trouble, drawing).proof().nodes}
+
+
+class Answer(NamedTuple):
+    verdict: Verdict
+    reason: str
+    issued: str
+
+
+def answer(found: NodeProof) -> Answer:
+    """What is said of one node; the root is `.`"""
+    return Answer(found.verdict, found.reason, " ".join(str(call) or "." for call in found.issued))
+
+
+def verdicts(found: Mapping[str, NodeProof]) -> dict[str, Verdict]:
+    return {key: one.verdict for key, one in found.items()}
+
+
+# proved
+
+
+def test_a_value_that_its_owner_issued_is_proved() -> None:
+    found = judged(CHAIN, {"h": "a", "g": "b", "y": "c"}, RUN)
+    assert [answer(one) for one in found.values()] == [(PROVED, "", "a"), (PROVED, "", "b"), (PROVED, "", "c")]
+
+
+def test_every_node_is_judged_in_the_order_of_the_file() -> None:
+    proto = model(node("Sin", "x", "h", name="first"), node("Cos", "h", "y"))
+    nodes = list(judged(proto, {"h": "a"}, RUN).values())
+    assert [(one.key, one.name, one.op_type) for one in nodes] == [("h", "first", "Sin"), ("y", "", "Cos")]
+    assert nodes[0].claimed == (ModuleCall("a"),)
+    assert nodes[1].claimed == ()
+
+
+def test_a_later_call_is_not_the_first_one() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("a#1", "h", y=Y)
+    proto = model(node("Sin", "x", "h"), node("Sin", "h", "y"))
+    assert verdicts(judged(proto, {"h": "a", "y": "a#1"}, story)) == {"h": PROVED, "y": PROVED}
+    shifted = judged(proto, {"h": "a#1", "y": "a"}, story)
+    assert answer(shifted["h"]) == (CONTRADICTED, "another module issued its value", "a")
+    assert answer(shifted["y"]) == (CONTRADICTED, "another module issued its value", "a#1")
+
+
+def test_a_value_that_two_calls_made_is_not_proved_for_either_and_contradicts_a_third() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("b", "x", again=H)
+    proto = model(node("Sin", "x", "h"), outputs="h")
+    found = {owner: judged(proto, {"h": owner}, story)["h"].verdict for owner in "abc"}
+    assert found == {"a": NOT_PROVABLE, "b": NOT_PROVABLE, "c": CONTRADICTED}
+    assert answer(judged(proto, {"h": "a"}, story)["h"]).issued == "a b"
+
+
+def test_modules_that_made_the_same_are_told_apart_by_what_is_around() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("b", "x", again=H).op("a", "h", y=Y)
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "y"))
+    assert answer(judged(proto, {"h": "a", "y": "a"}, story)["h"]) == (ENCLOSED, "", "a")
+    other = judged(proto, {"h": "b", "y": "a"}, story)["h"]
+    assert answer(other) == (NOT_PROVABLE, "several modules made the same", "a b")
+    both = story.op("b", "again", z=G)
+    shared = model(node("Sin", "x", "h"), node("Cos", "h", "y"), node("Tan", "h", "z"), outputs="y z")
+    found = judged(shared, {"h": "a", "y": "a", "z": "b"}, both)["h"]
+    assert answer(found) == (NOT_PROVABLE, "several modules made the same", "a b")
+
+
+def test_integers_prove_if_there_are_enough_of_them() -> None:
+    ids = np.arange(20) * 3
+    story = Story(x=np.arange(20)).op("a", "x", h=ids)
+    proto = model(node("Mul", "x three", "h"), outputs="h", weights=["three"])
+    assert verdicts(judged(proto, {"h": "a"}, story)) == {"h": PROVED}
+    assert verdicts(judged(proto, {"h": "b"}, story)) == {"h": CONTRADICTED}
+
+
+@given(dags(), st.data())
+def test_true_tags_are_proved_and_one_that_is_moved_is_found(proto: onnx.ModelProto, data: st.DataObject) -> None:
+    graph = index_model(proto)
+    calls = st.sampled_from(["a", "a.fc", "b", "c", "a#1"])
+    tags = {one.key: data.draw(calls) for one in graph.nodes}
+    story = Story(x=X)
+    for place, one in enumerate(graph.nodes):
+        story.op(tags[one.key], " ".join(one.inputs), **{one.key: numbers(100 + place)})
+    assert set(verdicts(judged(proto, tags, story)).values()) == {PROVED}
+    moved = data.draw(st.sampled_from(sorted(tags)))
+    elsewhere = data.draw(calls.filter(lambda call: call != tags[moved]))
+    found = judged(proto, {**tags, moved: elsewhere}, story)
+    assert verdicts(found) == {key: CONTRADICTED if key == moved else PROVED for key in tags}
+    assert answer(found[moved]).issued == tags[moved]
+
+
+# enclosed
+
+BROKEN_DOWN = model(node("MatMul", "x w", "p"), node("Add", "p v", "h"), node("Cos", "h", "g"), outputs="g")
+P = numbers(8)
+
+
+def test_the_inside_of_an_operator_is_enclosed() -> None:
+    found = judged(BROKEN_DOWN, {"p": "a", "h": "a", "g": "b"}, RUN, p=P)
+    assert answer(found["p"]) == (ENCLOSED, "", "a")
+    assert verdicts(found) == {"p": ENCLOSED, "h": PROVED, "g": PROVED}
+
+
+def test_a_value_that_cannot_be_seen_is_enclosed_too() -> None:
+    assert judged(BROKEN_DOWN, {"p": "a", "h": "a", "g": "b"}, RUN)["p"].verdict is ENCLOSED
+
+
+def test_what_two_modules_read_is_enclosed_if_it_comes_from_one_of_them() -> None:
+    proto = model(node("Sin", "x", "h"), node("Neg", "h", "p"), node("Abs", "p", "g"), node("Tan", "p", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("a", "h", g=G).op("b", "h", y=Y)
+    assert answer(judged(proto, {"h": "a", "p": "a", "g": "a", "y": "b"}, story, p=P)["p"]) == (ENCLOSED, "", "a")
+
+
+def test_what_two_modules_read_and_none_of_them_made_is_not_provable() -> None:
+    proto = model(node("Neg", "x", "p"), node("Abs", "p", "g"), node("Tan", "p", "y"))
+    story = Story(x=X).op("a", "x", g=G).op("b", "x", y=Y)
+    found = judged(proto, {"p": "a", "g": "a", "y": "b"}, story, p=P)
+    assert answer(found["p"])[:2] == (NOT_PROVABLE, "not between proved nodes of one module")
+
+
+def test_trivial_values_are_enclosed_by_those_that_are_not() -> None:
+    proto = model(node("ReduceMax", "x", "p"), node("Sub", "x p", "h"), node("Cos", "h", "g"), outputs="g")
+    found = judged(proto, {"p": "a", "h": "a", "g": "b"}, RUN, p=np.array(2.5, np.float32))
+    assert answer(found["p"]) == (ENCLOSED, "too few different numbers", "a")
+
+
+def test_what_only_hands_on_is_enclosed_and_says_so() -> None:
+    proto = model(node("Sin", "x", "h"), node("Identity", "h", "i"), node("Cos", "i", "g"), outputs="g")
+    assert answer(judged(proto, {"h": "a", "i": "b", "g": "b"}, RUN, i=H)["i"]) == (
+        ENCLOSED,
+        "hands on what it reads",
+        "b",
+    )
+
+
+def test_an_owner_too_many_is_not_enclosed() -> None:
+    found = judged(BROKEN_DOWN, {"p": "a c", "h": "a", "g": "b"}, RUN, p=P)
+    assert answer(found["p"])[:2] == (CONTRADICTED, "lies between modules that have nothing to do with it")
+
+
+# contradicted
+
+
+def test_swapped_modules_are_contradicted() -> None:
+    found = judged(CHAIN, {"h": "b", "g": "a", "y": "c"}, RUN)
+    assert answer(found["h"]) == (CONTRADICTED, "another module issued its value", "a")
+    assert answer(found["g"]) == (CONTRADICTED, "another module issued its value", "b")
+    assert found["y"].verdict is PROVED
+
+
+def test_the_parent_and_the_child_are_not_the_module() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("a.fc", "h", y=Y)
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "y"))
+    found = judged(proto, {"h": "a.fc", "y": "."}, story)
+    assert verdicts(found) == {"h": CONTRADICTED, "y": CONTRADICTED}
+
+
+def test_the_inside_of_an_operator_is_not_a_strangers() -> None:
+    found = judged(BROKEN_DOWN, {"p": "b", "h": "a", "g": "b"}, RUN, p=P)
+    assert answer(found["p"]) == (CONTRADICTED, "lies between modules that have nothing to do with it", "a")
+
+
+def test_the_inside_of_an_operator_is_not_the_parents() -> None:
+    found = judged(BROKEN_DOWN, {"p": ".", "h": "a", "g": "b"}, RUN, p=P)
+    assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")
+
+
+def test_what_lies_between_two_modules_is_no_third_ones() -> None:
+    proto = model(node("Sin", "x", "h"), node("Neg", "h", "p"), node("Abs", "p", "g"), node("Tan", "p", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("a", "h", g=G).op("b", "h", y=Y)
+    found = judged(proto, {"h": "a", "p": "c", "g": "a", "y": "b"}, story, p=P)
+    assert answer(found["p"]) == (CONTRADICTED, "lies between modules that have nothing to do with it", "a b")
+
+
+def test_the_inside_of_an_operator_is_not_a_childs() -> None:
+    found = judged(BROKEN_DOWN, {"p": "a.fc", "h": "a", "g": "b"}, RUN, p=P)
+    assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")
+    small = judged(BROKEN_DOWN, {"p": "a.fc", "h": "a", "g": "b"}, RUN, p=np.array(2.5, np.float32))
+    assert answer(small["p"])[:2] == (NOT_PROVABLE, "too few different numbers")
+
+
+def test_floats_that_say_nothing_are_not_contradicted_between_strangers() -> None:
+    found = judged(BROKEN_DOWN, {"p": "c", "h": "a", "g": "b"}, RUN, p=np.array(2.5, np.float32))
+    assert answer(found["p"])[:2] == (NOT_PROVABLE, "too few different numbers")
+
+
+def test_integers_between_strangers_are_not() -> None:
+    found = judged(BROKEN_DOWN, {"p": "c", "h": "a", "g": "b"}, RUN, p=np.array(3))
+    assert answer(found["p"])[:2] == (NOT_PROVABLE, "integer arithmetic")
+
+
+# views and copies
+
+TURNED = H.reshape(-1)
+RESHAPED = model(node("Sin", "x", "h"), node("Reshape", "h s", "r"), node("Cos", "r", "g"), outputs="g", weights=["s"])
+TURNING = Story(x=X).op("a", "x", h=H).view("b", "h", r=TURNED).op("c", "r", g=G)
+
+
+def test_a_view_belongs_to_whoever_asked_for_it() -> None:
+    found = judged(RESHAPED, {"h": "a", "r": "b", "g": "c"}, TURNING)
+    assert verdicts(found) == {"h": PROVED, "r": PROVED, "g": PROVED}
+
+
+def test_a_view_is_not_that_of_whoever_made_what_it_shows() -> None:
+    found = judged(RESHAPED, {"h": "a", "r": "a", "g": "c"}, TURNING)
+    assert answer(found["r"]) == (CONTRADICTED, "another module issued its value in this shape", "b")
+    stranger = judged(RESHAPED, {"h": "a", "r": "a#1", "g": "c"}, TURNING)
+    assert stranger["r"].verdict is CONTRADICTED
+
+
+def test_a_view_that_the_run_does_not_have_is_told_by_its_surroundings() -> None:
+    for owner, verdict in (("c", ENCLOSED), ("b", CONTRADICTED), ("a", NOT_PROVABLE)):
+        story = Story(x=X).op("a", "x", h=H).op("c", "h", g=G)
+        assert judged(RESHAPED, {"h": "a", "r": owner, "g": "c"}, story, r=TURNED)["r"].verdict is verdict
+
+
+def test_a_module_that_only_copies_cannot_be_proved_and_is_not_contradicted() -> None:
+    """Of what a made, b returned a copy; the file has one node for both."""
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", copy=H).op("c", "copy", y=Y)
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "y"))
+    found = judged(proto, {"h": "b", "y": "c"}, story)
+    assert answer(found["h"]) == (NOT_PROVABLE, "hands on what another module made", "a")
+    assert judged(proto, {"h": "a", "y": "c"}, story)["h"].verdict is PROVED
+
+
+IDLE = model(node("Sin", "x", "h"), node("Identity", "h", "i"), node("Cos", "i", "g"), node("Tan", "i", "y"))
+IDLING = Story(x=X).op("a", "x", h=H).op("b", "h", g=G).op("a", "h", y=Y)
+
+
+def test_a_module_that_returns_what_it_is_given_is_not_contradicted() -> None:
+    """It issues nothing, so nobody can tell whose the node is: not even that it is none of those around it."""
+    found = judged(IDLE, {"h": "a", "i": "c", "g": "b", "y": "a"}, IDLING, i=H)
+    assert answer(found["i"])[:2] == (NOT_PROVABLE, "not between proved nodes of one module")
+    assert judged(IDLE, {"h": "a", "i": "a", "g": "b", "y": "a"}, IDLING, i=H)["i"].verdict is PROVED
+
+
+def test_who_changes_the_shape_is_not_idle() -> None:
+    found = judged(IDLE, {"h": "a", "i": "c", "g": "b", "y": "a"}, IDLING, i=TURNED)
+    assert answer(found["i"])[:2] == (CONTRADICTED, "lies between modules that have nothing to do with it")
+
+
+def test_a_module_that_has_no_effect_is_proved_by_what_it_hands_on() -> None:
+    """A norm that was never trained: what it issued is what it read. The exporter left one node for both."""
+    story = Story(x=X).op("a", "x", h=X).op("a", "h", p=P).op("b", "p", g=P).op("c", "g", y=Y)
+    proto = model(node("Sin", "x", "p"), node("Identity", "p", "g"), node("Tan", "g", "y"))
+    found = judged(proto, {"p": "a", "g": "b", "y": "c"}, story)
+    assert verdicts(found) == {"p": PROVED, "g": PROVED, "y": PROVED}
+
+
+# hooks
+
+HOOKED = model(node("Sin", "x", "h"), node("Cos", "h", "y"))
+
+
+def hooked(owner: str, issuer: str, hook: str) -> Verdict:
+    """The verdict on a node of `owner` that was issued by another module, with a hook somewhere."""
+    story = Story(x=X).op("b", "x", h=H).op(issuer, "h", y=Y).hooks(hook)
+    return judged(HOOKED, {"h": "b", "y": owner}, story)["y"].verdict
+
+
+def test_the_work_of_a_hook_may_be_its_modules_or_its_callers() -> None:
+    assert hooked("a.fc", issuer="a", hook="a.fc") is NOT_PROVABLE
+    assert hooked("a", issuer="a.fc", hook="a.fc") is NOT_PROVABLE
+    assert hooked("a.fc", issuer="a.fc", hook="a.fc") is PROVED
+
+
+def test_a_hook_elsewhere_excuses_nothing() -> None:
+    assert hooked("a.fc", issuer="a", hook="a") is CONTRADICTED
+    assert hooked("c", issuer="a", hook="a.fc") is CONTRADICTED
+    assert hooked("a.fc#1", issuer="a", hook="a.fc") is CONTRADICTED
+    assert hooked("a.fc#1", issuer="a#1", hook="a.fc") is NOT_PROVABLE
+
+
+# several owners
+
+FUSED = model(node("FusedConv", "x", "g"), node("Tan", "g", "y"))
+
+
+def test_a_fused_node_is_proved_by_all_its_owners() -> None:
+    found = judged(FUSED, {"g": "a b", "y": "c"}, RUN)
+    assert answer(found["g"]) == (PROVED, "", "b")
+    assert verdicts(found) == {"g": PROVED, "y": PROVED}
+
+
+def test_a_dropped_owner_of_a_fused_node_is_missed() -> None:
+    last = judged(FUSED, {"g": "b", "y": "c"}, RUN)
+    assert answer(last["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
+    first = judged(FUSED, {"g": "a", "y": "c"}, RUN)
+    assert answer(first["g"]) == (CONTRADICTED, "another module issued its value", "b")
+
+
+def test_an_owner_that_is_named_above_is_not_missed() -> None:
+    """The node before holds nothing that the run has, as when a norm is folded into a convolution."""
+    proto = model(node("Conv", "x", "p"), node("Mul", "p w", "g"), node("Tan", "g", "y"))
+    found = judged(proto, {"p": "a", "g": "b", "y": "c"}, RUN, p=P)
+    assert verdicts(found)["g"] is PROVED
+    found = judged(proto, {"p": "b", "g": "b", "y": "c"}, RUN, p=P)
+    assert answer(found["g"])[:2] == (CONTRADICTED, "does the work of a module that is not named")
+
+
+def test_an_owner_that_is_named_farther_above_is_not_missed() -> None:
+    proto = model(node("Conv", "x", "p"), node("Mul", "p w", "q"), node("Add", "q v", "g"), node("Tan", "g", "y"))
+    found = judged(proto, {"p": "a", "q": "b", "g": "b", "y": "c"}, RUN, p=P, q=numbers(9))
+    assert verdicts(found)["g"] is PROVED
+
+
+def test_who_is_named_beyond_what_is_known_does_not_help() -> None:
+    proto = model(node("Neg", "x", "f"), node("FusedConv", "f", "g"), node("Tan", "g", "y"))
+    story = Story(x=X).op("a", "x", f=P).op("a", "f", h=H).op("b", "h", g=G).op("c", "g", y=Y)
+    found = judged(proto, {"f": "a", "g": "b", "y": "c"}, story)
+    assert answer(found["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
+
+
+def test_who_only_reshaped_is_not_missed() -> None:
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "g"), outputs="g")
+    assert verdicts(judged(proto, {"h": "a", "g": "c"}, TURNING)) == {"h": PROVED, "g": PROVED}
+
+
+@pytest.mark.parametrize("view", [H[:1], np.repeat(H[None], 3, axis=0)], ids=["a part", "repeated"])
+def test_who_only_took_a_part_or_repeated_is_not_missed(view: np.ndarray) -> None:
+    """The file's operator broadcasts by itself, or has the taking of a part inside of it."""
+    story = Story(x=X).op("a", "x", h=H).view("b", "h", view=view).op("c", "view", g=G)
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "g"), outputs="g")
+    assert verdicts(judged(proto, {"h": "a", "g": "c"}, story)) == {"h": PROVED, "g": PROVED}
+
+
+SPLIT = model(node("Split", "x", "g y", num_outputs=2), outputs="g y")
+HALVES = Story(x=X).op("a", "x", g=G).op("b", "x", y=Y)
+
+
+def test_a_node_with_several_results_is_proved_by_all_who_issued_them() -> None:
+    assert judged(SPLIT, {"g": "a b"}, HALVES)["g"].verdict is PROVED
+    assert judged(SPLIT, {"g": "c"}, HALVES)["g"].verdict is CONTRADICTED
+
+
+@pytest.mark.parametrize("owner", ["a", "b"])
+def test_an_owner_of_one_of_several_results_is_missed(owner: str) -> None:
+    found = judged(SPLIT, {"g": owner}, HALVES)["g"]
+    assert answer(found) == (CONTRADICTED, "does the work of a module that is not named", "a b")
+
+
+def test_a_result_that_the_run_does_not_have_misses_nobody() -> None:
+    assert judged(SPLIT, {"g": "a"}, Story(x=X).op("a", "x", g=G), y=P)["g"].verdict is PROVED
+
+
+def test_an_owner_that_had_no_part_in_it_is_contradicted() -> None:
+    found = judged(CHAIN, {"h": "a c", "g": "b", "y": "c"}, RUN)["h"]
+    assert answer(found) == (CONTRADICTED, "credited to a module that has nothing to do with it", "a")
+
+
+def test_an_owner_too_many_that_works_beside_it_is_not_proved() -> None:
+    found = judged(CHAIN, {"h": "a b", "g": "b", "y": "c"}, RUN)["h"]
+    assert answer(found) == (NOT_PROVABLE, "credited to more modules than values show", "a")
+
+
+def test_an_owner_too_many_of_a_view_is_not_proved() -> None:
+    assert judged(RESHAPED, {"h": "a", "r": "b a#1", "g": "c"}, TURNING)["r"].verdict is not PROVED
+
+
+def test_two_that_issued_the_same_are_not_too_many() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("b", "x", again=H).op("c", "h", copy=H)
+    proto = model(node("Sin", "x", "h"), outputs="h")
+    assert {owners: judged(proto, {"h": owners}, story)["h"].verdict for owners in ("a b", "a c", "a a.fc")} == {
+        "a b": PROVED,
+        "a c": NOT_PROVABLE,
+        "a a.fc": NOT_PROVABLE,
+    }
+
+
+# what proves nothing
+
+TRIVIAL = {
+    "a scalar": (np.array(2.5, np.float32), "too few different numbers"),
+    "all equal": (np.full((2, 12), 0.25, np.float32), "too few different numbers"),
+    "few different numbers": (np.tile(np.arange(4, dtype=np.float32), 6), "too few different numbers"),
+    "few numbers": (numbers(9, 7), "too few different numbers"),
+    "truth values": (numbers(9) > 0, "truth values"),
+    "a size": (np.array([2, 12]), "integer arithmetic"),
+    "an input": (X.copy(), "hands on an input of the model"),
+    "an input in another shape": (X.reshape(-1), "hands on an input of the model"),
+}
+
+
+@pytest.mark.parametrize("name", TRIVIAL)
+def test_trivial_values_prove_nothing_and_contradict_nothing(name: str) -> None:
+    value, reason = TRIVIAL[name]
+    story = Story(x=X).op("a", "x", h=value)
+    proto = model(node("Sin", "x", "h"), outputs="h")
+    for owner in ("a", "b"):
+        assert answer(judged(proto, {"h": owner}, story)["h"]) == (NOT_PROVABLE, reason, "")
+
+
+@pytest.mark.parametrize("name", TRIVIAL)
+def test_trivial_values_enclose_nothing(name: str) -> None:
+    value, _ = TRIVIAL[name]
+    story = Story(x=X).op("a", "x", h=value)
+    proto = model(node("Neg", "x", "p"), node("Sin", "p", "h"), outputs="h")
+    found = judged(proto, {"p": "a", "h": "a"}, story, p=P)
+    assert answer(found["p"]) == (NOT_PROVABLE, "not between proved nodes of one module", "")
+
+
+def test_integers_with_truth_values_are_arithmetic() -> None:
+    proto = model(node("Split", "x", "h g", num_outputs=2), outputs="h g")
+    story = Story(x=X).op("a", "x", h=np.array([2, 12]), g=G > 0)
+    assert answer(judged(proto, {"h": "a"}, story)["h"]).reason == "integer arithmetic"
+
+
+def test_an_input_beside_something_small_is_still_an_input() -> None:
+    proto = model(node("Split", "x", "h g", num_outputs=2), outputs="h g")
+    story = Story(x=X).op("a", "x", h=X, g=np.array(0.5, np.float32))
+    assert answer(judged(proto, {"h": "a"}, story)["h"]).reason == "hands on an input of the model"
+
+
+def test_constants_prove_nothing() -> None:
+    story = Story(x=X).holds(w=P).op("a", "w", h=H).op("b", "x h", y=Y)
+    proto = model(node("Sin", "w", "h"), node("Add", "x h", "y"), weights=["w"])
+    found = judged(proto, {"h": "c", "y": "b"}, story)
+    assert answer(found["h"]) == (NOT_PROVABLE, "does not depend on the inputs", "")
+    assert judged(proto, {"h": "b", "y": "b"}, story)["h"].verdict is ENCLOSED
+
+
+def test_a_constant_of_the_run_proves_nothing() -> None:
+    story = Story(x=X).holds(w=P).op("a", "w", h=H)
+    found = judged(model(node("Sin", "x", "h"), outputs="h"), {"h": "a"}, story)
+    assert found["h"].verdict is NOT_PROVABLE
+
+
+VIEWS = {"a part": X[:, :8], "turned around": np.ascontiguousarray(X.T)}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_other_views_of_an_input_prove_nothing(name: str) -> None:
+    story = Story(x=X).view("a", "x", h=VIEWS[name])
+    proto = model(node("Slice", "x", "h"), outputs="h")
+    for owner in ("a", "b"):
+        found = judged(proto, {"h": owner}, story)["h"]
+        assert answer(found) == (NOT_PROVABLE, "hands on an input of the model", "")
+
+
+# the other answers
+
+
+def test_a_node_of_nobodys_is_unattributed_and_says_why() -> None:
+    found = judged(CHAIN, {"h": "a", "y": "c"}, RUN)
+    assert answer(found["g"]) == (UNATTRIBUTED, "nobody knows", "")
+    assert verdicts(found) == {"h": PROVED, "g": UNATTRIBUTED, "y": PROVED}
+
+
+def test_a_value_that_nobody_saw() -> None:
+    story = Story(x=X).op("a", "x", h=H)
+    found = judged(model(node("Sin", "x", "p"), outputs="p"), {"p": "a"}, story)
+    assert answer(found["p"]) == (NOT_PROVABLE, "its value could not be seen", "")
+
+
+def test_a_node_in_a_body_is_not_provable() -> None:
+    """Its branch may not even have run."""
+    inside = body(node("Sin", "h", "s"), outputs="s")
+    proto = model(node("If", "yes", "z", then_branch=inside, else_branch=inside), inputs="h yes", outputs="z")
+    story = Story(h=H, yes=np.array(True)).op("a", "h", z=G)
+    found = judged(proto, {"z": "a", "z|then_branch|s": "a", "z|else_branch|s": "b"}, story)
+    assert verdicts(found) == {"z": PROVED, "z|then_branch|s": NOT_PROVABLE, "z|else_branch|s": NOT_PROVABLE}
+    assert answer(found["z|else_branch|s"]).reason == "inside the body of another node"
+
+
+def test_a_value_that_the_run_does_not_have_and_nothing_around_it() -> None:
+    found = judged(model(node("Sin", "x", "p"), outputs="p"), {"p": "a"}, RUN, p=P)
+    assert answer(found["p"]) == (NOT_PROVABLE, "not between proved nodes of one module", "")
+
+
+def test_where_numbers_are_wrong_surroundings_do_not_contradict() -> None:
+    found = judged(BROKEN_DOWN, {"p": "c", "h": "a", "g": "b"}, RUN, "numbers differ", p=P)
+    assert answer(found["p"]) == (NOT_PROVABLE, "numbers differ", "")
+    assert verdicts(found) == {"p": NOT_PROVABLE, "h": PROVED, "g": PROVED}
+
+
+def test_where_numbers_are_wrong_right_ones_still_contradict() -> None:
+    found = judged(CHAIN, {"h": "b", "g": "b", "y": "c"}, RUN, "numbers differ")
+    assert found["h"].verdict is CONTRADICTED
+
+
+def test_what_is_made_from_random_numbers_is_not_provable() -> None:
+    """Whatever it holds this time."""
+    proto = model(node("Sin", "x", "h"), node("RandomNormalLike", "h", "g"), node("Add", "g x", "y"))
+    for tags in ({"h": "a", "g": "b", "y": "c"}, {"h": "a", "g": "c", "y": "b"}):
+        found = judged(proto, tags, RUN, drawing={"g"})
+        assert verdicts(found) == {"h": PROVED, "g": NOT_PROVABLE, "y": NOT_PROVABLE}
+        assert answer(found["y"]).reason == "depends on random numbers"
+
+
+# which nodes count as float compute
+
+
+@pytest.mark.parametrize(
+    ("value", "compute"),
+    [(H, True), (np.array(2.5, np.float32), True), (np.arange(24), False), (H > 0, False), (H[:0], False)],
+)
+def test_floats_made_from_the_inputs_are_compute(value: np.ndarray, compute: bool) -> None:
+    proto = model(node("Sin", "x", "h"), node("Cos", "w", "c"), outputs="h c", weights=["w"])
+    found = judged(proto, {"h": "a", "c": "a"}, Story(x=X).op("a", "x", h=value), c=P)
+    assert (found["h"].compute, found["c"].compute) == (compute, False)
+
+
+def test_what_nobody_saw_is_not_counted() -> None:
+    assert not judged(model(node("Sin", "x", "p"), outputs="p"), {"p": "a"}, RUN)["p"].compute
