@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from modelexport.capture.state import quiet, undisturbed
 from torch.export import Dim
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import modelexport as mx
 from bench.report import Table
 from modelexport.capture.arguments import CallArguments
+from modelexport.capture.isolation import quiet, undisturbed
 from modelexport.capture.torchscript import called_by_position
 
 LIMITS = {"dynamo": 1.10, "torchscript": 1.30}

@@ -19,20 +19,18 @@ from typing import Any
 import onnx
 import torch
 from corpus.building import perturbed
-from modelexport.api.extract_reference import Reference, run_reference
-from modelexport.api.foreign import Source
-from modelexport.api.opening import OpenedFile, open_file
-from modelexport.api.surroundings import Clock
-from modelexport.capture.spool import Spool
-from modelexport.cutting.cut import Cutter
-from modelexport.cutting.selection import select_calls
 
 import modelexport as mx
 from bench.report import Table
+from modelexport.api.attach import Source
 from modelexport.api.extract import extracted_file
-from modelexport.api.extract_check import compare
+from modelexport.api.extract_check import Reference, compare, run_reference
+from modelexport.api.opened_file import Clock, OpenedFile, open_file
+from modelexport.capture.eager import Spool
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.transform.extract.cut import Cutter
+from modelexport.transform.extract.selection import select_calls
 
 EXPORTERS = ("dynamo", "torchscript")
 WITHIN = 1e-4

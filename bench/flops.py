@@ -21,15 +21,15 @@ import torch
 from corpus.building import build, inputs_of
 from corpus.manifest import Row, read_rows
 from corpus.outcome import Outcome
-from modelexport.capture.experts import exportable_experts
-from modelexport.graph.axis_sizes import dims_of
-from modelexport.graph.model_file import open_model
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import modelexport as mx
 from bench.report import Table
+from modelexport.capture.isolation import exportable_experts
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.types import dims_of
 
 EXPORTER = "dynamo"
 TOLERANCE, ARCHITECTURES = 0.01, 30

@@ -19,10 +19,10 @@ import onnxruntime
 import torch
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
-from modelexport.record.folding import Folding
 
 import modelexport as mx
 from bench.report import Table
+from modelexport.record.results.files import Folding
 
 EXPORTERS = ("dynamo", "torchscript")
 SAMPLE = (

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import onnx
 import torch
-from modelexport.capture.experts import exportable_experts
-from modelexport.capture.state import quiet, undisturbed
 from torch.export import Dim
 
 from bench.judged_export import JudgedExport
 from modelexport.capture.arguments import CallArguments
+from modelexport.capture.isolation import exportable_experts, quiet, undisturbed
 from modelexport.capture.torchscript import called_by_position
 
 

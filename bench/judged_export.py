@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from modelexport.api.attribute import Judged, Scene, judge
-from modelexport.api.judging import Verdict, decide
-from modelexport.api.surroundings import Clock
-from modelexport.capture.exported import ExportRequest
-from modelexport.capture.session import TracedRun, export_traced, trace, unfolded
-from modelexport.capture.source import SourceOptions, prepare
-from modelexport.graph.opened import ModelFile
-from modelexport.strategies.catalogue import ALL, CATALOGUE, chosen
 from tests.support.architectures import build
 
+from modelexport.api.opened_file import Clock
 from modelexport.api.signals import SignalOptions, record_signals
-from modelexport.capture.loading import LoadOptions
+from modelexport.attribute.judge import Judged, Scene, Verdict, decide, judge
+from modelexport.attribute.strategies import ALL, CATALOGUE, chosen
+from modelexport.capture.arguments import ExportRequest
+from modelexport.capture.export import SourceOptions, TracedRun, export_traced, prepare, trace, unfolded
+from modelexport.capture.loading.options import LoadOptions
+from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Origin, Provenance

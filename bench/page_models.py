@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
-from modelexport.graph.embed import EmbedOptions, Level, embed
-from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind
 from onnx import TensorProto, helper
 
 from bench.relink_time import layers_model
+from modelexport.graph.file.metadata import EmbedOptions, Level, embed
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
-from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, NodeEntry, Origin, Provenance
 
 NODES_OF_LAYER = 19
 _NODES_OF_PART = 4

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
-from modelexport.record.profile import Profile
 
 import modelexport as mx
 from bench.report import Table
 from modelexport.errors import ExportFailed, ToolFailed
+from modelexport.record.results.profile import Profile
 
 ROWS = ("bert", "llama", "t5", "vit", "resnet", "whisper", "branching", "long-short-term")
 EXPORTERS = ("dynamo", "torchscript")

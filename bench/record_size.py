@@ -5,12 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from modelexport.graph.embed import OUTLINE_KEY, RECORD_KEY
-from modelexport.graph.model_file import open_model
-
 import modelexport as mx
 from bench.export_overhead import models
 from bench.report import Table
+from modelexport.graph.file.metadata import OUTLINE_KEY, RECORD_KEY
+from modelexport.graph.file.reading import open_model
 
 LIMIT = 0.20
 

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 from matrix.hiding import hide
-from modelexport.graph.model_file import parse_model
-from modelexport.graph.opened import ModelFile
-from modelexport.graph.sketch import sketches_of
 from onnx import helper, numpy_helper
 
 from bench.report import Table
+from modelexport.graph.file.reading import ModelFile, parse_model
 from modelexport.graph.index import Graph, index_model
+from modelexport.graph.outline import sketches_of
 from modelexport.lineage.descent import trace_lineage
 
 # Nodes of one layer, and how many there are to be.

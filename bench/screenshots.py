@@ -10,12 +10,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelexport.views.profile_data import profile_json
 from playwright.sync_api import Browser
 from tests.support.architectures import build
 
 import modelexport as mx
 from bench.page_speed import chromium, page_opened
+from modelexport.show.data.cost_and_profile import profile_json
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LARGEST = 250_000

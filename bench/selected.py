@@ -28,16 +28,16 @@ import numpy as np
 import onnx
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
-from modelexport.capture.graph_inputs import SampleRequest, graph_samples
-from modelexport.graph.opened import ModelFile
-from modelexport.graph.value_types import ValueTypes
-from modelexport.tools.quantizers import quantized_types
 from onnxruntime.quantization import QuantFormat, quantize_dynamic, quantize_static
 
 import modelexport as mx
 from bench.report import Table
+from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 from modelexport.errors import UserError
+from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import index_model
+from modelexport.graph.types import ValueTypes
+from modelexport.transform.tools.quantizers import quantized_types
 
 ARCHITECTURES = ("bert", "gpt2", "llama", "t5", "vit", "resnet", "whisper", "albert")
 EXPORTERS = ("dynamo", "torchscript")

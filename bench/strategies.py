@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from modelexport.analysis.scores import Score
-from modelexport.record.evidence import Confidence
-from modelexport.resolve.merge import Agreement
-from modelexport.strategies.catalogue import ALL, CATALOGUE
 from tests.support.architectures import NAMES
 
 from bench.judged_export import EXPORTERS, judged_export
 from bench.report import Table, machine
 from bench.strategy_figures import NAMELESS, OWN, PLAIN, Attached, Figures, Kind, Remark, Stray, figures_of
+from modelexport.attribute.resolve import Agreement
+from modelexport.attribute.strategies import ALL, CATALOGUE
+from modelexport.inspect.compare import Score
+from modelexport.record.provenance import Confidence
 
 PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"
 ATTRIBUTED = 0.98

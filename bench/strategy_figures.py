@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from modelexport.analysis.scores import Score
-from modelexport.api.attribute import Judged
-from modelexport.api.foreign import Source, judge_file
-from modelexport.api.judging import Verdict
-from modelexport.api.strategy_scores import score_of
-from modelexport.api.surroundings import Clock
-from modelexport.record.evidence import Attribution, Claim, Confidence, EvidenceKind
-from modelexport.resolve.merge import Agreement, agreement
-from modelexport.roles.layers import Layers
-
 from bench.foreign_files import write_nameless, write_plain
 from bench.judged_export import JudgedExport
+from modelexport.api.attach import Source, judge_file, score_of
+from modelexport.api.opened_file import Clock
+from modelexport.attribute.judge import Judged, Verdict
+from modelexport.attribute.resolve import Agreement, agreement
+from modelexport.attribute.roles.assign import Layers
+from modelexport.inspect.compare import Score
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.provenance import NodeEntry
+from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, NodeEntry
 
 OWN, PLAIN, NAMELESS = "own export", "plain export", "without names"
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from modelexport.capture.session import Probe, TracedRun, probe, trace
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
 from bench.report import Table
+from modelexport.capture.export import Probe, TracedRun, probe, trace
 
 DEPTHS = (2, 24)
 BATCH, SEQUENCE, WIDTH = 16, 512, 64

@@ -9,15 +9,14 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from modelexport.record.check import OutputCheck
-from modelexport.record.verification import AttributionProof, NodeProof, Verdict, Verification
-
 import modelexport as mx
 from corpus.building import build, inputs_of
 from corpus.manifest import Row, read_rows
 from corpus.outcome import Outcome, Proof, Result
 from corpus.results import write_result
 from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
+from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict, Verification
+from modelexport.record.signals import OutputCheck
 
 # Messages name the file. Without a folder before it, they are the same on every machine.
 _FILE = Path("model.onnx")

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from corpus.manifest import Row
-from modelexport.capture.inputs import InputRequest, make_inputs, parse_input_spec
+from modelexport.capture.inputs.make import make_inputs
+from modelexport.capture.inputs.specs import InputRequest, parse_input_spec
 
 _SEED = 0
 _PERTURBATION = 0.1

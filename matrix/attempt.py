@@ -22,12 +22,6 @@ import onnx
 from corpus.attempt import first_line
 from corpus.building import build, inputs_of
 from corpus.manifest import read_rows
-from modelexport.api.opening import open_file
-from modelexport.capture.graph_inputs import SampleRequest, graph_samples
-from modelexport.graph.model_file import open_model
-from modelexport.proving.measure import measure
-from modelexport.record.verification import Tolerance
-from modelexport.tools.models import read_whole
 
 import modelexport as mx
 from matrix.plan import PREFIX, is_lossy, run_chain
@@ -35,9 +29,15 @@ from matrix.score import SHARES, Outcome, Result
 from matrix.scoring import Relinked, Scorer, relink_model
 from matrix.truth import Values
 from matrix.values import run_values
+from modelexport.api.opened_file import open_file
 from modelexport.api.relink import ancestor_in, planted_ancestor
+from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
+from modelexport.graph.file.reading import open_model
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.verification import Tolerance
+from modelexport.transform.tools.tool import read_whole
+from modelexport.verify.numbers import measure
 
 Owners = Mapping[str, frozenset[ModuleCall]]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelexport.tools.catalogue import parse_chain
-from modelexport.tools.models import read_whole, write_whole
-from modelexport.tools.tool import Feed, Job, Tool
 from onnx import TensorProto, compose, helper, shape_inference, utils
 from onnx.external_data_helper import convert_model_to_external_data
 
 from modelexport.graph.index import index_model
+from modelexport.transform.tools.catalogue import parse_chain
+from modelexport.transform.tools.tool import Feed, Job, Tool, read_whole, write_whole
 
 # From every family, and networks with what tools find hard: bodies, recurrent operators, norms to be folded.
 ROWS = (

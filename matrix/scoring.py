@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx
-from modelexport.graph.model_file import parse_model
-from modelexport.graph.sketch import sketches_of
 
 from matrix.hiding import hide
 from matrix.score import Score
 from matrix.truth import Truth, Values
 from matrix.values import Comparer
 from modelexport.api.relink import Ancestor
+from modelexport.graph.file.reading import parse_model
 from modelexport.graph.index import Graph, Node, index_model
-from modelexport.graph.outline import digested
+from modelexport.graph.outline import digested, sketches_of
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
 from modelexport.record.lineage import Lineage

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
-from modelexport.proving.measure import measure
-from modelexport.record.verification import Tolerance
 
 from matrix.plan import PREFIX
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
+from modelexport.record.results.verification import Tolerance
+from modelexport.verify.numbers import measure
 
 # Operators that hand on what they read, in another type or layout.
 _PASSING = frozenset(

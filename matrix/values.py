@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from modelexport.capture.pieces import PiecewiseRun
-from modelexport.graph.opened import ModelFile
-from modelexport.proving.measure import measure
-from modelexport.record.verification import Tolerance
 
 from matrix.truth import Values, is_passing, nearness, tells
+from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, Node
 from modelexport.record.lineage import Lineage, Relation
+from modelexport.record.results.verification import Tolerance
+from modelexport.verify.numbers import measure
 
 # Decibels. Above it, nobody would call a tensor another one; below, another has to be above it, and so much nearer.
 _NEAR = 20.0

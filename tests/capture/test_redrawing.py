@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import building  # noqa: F401 - loads the profile
+from tests.support import building  # noqa: F401 - loads the profile
 from torch import Tensor
 
 from modelexport.capture.arguments import CallArguments, redrawn

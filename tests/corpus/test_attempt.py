@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from corpus.attempt import first_line, judged, summed, unrunnable
 from corpus.outcome import Outcome
-from modelexport.record.check import OutputCheck
-from modelexport.record.verification import (
+
+import modelexport as mx
+from modelexport.errors import RuntimeFailed
+from modelexport.record.results.verification import (
     AttributionProof,
     Difference,
     Divergence,
@@ -15,9 +17,7 @@ from modelexport.record.verification import (
     Verdict,
     Verification,
 )
-
-import modelexport as mx
-from modelexport.errors import RuntimeFailed
+from modelexport.record.signals import OutputCheck
 
 A, B = mx.ModuleCall("a"), mx.ModuleCall("b", 1)
 FAR = Difference(1.0, 1.0, 3.0, 0.5, 0, agrees=False)

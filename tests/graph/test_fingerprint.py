@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests import building  # noqa: F401 - loads the profile
+from tests.support import building  # noqa: F401 - loads the profile
 
 from modelexport.attribute.projection.values import _FAR, _NOISE, _TOLERANCE
 from modelexport.graph.fingerprint import distance, fingerprint, same_content

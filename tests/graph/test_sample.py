@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from tests import building  # noqa: F401 - loads the profile
+from tests.support import building  # noqa: F401 - loads the profile
 
 from modelexport.graph.sample import INF, LOOSEST, NAN, alike, distance, sample, unseen
 

@@ -10,14 +10,13 @@ import onnx
 from matrix.score import Outcome, Result, Score
 from matrix.truth import Truth
 from matrix.values import run_values
-from modelexport.graph.model_file import parse_model
-from modelexport.graph.sketch import sketches_of
 from onnx import helper, numpy_helper
 from tests.support import building
 
 from modelexport.api.relink import Ancestor
+from modelexport.graph.file.reading import parse_model
 from modelexport.graph.index import Graph, Node, index_model
-from modelexport.graph.outline import digested
+from modelexport.graph.outline import digested, sketches_of
 from modelexport.record.hierarchy import Hierarchy
 
 Arrays = dict[str, np.ndarray]

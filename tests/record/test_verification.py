@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import building  # noqa: F401 - loads the profile
+from tests.support import building  # noqa: F401 - loads the profile
 from tests.support.verification import difference, node, numbers, verification, wrong_in
 
 from modelexport.record.hierarchy import ModuleCall

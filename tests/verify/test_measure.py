@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import building  # noqa: F401 - loads the profile
+from tests.support import building  # noqa: F401 - loads the profile
 
 from modelexport.graph.sample import sample
 from modelexport.record.results.verification import Difference, Tolerance
