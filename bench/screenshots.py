@@ -15,7 +15,7 @@ from tests.support.architectures import build
 
 import modelexport as mx
 from bench.page_speed import chromium, page_opened
-from modelexport.show.data.cost_and_profile import profile_json
+from modelexport.show.data.results import to_json
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LARGEST = 250_000
@@ -57,7 +57,7 @@ def main() -> int:
 def _page(folder: Path) -> Path:
     model = mx.export(build("bert"), folder / "bert.onnx", no_check=True).path
     profile = folder / "profile.json"
-    profile.write_text(profile_json(mx.profile(model)))
+    profile.write_text(to_json(mx.profile(model)))
     return mx.view(model, overlays=[profile], at={"batch": 1, "sequence": 128}).path
 
 

@@ -60,7 +60,7 @@ class Group:
     lines: tuple[str, ...]
 
 
-def grouped(modules: Iterable[ModuleChange]) -> list[Group]:
+def group_modules(modules: Iterable[ModuleChange]) -> list[Group]:
     found: dict[object, list[ModuleChange]] = {}
     for module in modules:
         key = (module.change, _pattern(module.path), module.classes, _likeness(module))
@@ -273,31 +273,49 @@ _MOST_LINES = 12
 _HEADINGS = {Change.REMOVED: "Modules removed", Change.ADDED: "Modules added", Change.CHANGED: "Changed"}
 
 
-def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
-    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
+@dataclass(frozen=True)
+class Section:
+    """A heading, and what is below it: lines, or groups of modules. Text and HTML are made of the same sections."""
+
+    heading: str
+    lines: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
-def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
-    yield f"{_side(diff.left)} → {_side(diff.right)}"
+def diff_sections(diff: Diff) -> Iterator[Section]:
+    if diff.model:
+        changes = (f"{field.what}: {field.left or 'none'} → {field.right or 'none'}" for field in diff.model)
+        yield Section("Model", tuple(changes))
+    groups = group_modules(diff.modules)
+    for change, heading in _HEADINGS.items():
+        members = tuple(group for group in groups if group.change is change)
+        if members:
+            yield Section(heading, groups=members)
+    if diff.renamed:
+        yield Section("Renamed (no difference)", tuple(renamed_text(diff.renamed)))
+
+
+def verdict_lines(diff: Diff) -> Iterator[str]:
+    """What can be said in two lines: how much differs, and what that costs."""
     if diff.identical:
         yield "No differences." if diff.weights_read else "No differences; the numbers of large weights were not read."
     else:
         yield headline(diff)
     if diff.cost is not None:
         yield f"Cost: {cost_text(diff.cost)}."
-    if diff.model:
-        yield from ("", "Model")
-        yield from (f"- {one.what}: {one.left or 'none'} → {one.right or 'none'}" for one in diff.model)
-    groups = grouped(diff.modules)
-    for change, heading in _HEADINGS.items():
-        chosen = [group for group in groups if group.change is change]
-        if chosen:
-            yield from ("", heading)
-            for group in chosen:
-                yield from _group_lines(group, verbose=verbose)
-    if diff.renamed:
-        yield from ("", "Renamed (no difference)")
-        yield from (f"- {text}" for text in renamed_text(diff.renamed))
+
+
+def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
+    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
+
+
+def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
+    yield f"{_side(diff.left)} → {_side(diff.right)}"
+    yield from verdict_lines(diff)
+    for section in diff_sections(diff):
+        yield from ("", section.heading, *(f"- {line}" for line in section.lines))
+        for group in section.groups:
+            yield from _group_lines(group, verbose=verbose)
     for note in diff.notes:
         yield from ("", f"Note: {note}.")
 
