@@ -291,7 +291,7 @@ def tree_options(function: _Function) -> _Function:
     )
 
 
-def _decorated(function: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Any:
+def _decorated(function: _Function, options: tuple[Callable[[Any], Any], ...]) -> _Function:
     for option in reversed(options):  # the one that is applied last comes first in the help text
         function = option(function)
     return function
