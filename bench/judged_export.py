@@ -11,7 +11,13 @@ from tests.support.architectures import build
 
 from modelexport.api.opened_file import Clock
 from modelexport.api.signals import SignalOptions, record_signals
-from modelexport.attribute.judge import StrategyResult, AttributionInput, AttributionResult, attribute_graph, run_strategy
+from modelexport.attribute.judge import (
+    StrategyResult,
+    AttributionInput,
+    AttributionResult,
+    attribute_graph,
+    run_strategy,
+)
 from modelexport.attribute.strategies import ALL, CATALOGUE, strategies_named
 from modelexport.capture.arguments import ExportRequest
 from modelexport.capture.export import SourceOptions, TracedRun, export_traced, prepare, trace, unfolded

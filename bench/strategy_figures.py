@@ -137,7 +137,9 @@ def _by(verdict: AttributionResult, strategy: str) -> Sequence[StrategyResult]:
     return [item for item in verdict.judged if item.strategy == strategy]
 
 
-def _paired(export: JudgedExport, answers: Iterable[NodeEntry], verdict: AttributionResult) -> Iterator[tuple[NodeEntry, str]]:
+def _paired(
+    export: JudgedExport, answers: Iterable[NodeEntry], verdict: AttributionResult
+) -> Iterator[tuple[NodeEntry, str]]:
     """Nodes of our own export with the keys that they have in another file: the same nodes in the same order."""
     for own, other in zip(answers, verdict.provenance.nodes.values(), strict=True):
         if own.op_type != other.op_type:
@@ -178,7 +180,9 @@ def _is_by_value(claim: Claim) -> bool:
     return claim.confidence is Confidence.EXACT and any(item.kind is EvidenceKind.VALUE for item in claim.evidence)
 
 
-def _not_owners(export: JudgedExport, file: str, verdict: AttributionResult, judged: StrategyResult) -> Iterator[Remark]:
+def _not_owners(
+    export: JudgedExport, file: str, verdict: AttributionResult, judged: StrategyResult
+) -> Iterator[Remark]:
     """Claims of modules that our own export does not name."""
     for own, key in _paired(export, export.own.nodes.values(), verdict):
         claim = judged.claims.nodes.get(key)
