@@ -12,9 +12,9 @@ from tests.support.architectures import build
 from modelexport.api.opened_file import Clock
 from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.attribute.judge import (
-    StrategyResult,
     AttributionInput,
     AttributionResult,
+    StrategyResult,
     attribute_graph,
     run_strategy,
 )

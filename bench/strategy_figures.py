@@ -13,7 +13,7 @@ from bench.foreign_files import write_nameless, write_plain
 from bench.judged_export import JudgedExport
 from modelexport.api.attach import Source, judge_file, score_of
 from modelexport.api.opened_file import Clock
-from modelexport.attribute.judge import StrategyResult, AttributionResult
+from modelexport.attribute.judge import AttributionResult, StrategyResult
 from modelexport.attribute.resolve import Agreement, agreement
 from modelexport.attribute.roles.assign import Layers
 from modelexport.inspect.compare import Score

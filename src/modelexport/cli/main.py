@@ -25,8 +25,7 @@ from importlib import import_module
 
 import click
 
-from modelexport.errors import ModelExportError
-from modelexport.show.text.console import printable_lines
+from modelexport.errors import ModelExportError, printable_lines
 
 # The help texts are here so that listing the verbs imports none of them.
 _SECTIONS = {

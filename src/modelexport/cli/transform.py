@@ -23,7 +23,6 @@ from modelexport.cli.options import (
 )
 from modelexport.errors import UserError, printable
 from modelexport.record.results.files import TOLERANCE
-from modelexport.show.text.console import bytes_text, counted
 
 
 @click.command()
@@ -128,6 +127,7 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
     Nodes, edges, attributes, weights and the metadata of others stay as they are.
     """
     from modelexport.api.fold import strip as strip_file
+    from modelexport.show.text.console import bytes_text, counted
 
     names = [name.strip() for text in keep for name in text.split(",") if name.strip()]
     stripped = strip_file(model, output, keep=names, exporter_metadata=exporter_metadata)
@@ -171,7 +171,7 @@ def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: Verbosi
     and so is a selection that the tool cannot be told.
     """
     from modelexport.api.select import select as select_nodes
-    from modelexport.show.text.console import emit
+    from modelexport.show.text.console import counted, emit
 
     selection = select_nodes(model, query, dialect, **options)
     if options["output"] is None or dialect == "layer-ann":

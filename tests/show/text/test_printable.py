@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.support.small_file import SmallFile
 
 from modelexport.api.read import analyze
-from modelexport.errors import cell, printable
+from modelexport.errors import cell, printable, printable_lines
 from modelexport.show.data.results import to_csv, to_json
 from modelexport.show.text.analysis import analysis_tables
-from modelexport.show.text.console import as_text, printable_lines
+from modelexport.show.text.console import as_text
 
 EVIL = "=cmd('[bold]')\x1b[2J\x07\u009b\u202e\n"
 
