@@ -74,8 +74,8 @@ def _told_around(module: ModuleChange, place: int, charged: Mapping[str, int]) -
 
 def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
     """A module around one that changed has a change inside."""
-    for number in range(len(tree.places) - 1, 0, -1):
-        parent = tree.places[number].parent
+    for number in range(len(tree.rows) - 1, 0, -1):
+        parent = tree.rows[number].parent
         if parent is not None and states[number] != _SAME and states[parent] == _SAME:
             states[parent] = _INSIDE
     if changed_root and states[0] in (_SAME, _INSIDE):

@@ -27,11 +27,11 @@ _NONE = -1
 def module_columns(content: Content, texts: Texts) -> Json:
     tree, provenance = content.tree, content.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
-    modules = [place.module for place in tree.places]
+    modules = [row.item for row in tree.rows]
     sums = _sums(content)
     return {
-        "parent": [_NONE if place.parent is None else place.parent for place in tree.places],
-        "name": [texts.place(place.name) for place in tree.places],
+        "parent": [_NONE if row.parent is None else row.parent for row in tree.rows],
+        "name": [texts.place(row.name) for row in tree.rows],
         "class": [texts.place(module.class_name) for module in modules],
         "package": [texts.place(module.package) for module in modules],
         "tag": [texts.place(tags.get(module.path, "")) for module in modules],
@@ -104,7 +104,7 @@ def _sums(content: Content) -> Mapping[str, list[int]]:
         tensor = content.graph.initializers.get(name)
         if tensor is not None:
             sums["bytes"][tree.place_of(attribution)] += tensor.nbytes
-    for number, module in enumerate(place.module for place in tree.places):
+    for number, module in enumerate(row.item for row in tree.rows):
         held = [item for item in module.parameters if _is_first(join(module.path, item.name), item.tied)]
         sums["parameters"][number] += sum(max(0, math.prod(item.shape)) for item in held)
     return sums
