@@ -46,19 +46,19 @@ format: $(STAMP)  ## format the code and fix what the linter can fix
 	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## measure what the documentation claims, and write docs/measured.md
-	$(BIN)/python -m bench
+	$(BIN)/python -m measure.bench
 
 strategies: $(STAMP)  ## measure every strategy on every model, and write the tables of docs/strategies.md
-	$(BIN)/python -W ignore -m bench.strategies
+	$(BIN)/python -W ignore -m measure.bench.strategies
 
 corpus: $(STAMP)  ## export and verify every model of the corpus (or ROWS="bert t5"), and write docs/corpus.md
-	$(BIN)/python -m corpus $(ROWS)
+	$(BIN)/python -m measure.corpus $(ROWS)
 
 lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink, and write docs/lineage.md
-	$(BIN)/python -W ignore -m matrix $(ROWS)
+	$(BIN)/python -W ignore -m measure.lineage $(ROWS)
 
 screenshots: $(STAMP)  ## take the pictures of the page that the documentation shows; needs chromium
-	$(BIN)/python -W ignore -m bench.screenshots
+	$(BIN)/python -W ignore -m measure.bench.screenshots
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock

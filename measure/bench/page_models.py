@@ -1,0 +1,117 @@
+"""Large files with their record, written down by hand: deep, flat, and without any module inside."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from measure.bench.relink_time import layers_model
+from modelexport.graph.embed import EmbedOptions, Level, embed
+from modelexport.graph.index import index_model
+from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
+from modelexport.record.provenance import NodeEntry, Origin, Provenance
+
+NODES_OF_LAYER = 19
+_NODES_OF_PART = 4
+_PARTS = ("query", "key", "value", "output", "up", "down")
+_LINEAR = (TensorInfo("weight", (16, 16), "float32", 1024), TensorInfo("bias", (16,), "float32", 64))
+_OPERATORS = ("Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp")
+_ROOT = ModuleCall("")
+
+
+def write_layers(size: int, path: Path) -> Provenance:
+    """Transformer layers, each with its linear modules; so many nodes, or a few more."""
+    layers = -(-size // NODES_OF_LAYER)
+    calls = {call.path: call for number in range(layers) for call in (_layer(number), *_calls(number))}
+
+    def owner(key: str) -> ModuleCall:
+        number, part, *_ = key.split("/")  # `12/query/MatMul`, `12/Softmax`
+        return calls.get(f"layers.{number}.{part}") or calls[f"layers.{number}"]
+
+    return _written(layers_model(layers), path, _layered(layers), owner)
+
+
+def write_flat(size: int, path: Path) -> Provenance:
+    """A model that holds all of its modules itself, each reading one that ran shortly before and one from anywhere."""
+    modules = size // _NODES_OF_PART
+    calls = [ModuleCall(f"part{number}") for number in range(modules)]
+    chance = random.Random(0)
+    nodes: list[onnx.NodeProto] = []
+    made = ["x"]
+    for number in range(modules):
+        value = chance.choice(made[-20:])
+        for step in range(_NODES_OF_PART - 1):
+            nodes.append(helper.make_node(chance.choice(_OPERATORS), [value], [f"{number}/{step}"]))
+            value = f"{number}/{step}"
+        nodes.append(helper.make_node("Add", [value, chance.choice(made)], [f"{number}/sum"]))
+        made.append(f"{number}/sum")
+    sites = [CallSite(_ROOT, None), *(CallSite(call, _ROOT) for call in calls)]
+    hierarchy = Hierarchy.of(
+        [Module("", "Flat", "bench"), *(Module(call.path, "Part", "bench") for call in calls)], sites
+    )
+    return _written(_model(nodes), path, hierarchy, lambda key: calls[int(key.split("/")[0])])
+
+
+def write_single(size: int, path: Path) -> Provenance:
+    """One module that does everything itself."""
+    chance = random.Random(0)
+    made = ["x"]
+    nodes = []
+    for number in range(size):
+        inputs = [made[-1], chance.choice(made[-500:])] if number % 3 == 0 else [chance.choice(made[-5:])]
+        operator = "Add" if len(inputs) > 1 else chance.choice(_OPERATORS)
+        nodes.append(helper.make_node(operator, inputs, [f"v{number}"]))
+        made.append(f"v{number}")
+    hierarchy = Hierarchy.of([Module("", "Single", "bench")], [CallSite(_ROOT, None)])
+    return _written(_model(nodes), path, hierarchy, lambda _: _ROOT)
+
+
+def _written(
+    model: onnx.ModelProto, path: Path, hierarchy: Hierarchy, owner: Callable[[str], ModuleCall]
+) -> Provenance:
+    graph = index_model(model)
+    known: Mapping[str, Attribution] = {node.key: _exact(owner(node.key)) for node in graph.nodes}
+    record = Provenance(
+        hierarchy=hierarchy,
+        nodes={node.key: NodeEntry(node.key, node.name, node.op_type, known[node.key]) for node in graph.nodes},
+        initializers={name: _exact(ModuleCall(name.rpartition(".")[0])) for name in graph.initializers},
+        origin=Origin("by hand", "by hand", graph.fingerprint),
+    )
+    embed(model, record, EmbedOptions(level=Level.LEAN), None)
+    path.write_bytes(model.SerializeToString())
+    return record
+
+
+def _model(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", nodes[-1].output[0])]
+    graph = helper.make_graph(nodes, "nodes", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _exact(call: ModuleCall) -> Attribution:
+    return Attribution((call,), call, Confidence.EXACT, (Evidence(EvidenceKind.SCOPE, "by hand"),))
+
+
+def _layer(number: int) -> ModuleCall:
+    return ModuleCall(f"layers.{number}")
+
+
+def _calls(number: int) -> list[ModuleCall]:
+    return [ModuleCall(f"layers.{number}.{part}") for part in _PARTS]
+
+
+def _layered(layers: int) -> Hierarchy:
+    modules = [Module("", "Layers", "bench"), Module("layers", "ModuleList", "torch.nn", container=True)]
+    sites = [CallSite(_ROOT, None)]
+    for number in range(layers):
+        modules.append(Module(_layer(number).path, "Layer", "bench"))
+        sites.append(CallSite(_layer(number), _ROOT))
+        for call in _calls(number):
+            modules.append(Module(call.path, "Linear", "torch.nn", _LINEAR))
+            sites.append(CallSite(call, _layer(number)))
+    return Hierarchy.of(modules, sites)
