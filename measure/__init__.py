@@ -1,1 +1,1 @@
-"""Measurements behind the documentation: the corpus, lineage through tools, strategies, and a section for each claim."""
+"""Measurements behind the documentation: the corpus, lineage through tools, strategies, a section for each claim."""

@@ -1,1 +1,1 @@
-"""What the documentation claims, measured: `python -m bench` writes docs/measured.md."""
+"""What the documentation claims, one measurement for each section of the page: `make bench`."""

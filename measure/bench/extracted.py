@@ -20,8 +20,9 @@ import onnx
 import torch
 
 import modelexport as mx
-from measure.bench.report import Table
-from measure.corpus.building import perturbed
+from measure.corpus.models import perturbed
+from measure.corpus.rows import EXPORTERS
+from measure.pages import Table
 from modelexport.api.extract import extracted_file
 from modelexport.api.extract_check import compare
 from modelexport.api.extract_reference import Reference, run_reference
@@ -34,7 +35,6 @@ from modelexport.cutting.selection import select_calls
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.record.hierarchy import ModuleCall
 
-EXPORTERS = ("dynamo", "torchscript")
 WITHIN = 1e-4
 MOST_REFUSED = 0.03
 
@@ -61,7 +61,7 @@ class Tried:
     problem: str = ""
 
 
-def measure() -> Table:
+def measure_extracted() -> Table:
     rows, notes, tried = list[tuple[str, ...]](), list[str](), list[Tried]()
     for name in MODELS:
         for exporter in EXPORTERS:

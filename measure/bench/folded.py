@@ -19,12 +19,11 @@ import onnxruntime
 import torch
 
 import modelexport as mx
-from measure.bench.report import Table
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import read_rows
+from measure.corpus.models import build, inputs_of, rows_by_name
+from measure.corpus.rows import EXPORTERS
+from measure.pages import Table
 from modelexport.record.folding import Folding
 
-EXPORTERS = ("dynamo", "torchscript")
 SAMPLE = (
     "bert",
     "albert",
@@ -55,7 +54,7 @@ class Found:
         return self.same and self.difference == 0.0
 
 
-def measure() -> Table:
+def measure_folded() -> Table:
     rows = []
     holds = True
     for name, (model, inputs) in {**_sample(), f"bert, {LAYERS} layers": _deep()}.items():
@@ -75,7 +74,7 @@ def _row(name: str, exporter: str, found: Found) -> tuple[str, ...]:
 
 
 def _sample() -> dict[str, tuple[torch.nn.Module, Mapping[str, Any]]]:
-    rows = {row.name: row for row in read_rows()}
+    rows = rows_by_name()
     built = {name: build(rows[name]) for name in SAMPLE}
     return {name: (model, _named(inputs_of(rows[name], model))) for name, model in built.items()}
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 import modelexport as mx
-from measure.bench.page_models import write_flat, write_layers, write_single
-from measure.bench.report import Table
+from measure.bench.synthetic_models import write_flat, write_layers, write_single
+from measure.pages import Table
 from modelexport.record.provenance import Provenance
 
 OPEN_LIMIT, ANSWER_LIMIT, SIZE_LIMIT = 5.0, 200.0, 15_000_000
@@ -85,7 +85,7 @@ class Speed:
         return self.open <= OPEN_LIMIT and self.slowest[1] < ANSWER_LIMIT and self.size <= SIZE_LIMIT
 
 
-def measure() -> Table:
+def measure_page_speed() -> Table:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         found = [_speed(shape, Path(folder), browser) for shape in SHAPES]
     text = (

@@ -20,16 +20,15 @@ import modelexport as mx
 from measure.bench.odd_model import odd_model
 from measure.bench.plain_graph import PlainGraph, PlainNode, plain_graph
 from measure.bench.read_back import Explorer, by_networkx, model_explorer
-from measure.bench.report import Table
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import read_rows
+from measure.corpus.models import export_row
+from measure.corpus.rows import EXPORTERS
+from measure.pages import Table
 from modelexport.errors import ExportFailed
 
 ROWS = (
     *("bert", "gpt2", "llama", "t5", "vit", "resnet", "whisper", "albert", "clip", "mixtral", "wav2vec2"),
     *("branching", "step-by-step", "scanned", "long-short-term"),
 )
-EXPORTERS = ("dynamo", "torchscript")
 COLUMNS = ("model", "exporter", "read by", "nodes", "edges", "attributes", "lost", "too many")
 
 
@@ -44,7 +43,7 @@ class Loss:
     added: tuple[str, ...]
 
 
-def measure() -> Table:
+def measure_round_trips() -> Table:
     rows, holds, notes = [], True, []
     with model_explorer() as explorer:
         for name, exporter, path in _files():
@@ -100,19 +99,16 @@ def _parts(node: PlainNode) -> Iterator[tuple[str, object]]:
 
 
 def _files() -> Iterator[tuple[str, str, Path]]:
-    rows = {row.name: row for row in read_rows()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "odd.onnx"
         onnx.save(odd_model(), path)
         yield "made by hand", "", path
     for name in ROWS:
-        model = build(rows[name])
-        inputs = inputs_of(rows[name], model)
         for exporter in EXPORTERS:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "model.onnx"
                 try:
-                    mx.export(model, path, inputs=inputs, exporter=exporter, no_check=True)
+                    export_row(name, exporter, path)
                 except ExportFailed:
                     continue
                 yield name, exporter, path

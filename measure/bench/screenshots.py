@@ -15,6 +15,7 @@ from tests.architectures import build
 
 import modelexport as mx
 from measure.bench.page_speed import chromium, page_opened
+from measure.catalogue import Options
 from modelexport.views.profile_data import profile_json
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -42,13 +43,15 @@ SHOTS = (
 )
 
 
-def main() -> int:
+def run_measure(options: Options) -> int:
+    names = options.pick_rows(tuple(shot.name for shot in SHOTS))
+    shots = [shot for shot in SHOTS if shot.name in names]
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         path = _page(Path(folder))
-        for shot in SHOTS:
+        for shot in shots:
             _take(browser, path, shot)
-    large = [shot.name for shot in SHOTS if _target(shot).stat().st_size > LARGEST]
+    large = [shot.name for shot in shots if _target(shot).stat().st_size > LARGEST]
     if large:
         sys.stderr.write(f"larger than {LARGEST // 1000} KB: {', '.join(large)}\n")
     return 1 if large else 0
@@ -79,7 +82,3 @@ def _take(browser: Browser, path: Path, shot: Shot) -> None:
     page.wait_for_timeout(500)  # until what plotly moves has come to rest
     page.screenshot(path=_target(shot))
     page.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

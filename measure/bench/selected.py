@@ -29,9 +29,9 @@ import onnx
 from onnxruntime.quantization import QuantFormat, quantize_dynamic, quantize_static
 
 import modelexport as mx
-from measure.bench.report import Table
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import read_rows
+from measure.corpus.models import export_row
+from measure.corpus.rows import EXPORTERS
+from measure.pages import Table
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
 from modelexport.errors import UserError
 from modelexport.graph.index import index_model
@@ -40,7 +40,6 @@ from modelexport.graph.value_types import ValueTypes
 from modelexport.tools.quantizers import quantized_types
 
 ARCHITECTURES = ("bert", "gpt2", "llama", "t5", "vit", "resnet", "whisper", "albert")
-EXPORTERS = ("dynamo", "torchscript")
 QUERIES = (
     "layer=0",
     "role=attention.*",
@@ -107,14 +106,14 @@ class Counts:
         return self.queries > 0 and self.missed == 0 and self.others == 0
 
 
-def measure() -> Table:
+def measure_selected() -> Table:
     rows = []
     holds = True
     for name in ARCHITECTURES:
         for exporter in EXPORTERS:
             sys.stderr.write(f"selected: {name} {exporter}\n")
             with tempfile.TemporaryDirectory() as folder:
-                path = _exported(name, exporter, Path(folder))
+                path = export_row(name, exporter, Path(folder) / "model.onnx").path
                 for mode in MODES:
                     if (name, mode) in UNABLE:
                         continue
@@ -123,12 +122,6 @@ def measure() -> Table:
                     holds &= counts.holds
     notes = tuple(f"{mode} of {name}: {reason}" for (name, mode), reason in UNABLE.items())
     return Table("Selected nodes left in float", (__doc__ or "").strip(), COLUMNS, tuple(rows), holds, notes)
-
-
-def _exported(name: str, exporter: str, folder: Path) -> Path:
-    row = next(row for row in read_rows() if row.name == name)
-    model = build(row)
-    return mx.export(model, folder / "model.onnx", inputs=inputs_of(row, model), exporter=exporter, no_check=True).path
 
 
 def count(path: Path, mode: str) -> Counts:

@@ -8,9 +8,7 @@ way: a run that holds on to what each operator makes. Reading a tensor takes a p
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
-from measure.bench.report import Table
+from measure.pages import Table
+from measure.workers import run_alone
 from modelexport.capture.session import Probe, TracedRun, probe, trace
 
 DEPTHS = (2, 24)
@@ -49,7 +48,7 @@ class Cost:
     operators: int
 
 
-def measure() -> Table:
+def measure_trace_memory() -> Table:
     shallow, deep = (_cost(layers) for layers in DEPTHS)
     rows = [_row(f"{layers} layers", cost) for layers, cost in zip(DEPTHS, (shallow, deep), strict=True)]
     more = Cost(deep.recording - shallow.recording, deep.keeping - shallow.keeping, deep.operators - shallow.operators)
@@ -75,10 +74,9 @@ def _cost(layers: int) -> Cost:
 
 
 def _process(layers: int, kind: str) -> Peak:
-    command = [sys.executable, "-W", "ignore", "-m", "measure.bench.trace_memory", str(layers), kind]
-    environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return Peak(**json.loads(done.stdout.splitlines()[-1]))
+    environment = {**ALLOCATOR, "OMP_NUM_THREADS": "1"}
+    printed = run_alone("measure.bench.trace_memory", str(layers), kind, environment=environment)
+    return Peak(**json.loads(printed.splitlines()[-1]))
 
 
 def _plain(run: TracedRun) -> int:

@@ -1,1 +1,1 @@
-"""Real architectures and odd networks, exported by both exporters and verified: `make corpus`, `docs/corpus.md`."""
+"""Real architectures and odd networks, exported by both exporters and verified: `make corpus`."""

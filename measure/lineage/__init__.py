@@ -1,1 +1,1 @@
-"""The lineage matrix: models × exporters × tools, and how much of the truth is found again. See docs/lineage.md."""
+"""Models × exporters × tools, and how much of the truth `relink` finds again: `make lineage`."""

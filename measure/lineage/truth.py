@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from measure.lineage.plan import PREFIX
+from measure.lineage.chains import PREFIX
 from modelexport.graph.index import Graph, Node
 from modelexport.proving.measure import measure
 from modelexport.record.hierarchy import ModuleCall

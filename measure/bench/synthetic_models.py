@@ -1,15 +1,21 @@
-"""Large files with their record, written down by hand: deep, flat, and without any module inside."""
+"""Synthetic graphs of any size, with their record: for speed, where a real model would take long to export.
+
+write_layers   transformer layers, each with its linear modules
+write_flat     one module that holds all others itself
+write_single   one module that does everything itself
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from measure.bench.relink_time import layers_model
 from modelexport.graph.embed import EmbedOptions, Level, embed
 from modelexport.graph.index import index_model
 from modelexport.record.evidence import Attribution, Confidence, Evidence, EvidenceKind
@@ -17,11 +23,53 @@ from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 
 NODES_OF_LAYER = 19
+_WIDTH = 16
 _NODES_OF_PART = 4
 _PARTS = ("query", "key", "value", "output", "up", "down")
 _LINEAR = (TensorInfo("weight", (16, 16), "float32", 1024), TensorInfo("bias", (16,), "float32", 64))
 _OPERATORS = ("Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp")
 _ROOT = ModuleCall("")
+
+
+def layers_model(layers: int) -> onnx.ModelProto:
+    """Layers of attention and feed-forward with weights of their own."""
+    generator = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    value = "x"
+    for number in range(layers):
+        value = _add_layer(number, value, nodes, weights, generator)
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8, _WIDTH]) for name in ("x", value)]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _add_layer(
+    number: int,
+    value: str,
+    nodes: list[onnx.NodeProto],
+    weights: list[onnx.TensorProto],
+    generator: np.random.Generator,
+) -> str:
+    def add(operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, inputs, [f"{number}/{name}"], **attributes))
+        return f"{number}/{name}"
+
+    def weight(name: str, *shape: int) -> str:
+        array = generator.standard_normal(shape).astype(np.float32)
+        weights.append(numpy_helper.from_array(array, f"layers.{number}.{name}"))
+        return f"layers.{number}.{name}"
+
+    def linear(read: str, name: str) -> str:
+        product = add("MatMul", [read, weight(f"{name}.weight", _WIDTH, _WIDTH)], f"{name}/MatMul")
+        return add("Add", [product, weight(f"{name}.bias", _WIDTH)], f"{name}/Add")
+
+    query, key, content = (linear(value, name) for name in ("query", "key", "value"))
+    turned = add("Transpose", [key], "Transpose", perm=[0, 2, 1])
+    shares = add("Softmax", [add("MatMul", [query, turned], "scores")], "Softmax")
+    attended = add("Add", [linear(add("MatMul", [shares, content], "context"), "output"), value], "residual")
+    inner = add("Relu", [linear(attended, "up")], "Relu")
+    return add("Add", [linear(inner, "down"), attended], "result")
 
 
 def write_layers(size: int, path: Path) -> Provenance:
@@ -33,7 +81,7 @@ def write_layers(size: int, path: Path) -> Provenance:
         number, part, *_ = key.split("/")  # `12/query/MatMul`, `12/Softmax`
         return calls.get(f"layers.{number}.{part}") or calls[f"layers.{number}"]
 
-    return _written(layers_model(layers), path, _layered(layers), owner)
+    return _write_tagged(layers_model(layers), path, _layered(layers), owner)
 
 
 def write_flat(size: int, path: Path) -> Provenance:
@@ -54,7 +102,7 @@ def write_flat(size: int, path: Path) -> Provenance:
     hierarchy = Hierarchy.of(
         [Module("", "Flat", "bench"), *(Module(call.path, "Part", "bench") for call in calls)], sites
     )
-    return _written(_model(nodes), path, hierarchy, lambda key: calls[int(key.split("/")[0])])
+    return _write_tagged(_model(nodes), path, hierarchy, lambda key: calls[int(key.split("/")[0])])
 
 
 def write_single(size: int, path: Path) -> Provenance:
@@ -68,10 +116,10 @@ def write_single(size: int, path: Path) -> Provenance:
         nodes.append(helper.make_node(operator, inputs, [f"v{number}"]))
         made.append(f"v{number}")
     hierarchy = Hierarchy.of([Module("", "Single", "bench")], [CallSite(_ROOT, None)])
-    return _written(_model(nodes), path, hierarchy, lambda _: _ROOT)
+    return _write_tagged(_model(nodes), path, hierarchy, lambda _: _ROOT)
 
 
-def _written(
+def _write_tagged(
     model: onnx.ModelProto, path: Path, hierarchy: Hierarchy, owner: Callable[[str], ModuleCall]
 ) -> Provenance:
     graph = index_model(model)

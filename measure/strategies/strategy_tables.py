@@ -1,63 +1,35 @@
-"""Measure every strategy on every architecture of the tests and write the tables of docs/strategies.md.
-
-The text of the page is written by hand. A table stands between two comments that name it, and only what is between
-them is replaced. Exits with 1 where a target is missed.
-"""
+"""Tables of strategies: how each one stands to the answer on every architecture of the tests, and what is missed."""
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from tests.architectures import NAMES
 
-from measure.bench.judged_export import EXPORTERS, judged_export
-from measure.bench.report import Table, machine
-from measure.bench.strategy_figures import NAMELESS, OWN, PLAIN, Attached, Figures, Kind, Remark, Stray, figures_of
+from measure.corpus.rows import EXPORTERS
+from measure.pages import Table, describe_machine, percent_of
+from measure.strategies.judged_exports import export_and_judge
+from measure.strategies.strategy_figures import NAMELESS, OWN, PLAIN, Attached, Figures, Kind, Remark, Stray, figures_of
 from modelexport.analysis.scores import Score
 from modelexport.record.evidence import Confidence
 from modelexport.resolve.merge import Agreement
 from modelexport.strategies.catalogue import ALL, CATALOGUE
 
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
 ATTRIBUTED = 0.98
 ATTACHED = {PLAIN: 0.99, NAMELESS: 0.97}
 LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("only", nargs="*", metavar="MODEL", help="measure these, and write no page")
-    only = parser.parse_args().only
-    tables = tables_of([_figures(name, exporter) for name in only or NAMES for exporter in EXPORTERS])
-    if only:
-        sys.stdout.write("\n".join(table.markdown() for table in tables.values()))
-    else:
-        PAGE.write_text(filled(PAGE.read_text(), {name: table.body() for name, table in tables.items()}))
-    missed = [table.title for table in tables.values() if not table.holds]
-    if missed:
-        sys.stderr.write(f"missed: {', '.join(missed)}\n")
-    return 1 if missed else 0
+def measure_strategies(names: Sequence[str] = ()) -> dict[str, Table]:
+    """The tables of the page, by their names there; of all architectures if none is named."""
+    return tables_of([_measure_figures(name, exporter) for name in names or NAMES for exporter in EXPORTERS])
 
 
-def filled(page: str, blocks: Mapping[str, str]) -> str:
-    """The page with each block put between its comments; a page without a place for one is an error."""
-    for name, block in blocks.items():
-        place = re.compile(rf"(<!-- measured: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if len(place.findall(page)) != 1:
-            raise ValueError(f"the page needs one place for the table {name}")
-        # A function, because a node's name may hold what `re` takes for a reference.
-        page = place.sub(lambda found, block=block: f"{found[1]}{block}\n{found[2]}", page)  # type: ignore[misc]
-    return page
-
-
-def _figures(name: str, exporter: str) -> Figures:
+def _measure_figures(name: str, exporter: str) -> Figures:
     sys.stderr.write(f"strategies: {name}, {exporter}\n")
-    return figures_of(judged_export(name, exporter))
+    return figures_of(export_and_judge(name, exporter))
 
 
 def tables_of(all_figures: Sequence[Figures]) -> dict[str, Table]:
@@ -83,7 +55,7 @@ def _summary(all_figures: Sequence[Figures]) -> Table:
         rows.append(
             (exporter, f"`{ALL}`", *_confidences(_added(figures.merged for figures in chosen), nodes), *_none(4))
         )
-    text = f"All models together. Measured on {machine()}."
+    text = f"All models together. Measured on {describe_machine()}."
     columns = ("exporter", "strategy", *_level_names(), "same", "less", "other", "seconds")
     return Table("All models", text, columns, tuple(rows))
 
@@ -111,13 +83,13 @@ def _level_names() -> tuple[str, ...]:
 def _cells(score: Score, nodes: int) -> tuple[str, ...]:
     """Confidences as shares of all nodes, standings as shares of what is claimed."""
     claimed = score.attributed
-    standings = tuple(percent(count, claimed) for count in (score.same, score.less, score.other))
+    standings = tuple(percent_of(count, claimed) for count in (score.same, score.less, score.other))
     return (*_confidences(score.by_confidence, nodes), *standings, _seconds(score.seconds))
 
 
 def _confidences(counts: Mapping[Confidence, int], nodes: int) -> tuple[str, ...]:
     shown = [counts.get(level, 0) for level in LEVELS]
-    return tuple(percent(count, nodes) for count in (*shown, nodes - sum(shown)))
+    return tuple(percent_of(count, nodes) for count in (*shown, nodes - sum(shown)))
 
 
 def _sum(strategy: str, scores: Sequence[Score]) -> Score:
@@ -142,9 +114,10 @@ def _nameless(all_figures: Sequence[Figures]) -> Table:
     rows = []
     for figures in all_figures:
         found = figures.nameless
-        computing = [percent(found.computing.get(standing, 0), sum(found.computing.values())) for standing in Agreement]
+        computes = sum(found.computing.values())
+        computing = [percent_of(found.computing.get(standing, 0), computes) for standing in Agreement]
         by_value = [str(found.by_value.get(standing, 0)) for standing in Agreement]
-        attributed = percent(found.attributed, found.nodes)
+        attributed = percent_of(found.attributed, found.nodes)
         rows.append((figures.name, figures.exporter, str(found.nodes), attributed, *computing, *by_value))
     parts = [figures.nameless for figures in all_figures]
     wrong = [remark for part in parts for remark in part.wrong]
@@ -163,7 +136,7 @@ def _nameless(all_figures: Sequence[Figures]) -> Table:
 def _attach(all_figures: Sequence[Figures]) -> Table:
     rows = []
     for figures in all_figures:
-        shares = [f"{percent(found.same, found.computing)}" for found in figures.attached]
+        shares = [f"{percent_of(found.same, found.computing)}" for found in figures.attached]
         rows.append((figures.name, figures.exporter, str(figures.attached[0].computing), *shares))
     texts, holds = [], True
     for exporter in EXPORTERS:
@@ -241,22 +214,9 @@ def _lines(remarks: Iterable[Remark]) -> tuple[str, ...]:
     return tuple(map(str, remarks))
 
 
-def percent(count: int, total: int) -> str:
-    """Rounded so that only all is 100 and only nothing is 0."""
-    if not total:
-        return "–"
-    if count in (0, total):
-        return "0" if not count else "100"
-    return f"{min(max(100 * count / total, 0.1), 99.9):.1f}"
-
-
 def _none(count: int) -> tuple[str, ...]:
     return ("",) * count
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}" if seconds >= 0.95 else f"{seconds:.1g}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

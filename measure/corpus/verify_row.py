@@ -1,19 +1,18 @@
-"""One row, exported by one exporter and verified: a worker runs `python -m corpus.attempt ROW EXPORTER FILE`."""
+"""One row, exported by one exporter and verified: what a worker of the corpus does."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import warnings
 from collections import Counter
 from pathlib import Path
 
 import modelexport as mx
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import Row, read_rows
-from measure.corpus.outcome import Outcome, Proof, Result
-from measure.corpus.results import write_result
+from measure.corpus.models import build, inputs_of, rows_by_name
+from measure.corpus.rows import Outcome, Proof, Result, Row
+from measure.results import TaskFolder
+from measure.workers import Job, serve
 from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
 from modelexport.record.check import OutputCheck
 from modelexport.record.verification import AttributionProof, NodeProof, Verdict, Verification
@@ -22,18 +21,17 @@ from modelexport.record.verification import AttributionProof, NodeProof, Verdict
 _FILE = Path("model.onnx")
 
 
-def main() -> None:
-    name, exporter, target = sys.argv[1:]
-    row = {row.name: row for row in read_rows()}[name]
-    path = Path(target).absolute()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        result = attempt(row, exporter)
-        os.chdir(path.parent)
-    write_result(result, path)
+def perform(job: Job, folder: TaskFolder) -> None:
+    (name, exporter), (task,) = job.subject, job.tasks
+    row = rows_by_name()[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)
+        result = verify_row(row, exporter)
+        os.chdir(folder.path)
+    folder.write(task, result)
 
 
-def attempt(row: Row, exporter: str) -> Result:
+def verify_row(row: Row, exporter: str) -> Result:
     """Export the row's model into the current folder and verify it."""
     model = build(row)
     inputs = inputs_of(row, model)
@@ -42,32 +40,32 @@ def attempt(row: Row, exporter: str) -> Result:
         try:
             exported = mx.export(model, _FILE, inputs=inputs, exporter=exporter)
         except ExportFailed as error:
-            return Result(row.name, exporter, Outcome.REFUSED, _torch_says(error))
+            return Result(row.name, exporter, Outcome.REFUSED, _refusal_of(error))
         try:
             found = mx.verify(_FILE, model, inputs=inputs)
         except ModelUnrepeatable as error:
             return Result(row.name, exporter, Outcome.RANDOM, first_line(error.message))
         except RuntimeFailed as error:
-            return unrunnable(row.name, exporter, exported.check, error)
-        return judged(row.name, exporter, found)
+            return judge_unrunnable(row.name, exporter, exported.check, error)
+        return judge_verification(row.name, exporter, found)
 
 
-def _torch_says(error: ExportFailed) -> str:
+def _refusal_of(error: ExportFailed) -> str:
     """torch's reason, without the words of modelexport that name model and exporter."""
     return first_line(error.message.partition(" exporter: ")[2] or error.message)
 
 
-def unrunnable(name: str, exporter: str, check: OutputCheck | None, error: RuntimeFailed) -> Result:
+def judge_unrunnable(name: str, exporter: str, check: OutputCheck | None, error: RuntimeFailed) -> Result:
     """A file that ran when it was written can be run: then it is verify that could not."""
     runs = check is not None and check.ok
     return Result(name, exporter, Outcome.DEFECT if runs else Outcome.UNRUNNABLE, first_line(error.message))
 
 
-def judged(name: str, exporter: str, found: Verification) -> Result:
+def judge_verification(name: str, exporter: str, found: Verification) -> Result:
     """What verify found, as a result. A wrong tag weighs more than a wrong number: it is this project's own."""
     assert found.proof is not None
-    proof = summed(found.proof)
-    defects = tuple(_defect(node) for node in found.proof.nodes if node.verdict in _DEFECTS)
+    proof = count_verdicts(found.proof)
+    defects = tuple(_describe_defect(node) for node in found.proof.nodes if node.verdict in _DEFECTS)
     if defects:
         return Result(name, exporter, Outcome.DEFECT, defects[0], proof, defects)
     if not found.numbers_agree:
@@ -80,7 +78,7 @@ def judged(name: str, exporter: str, found: Verification) -> Result:
 _DEFECTS = (Verdict.CONTRADICTED, Verdict.UNATTRIBUTED)
 
 
-def summed(proof: AttributionProof) -> Proof:
+def count_verdicts(proof: AttributionProof) -> Proof:
     shown = (Verdict.PROVED, Verdict.ENCLOSED)
     unshown = Counter(node.reason for node in proof.nodes if node.compute and node.verdict not in shown)
     counts = proof.counts
@@ -97,10 +95,10 @@ def summed(proof: AttributionProof) -> Proof:
     )
 
 
-def _defect(node: NodeProof) -> str:
+def _describe_defect(node: NodeProof) -> str:
     claimed, issued = (", ".join(str(call) or "(model)" for call in calls) for calls in (node.claimed, node.issued))
-    place = f"{node.op_type} {node.key}"
-    return f"{place} is credited to {claimed or 'nobody'}; values say {issued or 'nothing'}: {node.reason}"
+    node_name = f"{node.op_type} {node.key}"
+    return f"{node_name} is credited to {claimed or 'nobody'}; values say {issued or 'nothing'}: {node.reason}"
 
 
 def _first_wrong(found: Verification) -> str:
@@ -114,4 +112,4 @@ def first_line(message: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    serve(perform)

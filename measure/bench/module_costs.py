@@ -1,12 +1,4 @@
-"""FLOPs of matrix multiplications and convolutions: `modelexport cost` against `torch.utils.flop_counter`.
-
-Every architecture of the corpus that the default exporter takes. Both see the same inputs; the file's axes are open and
-are given the sizes of these inputs. torch's counter watches the PyTorch model run. It knows neither the fused attention
-nor the fused recurrent kernels of the CPU, nor the fast path of torch.nn's transformers, nor grouped products of
-experts, so all of these run as the matrix products that they are, and experts as they are exported. `modules` are those
-that are called and multiply anything, in PyTorch or in the file; `equal` are those of them whose total agrees to 1 % as
-well.
-"""
+"""Costs by module: FLOPs against PyTorch's own counter, kernel time against ONNX Runtime's own trace."""
 
 from __future__ import annotations
 
@@ -23,17 +15,27 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import modelexport as mx
-from measure.bench.report import Table
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import Row, read_rows
-from measure.corpus.outcome import Outcome
+from measure.corpus.models import build, export_row, inputs_of
+from measure.corpus.rows import EXPORTERS, Outcome, Row, read_rows
+from measure.pages import Table
 from modelexport.capture.experts import exportable_experts
+from modelexport.errors import ExportFailed, ToolFailed
 from modelexport.graph.axis_sizes import dims_of
 from modelexport.graph.model_file import open_model
+from modelexport.record.profile import Profile
 
+_FLOPS_TEXT = """\
+FLOPs of matrix multiplications and convolutions: `modelexport cost` against `torch.utils.flop_counter`.
+
+Every architecture of the corpus that the default exporter takes. Both see the same inputs; the file's axes are open and
+are given the sizes of these inputs. torch's counter watches the PyTorch model run. It knows neither the fused attention
+nor the fused recurrent kernels of the CPU, nor the fast path of torch.nn's transformers, nor grouped products of
+experts, so all of these run as the matrix products that they are, and experts as they are exported. `modules` are those
+that are called and multiply anything, in PyTorch or in the file; `equal` are those of them whose total agrees to 1 % as
+well."""
 EXPORTER = "dynamo"
 TOLERANCE, ARCHITECTURES = 0.01, 30
-COLUMNS = ("model", "torch", "file", "difference", "equal", "modules", "because")
+_FLOPS_COLUMNS = ("model", "torch", "file", "difference", "equal", "modules", "because")
 
 # Where PyTorch and the file do different work, and what the difference is.
 DIFFERENT = {
@@ -87,18 +89,18 @@ class Counted:
         return (self.name, f"{theirs:,}", f"{ours:,}", apart, str(equal), str(len(self.modules)), because)
 
 
-def measure() -> Table:
-    found = [one for one in map(_counted, _rows()) if one is not None]
+def measure_flops() -> Table:
+    found = [one for one in map(_counted, _exported_rows()) if one is not None]
     within = sum(one.holds for one in found)
     unexplained = [one.name for one in found if not one.holds and one.name not in DIFFERENT]
     said = f"{within} of {len(found)} agree to {TOLERANCE:.0%}; {ARCHITECTURES} are asked for."
-    text = f"{(__doc__ or '').strip()}\n\n{said}"
+    text = f"{_FLOPS_TEXT}\n\n{said}"
     rows = tuple(one.row for one in found)
     notes = tuple(f"`{name}` is left out: {why}" for name, why in UNCOUNTED.items())
-    return Table("FLOPs", text, COLUMNS, rows, within >= ARCHITECTURES and not unexplained, notes)
+    return Table("FLOPs", text, _FLOPS_COLUMNS, rows, within >= ARCHITECTURES and not unexplained, notes)
 
 
-def _rows() -> Iterable[Row]:
+def _exported_rows() -> Iterable[Row]:
     exported = (Outcome.OK, Outcome.DIVERGES, Outcome.UNRUNNABLE)
     rows = [row for row in read_rows() if row.expected[EXPORTER].outcome in exported]
     return [row for row in rows if row.name not in UNCOUNTED]
@@ -177,3 +179,43 @@ def _by_name(inputs: object, names: list[str]) -> dict[str, torch.Tensor]:
 
 def _listed(inputs: object) -> list[torch.Tensor]:
     return list(inputs) if isinstance(inputs, list | tuple) else [inputs]  # type: ignore[list-item]
+
+
+_PROFILED_TEXT = """\
+How much of the time that ONNX Runtime spends in kernels is charged to modules, all optimizations on.
+
+`attributed` is the share of kernel time of nodes that belong to some module; `in parts` is what the modules are charged
+with in all runs, against what ONNX Runtime's trace adds up to by itself. Both must be all of it. `shared` is what
+kernels do for several modules at once, which is charged to none of them alone."""
+PROFILED_ROWS = ("bert", "llama", "t5", "vit", "resnet", "whisper", "branching", "long-short-term")
+_RUNS = 5
+
+
+def measure_profiled() -> Table:
+    rows, holds = [], True
+    for name, exporter, kind, profile in _profiles():
+        if isinstance(profile, str):
+            rows.append((name, exporter, kind, "", profile, "", ""))
+            continue
+        parts = profile.check.charged / profile.check.trace
+        shared = sum(node.time for node in profile.nodes if node.sharers) / profile.time
+        holds &= profile.attributed == 1.0 and profile.check.holds
+        figures = (f"{profile.attributed:.1%}", f"{parts:.6f}", f"{shared:.1%}")
+        rows.append((name, exporter, kind, str(len(profile.nodes)), *figures))
+    columns = ("model", "exporter", "weights", "nodes", "attributed", "in parts", "shared")
+    return Table("Time by module", _PROFILED_TEXT, columns, tuple(rows), holds)
+
+
+def _profiles() -> Iterator[tuple[str, str, str, Profile | str]]:
+    """With a reason in the place of a profile where torch or the quantizer refuses the model."""
+    for name in PROFILED_ROWS:
+        for exporter in EXPORTERS:
+            with tempfile.TemporaryDirectory() as folder:
+                plain, small = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+                try:
+                    export_row(name, exporter, plain)
+                    yield name, exporter, "float", mx.profile(plain, runs=_RUNS, warmup=1)
+                    mx.run_tool(plain, "int8", small)
+                    yield name, exporter, "int8", mx.profile(small, runs=_RUNS, warmup=1)
+                except (ExportFailed, ToolFailed) as error:
+                    yield name, exporter, "int8" if plain.exists() else "any", error.message.splitlines()[0]

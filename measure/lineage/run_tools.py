@@ -1,17 +1,11 @@
-"""One model and exporter, through all tools: a worker runs `python -m matrix.attempt ROW EXPORTER FOLDER CHAIN…`.
-
-Every result is a file of its own in the folder, so that a tool that brings the process down costs one result.
-"""
+"""One model and exporter, through chains of tools: what a worker of the lineage does."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import os
-import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,15 +14,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-import modelexport as mx
-from measure.corpus.attempt import first_line
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import read_rows
-from measure.lineage.plan import PREFIX, is_lossy, run_chain
-from measure.lineage.score import SHARES, Outcome, Result
-from measure.lineage.scoring import Relinked, Scorer, relink_model
+from measure.corpus.models import export_row
+from measure.corpus.verify_row import first_line
+from measure.lineage.chains import PREFIX, is_lossy, run_chain
+from measure.lineage.scoring import SHARES, Relinked, Scorer, ToolOutcome, ToolResult, relink_model
 from measure.lineage.truth import Values
-from measure.lineage.values import run_values
+from measure.lineage.value_comparison import run_values
+from measure.results import TaskFolder
+from measure.workers import Job, serve
 from modelexport.api.opening import open_file
 from modelexport.api.relink import ancestor_in, planted_ancestor
 from modelexport.capture.graph_inputs import SampleRequest, graph_samples
@@ -42,47 +35,29 @@ from modelexport.tools.models import read_whole
 Owners = Mapping[str, frozenset[ModuleCall]]
 
 BEFORE = "before.onnx"
-# Seconds for one chain. A tool may hang in C, where only the system can end it.
-_LIMIT = 300
 _SAMPLES = 2
 _WRONG = 40
 
 
-def main() -> None:
-    row, exporter, place, *chains = sys.argv[1:]
-    folder = Path(place).absolute()
-    os.chdir(folder)
+def perform(job: Job, folder: TaskFolder) -> None:
+    (row, exporter), chains = job.subject, job.tasks
+    os.chdir(folder.path)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     refusal = "" if Path(BEFORE).exists() else _export(row, exporter)
     try:
-        subject = None if refusal else Subject(Path(BEFORE))
+        subject = None if refusal else Subject(Path(BEFORE), folder)
     except RuntimeFailed as error:
         subject, refusal = None, first_line(error.message)
     for chain in chains:
-        refused = Result(row, exporter, chain, Outcome.REFUSED, refusal)
-        _write(refused if subject is None else subject.attempt(row, exporter, chain))
-
-
-def result_path(folder: Path, chain: str) -> Path:
-    return folder / f"{chain.replace(':', '-')}.json"
-
-
-def running_path(folder: Path, chain: str) -> Path:
-    """It is there while a tool runs: who finds it afterwards knows which tool brought the process down."""
-    return result_path(folder, chain).with_suffix(".running")
-
-
-def _write(result: Result) -> None:
-    result_path(Path(), result.chain).write_text(json.dumps(result.to_json()), encoding="utf-8")
+        refused = ToolResult(row, exporter, chain, ToolOutcome.REFUSED, refusal)
+        folder.write(chain, refused if subject is None else subject.attempt(row, exporter, chain))
 
 
 def _export(name: str, exporter: str) -> str:
     """torch's reason if it refuses."""
-    row = {row.name: row for row in read_rows()}[name]
-    model = build(row)
     try:
-        mx.export(model, BEFORE, inputs=inputs_of(row, model), exporter=exporter, no_check=True)
+        export_row(name, exporter, Path(BEFORE))
     except ExportFailed as error:
         return first_line(error.message)
     return ""
@@ -91,8 +66,8 @@ def _export(name: str, exporter: str) -> str:
 class Subject:
     """An exported model, ready for tools."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, tasks: TaskFolder) -> None:
+        self._path, self._tasks = path, tasks
         self._ancestor = ancestor_in(path)
         file = open_model(path)
         graph = file.graph
@@ -100,43 +75,43 @@ class Subject:
         self._values = run_values(file, self._feeds[0])
         self._outputs = graph.outputs
 
-    def attempt(self, row: str, exporter: str, chain: str) -> Result:
+    def attempt(self, row: str, exporter: str, chain: str) -> ToolResult:
         with tempfile.TemporaryDirectory(dir=".") as folder:
             try:
-                with _tool_runs(chain):
+                with self._tasks.running(chain), _silence():
                     made = run_chain(chain, self._path, Path(folder), self._feeds)
                 model = read_whole(made)
             except Exception as error:  # noqa: BLE001 - whatever a tool raises is what is to be reported
-                return Result(row, exporter, chain, Outcome.FAILED, _told(error, folder))
-            return self._judge(Result(row, exporter, chain, Outcome.OK), made, model)
+                return ToolResult(row, exporter, chain, ToolOutcome.FAILED, _describe_error(error, folder))
+            return self._judge(ToolResult(row, exporter, chain, ToolOutcome.OK), made, model)
 
-    def _judge(self, result: Result, made: Path, model: onnx.ModelProto) -> Result:
+    def _judge(self, result: ToolResult, made: Path, model: onnx.ModelProto) -> ToolResult:
         after: Values = {}
         try:
             ran = run_values(open_model(made), _fed(model, self._feeds[0]))
             outcome, message = self._outputs_of(result.chain, model, ran)
-            after = ran if outcome is Outcome.OK else {}
+            after = ran if outcome is ToolOutcome.OK else {}
         except ModelExportError as error:
-            outcome, message = Outcome.BROKEN, _told(error, str(made.parent))
+            outcome, message = ToolOutcome.BROKEN, _describe_error(error, str(made.parent))
         scorer = Scorer(self._ancestor, model, (self._values, after), lossy=is_lossy(result.chain))
         scores = {share: scorer.score(share) for share in SHARES}
         planted, alone = self._alone(made, model, owners_of(scorer.named))
         wrong = tuple(scorer.wrong[:_WRONG])
         head = (result.row, result.exporter, result.chain)
-        return Result(*head, outcome, message, scores, planted, alone, wrong)
+        return ToolResult(*head, outcome, message, scores, planted, alone, wrong)
 
-    def _outputs_of(self, chain: str, model: onnx.ModelProto, after: Values) -> tuple[Outcome, str]:
+    def _outputs_of(self, chain: str, model: onnx.ModelProto, after: Values) -> tuple[ToolOutcome, str]:
         given = {value.name.removeprefix(PREFIX) for value in model.graph.output}
         for name in given.intersection(self._outputs):
             one, other = self._values.get(name), after.get(name, after.get(PREFIX + name))
             if one is None or other is None or one.dtype.kind != "f" or is_lossy(chain):
                 continue
             if one.shape != other.shape:
-                return Outcome.CHANGED, f"{name} has the shape {other.shape}, not {one.shape}"
+                return ToolOutcome.CHANGED, f"{name} has the shape {other.shape}, not {one.shape}"
             difference = measure(one, other, Tolerance())
             if not difference.agrees:
-                return Outcome.CHANGED, f"{name} differs by {difference.max_abs:.2g}"
-        return Outcome.OK, ""
+                return ToolOutcome.CHANGED, f"{name} differs by {difference.max_abs:.2g}"
+        return ToolOutcome.OK, ""
 
     @staticmethod
     def _alone(made: Path, model: onnx.ModelProto, theirs: Owners) -> tuple[bool, tuple[int, int]]:
@@ -164,24 +139,18 @@ def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _tool_runs(chain: str) -> Iterator[None]:
-    """Tools talk a lot, and may hang."""
-    running_path(Path(), chain).touch()
-    signal.alarm(_LIMIT)
+def _silence() -> Iterator[None]:
+    """Tools talk a lot."""
     nowhere = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            yield
-    finally:
-        signal.alarm(0)
-        running_path(Path(), chain).unlink()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
 
 
-def _told(error: Exception, folder: str) -> str:
+def _describe_error(error: Exception, folder: str) -> str:
     """Without the folder that is another one each time."""
     said = first_line(str(error).replace(f"{folder}/", "").replace(str(Path(folder).absolute()), "")) or "no message"
     return f"{type(error).__name__}: {said[:200]}"
 
 
 if __name__ == "__main__":
-    main()
+    serve(perform)

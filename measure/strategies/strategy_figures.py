@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from measure.bench.foreign_files import write_nameless, write_plain
-from measure.bench.judged_export import JudgedExport
+from measure.strategies.judged_exports import JudgedExport, write_nameless, write_plain
 from modelexport.analysis.scores import Score
 from modelexport.api.attribute import Judged
 from modelexport.api.foreign import Source, judge_file

@@ -1,19 +1,21 @@
-"""docs/corpus.md from rows and results: no times, no order of arrival, so that the same results give the same page."""
+"""The page of the corpus, from rows and results.
+
+It has no times and no order of arrival, so that the same results give the same page.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure.bench.report import Table
-from measure.corpus.manifest import FAMILIES, Row
-from measure.corpus.outcome import EXPORTERS, Outcome, Proof, Result, change
-from measure.corpus.results import Results
+from measure.corpus.rows import EXPORTERS, FAMILIES, Outcome, Proof, Result, Row, describe_change
+from measure.pages import MEASURED, Table, compose_page, list_versions, percent, written_by
+from measure.results import Results, read_results
 
-PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
+PAGE = MEASURED / "corpus.md"
+RESULTS = Path(__file__).with_name("results.json")
 TARGET = 0.97
 # What is left out never lasts: a worker that broke down stands among the changes.
 _COUNTED = (Outcome.OK, Outcome.DIVERGES, Outcome.UNRUNNABLE, Outcome.RANDOM, Outcome.REFUSED, Outcome.DEFECT)
@@ -29,7 +31,7 @@ class Entry:
 
     @property
     def change(self) -> str:
-        return change(self.row.expected[self.result.exporter], self.result)
+        return describe_change(self.row.expected[self.result.exporter], self.result)
 
     @property
     def label(self) -> str:
@@ -70,35 +72,38 @@ class Sum:
 _SUM_COLUMNS = (*_COUNTED, *_VERDICTS, "compute", "shown %")
 
 
-def entries_of(rows: Sequence[Row], results: Results) -> tuple[Entry, ...]:
+def entries_of(rows: Sequence[Row], results: Results[Result]) -> tuple[Entry, ...]:
     """In the order of the manifest; attempts that were never made are left out."""
     keys = ((row, (row.name, exporter)) for row in rows for exporter in EXPORTERS)
-    return tuple(Entry(row, results.by_attempt[key]) for row, key in keys if key in results.by_attempt)
+    return tuple(Entry(row, results.by_key[key]) for row, key in keys if key in results.by_key)
 
 
-def page(rows: Sequence[Row], results: Results) -> str:
+def read_known() -> Results[Result]:
+    return read_results(RESULTS, Result)
+
+
+def compose_corpus(rows: Sequence[Row], results: Results[Result]) -> str:
     entries = entries_of(rows, results)
+    head = "\n".join([_head(rows, results.versions), *_changes(entries)]).removesuffix("\n")
     tables = [_summary(entries), _families(entries), _rows(entries), _open(entries)]
-    parts = [_head(rows, results.versions), *_changes(entries), *(table.markdown() for table in tables)]
-    return "\n".join([*parts, *_exceptions(entries)])
+    return compose_page("Corpus", head, tables, *_exceptions(entries))
 
 
 def _head(rows: Sequence[Row], versions: Mapping[str, str]) -> str:
     hand_made = sum(row.hand_made for row in rows)
-    tools = ", ".join(f"{tool} {version}" for tool, version in versions.items())
     return (
-        f"# Corpus\n\nWritten by `make corpus` (`python -m corpus`) with {tools}; do not edit.\n\n"
+        f"{written_by('corpus', f'with {list_versions(versions)}')}\n\n"
         f"{len(rows) - hand_made} architectures of Hugging Face, small and with perturbed weights, and {hand_made} "
         "hand-made networks, one for each thing that exporters find hard. Each one is exported by both exporters with "
-        "the default strategy and verified. `corpus/models.toml` says what must come out; `corpus/results.json` has "
-        "the figures of this page for machines.\n"
+        "the default strategy and verified. `measure/corpus/models.toml` says what must come out; "
+        "`measure/corpus/results.json` has the figures of this page for machines.\n"
     )
 
 
 def _changes(entries: Iterable[Entry]) -> Iterator[str]:
     lines = [f"- {entry.label}: {entry.change}" for entry in entries if entry.change]
     if lines:
-        yield "\n".join(["## Changed", "", "Not as `corpus/models.toml` says:", "", *lines, ""])
+        yield "\n".join(["## Changed", "", "Not as `measure/corpus/models.toml` says:", "", *lines, ""])
 
 
 def _summary(entries: Sequence[Entry]) -> Table:
@@ -165,8 +170,3 @@ def _exception(entry: Entry) -> str:
     explained = f" {because}" if because and not entry.change else ""
     defects = "".join(f"\n  - {line}" for line in result.defects)
     return f"- {entry.label}: {result.outcome}: `{result.reason}`{explained}{defects}"
-
-
-def percent(share: float) -> str:
-    """Rounded down: only all is 100."""
-    return f"{math.floor(share * 1000 + 1e-9) / 10:.1f}"
