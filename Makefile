@@ -45,13 +45,13 @@ format: $(STAMP)  ## format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## measure what the documentation claims, (or ROWS="startup flops"), and write docs/measured/measured.md
+bench: $(STAMP)  ## measure what the documentation claims (or ROWS="startup flops"), and write docs/measured/measured.md
 	$(BIN)/python -m measure bench $(ROWS)
 
 strategies: $(STAMP)  ## measure every strategy on every model, and write the tables of docs/measured/strategies.md
 	$(BIN)/python -W ignore -m measure strategies $(ROWS)
 
-corpus: $(STAMP)  ## export and verify every model of the corpus (or ROWS="bert t5"), write docs/measured/corpus.md, measure/corpus/results.json
+corpus: $(STAMP)  ## export and verify the corpus (or ROWS="bert t5"); write docs/measured/corpus.md, measure/corpus/results.json
 	$(BIN)/python -m measure corpus $(ROWS)
 
 lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink; write docs/measured/lineage.md if all

@@ -37,10 +37,10 @@ def list_measures() -> str:
     """Every name with what it measures and writes, and the sections, which are names too."""
     lines = []
     for measure in MEASURES:
-        lines += [f"{measure.name:16} {measure.about}", f"{'':16} writes {measure.writes}"]
-        lines += [f"{'':16} with {measure.rows}: {measure.partly}"]
+        lines += [f"{measure.name:17} {measure.about}", f"{'':17} writes {measure.writes}"]
+        lines += [f"{'':17} with {measure.rows}: {measure.partly}"]
         if measure.name == "bench":
-            lines += [f"  {section.name:14} {section.about}" for section in SECTIONS]
+            lines += [f"  {section.name:15} {section.about}" for section in SECTIONS]
     return "\n".join(lines) + "\n"
 
 
