@@ -1,9 +1,8 @@
-"""Small rows and results for tests of the runner."""
+"""Small rows of the corpus, and results of them."""
 
 from __future__ import annotations
 
-from measure.corpus.manifest import HAND_MADE, Row
-from measure.corpus.outcome import EXPORTERS, Expected, Outcome, Proof, Result
+from measure.corpus.rows import EXPORTERS, HAND_MADE, Expected, Outcome, Proof, Result, Row
 
 OK = Expected(Outcome.OK)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from measure.lineage.score import Outcome, Result, Score
+from measure.lineage.scoring import Score, ToolOutcome, ToolResult
 from measure.lineage.truth import Truth
-from measure.lineage.values import run_values
+from measure.lineage.value_comparison import run_values
 from onnx import helper, numpy_helper
 from tests import building
 
@@ -88,10 +88,10 @@ class Case:
         return self.graph.by_key[key]
 
 
-def result(chain: str = "int8", *, row: str = "net", exporter: str = "dynamo", **figures: int) -> Result:
+def result(chain: str = "int8", *, row: str = "net", exporter: str = "dynamo", **figures: int) -> ToolResult:
     """A result that is the same whatever was hidden."""
     score = Score(**figures)
-    return Result(row, exporter, chain, Outcome.OK, scores=dict.fromkeys((0.0, 0.5, 0.9), score))
+    return ToolResult(row, exporter, chain, ToolOutcome.OK, scores=dict.fromkeys((0.0, 0.5, 0.9), score))
 
 
 def dense(*nodes: onnx.NodeProto, outputs: str = "y") -> onnx.ModelProto:

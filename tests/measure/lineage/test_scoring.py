@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import onnx
 import pytest
-from measure.lineage.hiding import hide
-from measure.lineage.score import SHARES, Score
-from measure.lineage.scoring import Relinked, Relinker, Scorer, relink_model
+from hypothesis import given
+from hypothesis import strategies as st
+from measure.lineage.hold_out import hide
+from measure.lineage.scoring import (
+    SHARES,
+    Relinked,
+    Relinker,
+    Score,
+    Scorer,
+    ToolOutcome,
+    ToolResult,
+    relink_model,
+    sum_scores,
+)
 from tests.building import attribution, node, tree
-from tests.support.tool_cases import Case, after_dense, fused_gemm, model, square
+from tests.support.tool_cases import Case, after_dense, fused_gemm, model, result, square
 
 from modelexport.api.relink import Ancestor
 from modelexport.graph.index import index_model
@@ -185,3 +197,40 @@ def test_one_that_stands_for_its_twins_belongs_to_the_module_around_them() -> No
     case = Case(before, after, tree({"": "Net", "a": "ReLU", "b": "ReLU"}), owners)
     found = scored(case, wrong({0: Link(("left", "right"), Relation.SHARED)}))
     assert found.module == found.told == 2
+
+
+counts = st.integers(0, 1000)
+scores = st.builds(Score, *[counts] * len(fields(Score)))
+results = st.builds(
+    ToolResult,
+    st.text(),
+    st.sampled_from(["dynamo", "torchscript"]),
+    st.text(),
+    st.sampled_from(ToolOutcome),
+    st.text(),
+    st.dictionaries(st.sampled_from([0.0, 0.5, 0.9]), scores),
+    st.booleans(),
+    st.tuples(counts, counts),
+    st.lists(st.text()).map(tuple),
+)
+
+
+@given(scores, scores)
+def test_every_figure_is_added_to_itself(one: Score, other: Score) -> None:
+    total = one + other
+    for item in fields(Score):
+        assert getattr(total, item.name) == getattr(one, item.name) + getattr(other, item.name)
+    assert total == other + one
+    assert one + Score() == one
+
+
+@given(results)
+def test_a_result_comes_back_from_json(one: ToolResult) -> None:
+    assert ToolResult.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_sums_are_of_one_share_and_skip_what_has_no_scores() -> None:
+    half = ToolResult("net", "dynamo", "int8", ToolOutcome.OK, scores={0.0: Score(nodes=1), 0.5: Score(nodes=10)})
+    failed = ToolResult("net", "dynamo", "int4", ToolOutcome.FAILED, "no")
+    assert sum_scores([half, failed, result(nodes=100)], 0.5) == Score(nodes=110)
+    assert sum_scores([half, failed], 0.9) == sum_scores([], 0.0) == Score()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from measure.lineage.values import Comparer, Comparison
+from measure.lineage.value_comparison import Comparer, Comparison
 from tests.building import graph, node
 from tests.support.tool_cases import DENSE, SIZE, random, values
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measure.corpus.manifest import Row
-from measure.corpus.outcome import Expected, Outcome, Result
-from measure.corpus.results import Results, installed, read_results, write_results
-from measure.corpus.running import NotRunnable, Places, choose, run_corpus
-from measure.corpus.workers import Attempt, Workers
+from measure.catalogue import NotRunnable, Options
+from measure.corpus.corpus_run import Places, choose_jobs, run_corpus, verification
+from measure.corpus.rows import Expected, Outcome, Result, Row
+from measure.results import Results, installed_versions, read_results, write_results
+from measure.workers import Job, Workers
 from rich.console import Console
 from tests.support.corpus_rows import fine, refused, row
 
@@ -34,29 +35,32 @@ def places(tmp_path: Path) -> Places:
 def run(places: Places) -> Run:
     """A run in which every worker gives the result that is prepared for it."""
 
-    def prepared(results: Sequence[Result], attempts: Sequence[Attempt], rows: Sequence[Row] = ROWS) -> tuple[int, str]:
-        texts = {result.key: json.dumps(asdict(result)) for result in results}
+    def prepared(results: Sequence[Result], jobs: Sequence[Job], rows: Sequence[Row] = ROWS) -> tuple[int, str]:
+        texts = {result.key: json.dumps(result.to_json()) for result in results}
 
-        def command(attempt: Attempt, target: Path) -> Sequence[str]:
+        def command(job: Job, folder: Path, tasks: Sequence[str]) -> Sequence[str]:
             code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
-            return sys.executable, "-S", "-c", code, str(target), texts[attempt.key]
+            (name, exporter), (task,) = job.subject, tasks
+            return sys.executable, "-S", "-c", code, str(folder / f"{task}.json"), texts[name, exporter]
 
         console = Console(file=io.StringIO(), width=300)
-        code = run_corpus(rows, attempts, Workers(2, 30, command), console, places)
+        measurement = replace(verification(30), command=command)
+        with tempfile.TemporaryDirectory() as folder:
+            code = run_corpus(rows, jobs, Workers(measurement, Path(folder), 2, 30), console, places)
         assert isinstance(console.file, io.StringIO)
         return code, console.file.getvalue()
 
     return prepared
 
 
-def everything() -> list[Attempt]:
-    return choose(ROWS, (), (), ())
+def everything() -> list[Job]:
+    return choose_jobs(ROWS, Options())
 
 
 def test_a_run_that_finds_what_is_stated_is_fine(run: Run, places: Places) -> None:
     code, said = run(AS_STATED, everything())
     assert (code, "4 attempts; 0 not as stated" in said) == (0, True)
-    assert read_results(places.results).by_attempt["two", "torchscript"].reason == REASON
+    assert read_results(places.results, Result).by_key["two", "torchscript"].reason == REASON
     assert "changed" not in said
 
 
@@ -92,34 +96,34 @@ def test_too_few_shown_nodes_are_reported(run: Run) -> None:
 
 def test_a_part_leaves_the_others_as_they_were(run: Run, places: Places) -> None:
     run(AS_STATED, everything())
-    before = read_results(places.results).by_attempt
-    code, _ = run([fine("one", nodes=50, shown=50)], choose(ROWS, ["one"], ["dynamo"], ()))
-    after = read_results(places.results).by_attempt
+    before = read_results(places.results, Result).by_key
+    code, _ = run([fine("one", nodes=50, shown=50)], choose_jobs(ROWS, Options(rows=("one",), exporters=("dynamo",))))
+    after = read_results(places.results, Result).by_key
     assert code == 0
     assert [key for key in after if after[key] != before[key]] == [("one", "dynamo")]
 
 
 def test_a_part_reports_only_what_it_ran(run: Run) -> None:
     run([*AS_STATED, fine("two", "torchscript")], everything())
-    assert run(AS_STATED, choose(ROWS, ["one"], (), ()))[0] == 0
+    assert run(AS_STATED, choose_jobs(ROWS, Options(rows=("one",))))[0] == 0
 
 
 def test_rows_that_are_gone_leave_the_results(run: Run, places: Places) -> None:
     run(AS_STATED, everything())
-    run(AS_STATED, choose(ROWS[1:], (), (), ()), ROWS[1:])
-    assert {name for name, _ in read_results(places.results).by_attempt} == {"two"}
+    run(AS_STATED, choose_jobs(ROWS[1:], Options()), ROWS[1:])
+    assert {name for name, _ in read_results(places.results, Result).by_key} == {"two"}
 
 
 def test_a_part_cannot_be_run_with_other_versions(run: Run, places: Places) -> None:
     run(AS_STATED, everything())
-    known = read_results(places.results)
-    write_results(Results({**installed(), "torch": "0.1"}, known.by_attempt), places.results)
+    known = read_results(places.results, Result)
+    write_results(Results({**installed_versions(), "torch": "0.1"}, known.by_key), places.results)
     before = places.results.read_bytes()
     with pytest.raises(NotRunnable, match=r"of torch 0\.1, .*: run the whole corpus"):
-        run(AS_STATED, choose(ROWS, ["one"], (), ()))
+        run(AS_STATED, choose_jobs(ROWS, Options(rows=("one",))))
     assert places.results.read_bytes() == before
     run(AS_STATED, everything())
-    assert read_results(places.results).versions == installed()
+    assert read_results(places.results, Result).versions == installed_versions()
 
 
 @pytest.mark.parametrize(
@@ -132,9 +136,10 @@ def test_a_part_cannot_be_run_with_other_versions(run: Run, places: Places) -> N
     ],
 )
 def test_attempts_are_chosen(names: list[str], exporters: list[str], families: list[str], chosen: list[str]) -> None:
-    assert [" ".join(attempt.key) for attempt in choose(ROWS, names, exporters, families)] == chosen
+    options = Options(tuple(names), tuple(exporters), tuple(families))
+    assert [" ".join(job.subject) for job in choose_jobs(ROWS, options)] == chosen
 
 
 def test_a_name_that_nobody_knows_is_refused() -> None:
     with pytest.raises(NotRunnable, match="no such row: three"):
-        choose(ROWS, ["one", "three"], (), ())
+        choose_jobs(ROWS, Options(rows=("one", "three")))

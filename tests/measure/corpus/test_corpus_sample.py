@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from measure.corpus.attempt import attempt
-from measure.corpus.building import build, inputs_of
-from measure.corpus.manifest import Row, read_rows
-from measure.corpus.outcome import EXPORTERS, Outcome, change
+from measure.corpus.models import build, inputs_of
+from measure.corpus.rows import EXPORTERS, Outcome, Row, describe_change, read_rows
+from measure.corpus.verify_row import verify_row
 
 ROWS = {row.name: row for row in read_rows()}
 # Families that differ most in how they are written, and the odd cases that went wrong before.
@@ -34,8 +33,8 @@ SAMPLE = (
 def test_a_row_holds(name: str, exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     row = ROWS[name]
-    result = attempt(row, exporter)
-    assert not change(row.expected[exporter], result)
+    result = verify_row(row, exporter)
+    assert not describe_change(row.expected[exporter], result)
     if result.outcome is Outcome.OK:
         assert result.proof is not None
         assert result.proof.compute > 0

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 
 import pytest
-from measure.lineage.page import page, targets
-from measure.lineage.plan import CHAINS
-from measure.lineage.score import Outcome, Result, Score
+from measure.lineage.chains import CHAINS
+from measure.lineage.lineage_page import compose_lineage, targets
+from measure.lineage.scoring import Score, ToolOutcome, ToolResult
 from tests.support.tool_cases import result
 
 PERFECT = Score(
@@ -27,11 +27,11 @@ WHAT = (
 )
 
 
-def with_figure(share: float, **figures: int) -> Result:
+def with_figure(share: float, **figures: int) -> ToolResult:
     return replace(GOOD, scores={**GOOD.scores, share: replace(PERFECT, **figures)})
 
 
-def missed(*results: Result) -> list[str]:
+def missed(*results: ToolResult) -> list[str]:
     return [target.what for target in targets(results) if not target.holds]
 
 
@@ -95,19 +95,19 @@ class TestTargets:
 
 class TestPage:
     def test_what_holds_and_what_does_not(self) -> None:
-        found = rows(page([with_figure(0.5, module=992)]), "Together")
+        found = rows(compose_lineage([with_figure(0.5, module=992)]), "Together")
         assert [line[-1] for line in found] == ["yes", "yes", "no", "yes", "yes", "yes", "yes", "yes"]
         assert found[2] == ["50 % hidden: the module is exact", "99.2 % of 1,000", "at least 99.3%", "no"]
 
     def test_the_head_counts_what_was_relinked(self) -> None:
-        failed = Result("third", "dynamo", "int8", Outcome.FAILED, "no")
-        text = page([GOOD, replace(GOOD, exporter="torchscript"), replace(GOOD, row="other"), failed])
+        failed = ToolResult("third", "dynamo", "int8", ToolOutcome.FAILED, "no")
+        text = compose_lineage([GOOD, replace(GOOD, exporter="torchscript"), replace(GOOD, row="other"), failed])
         assert "2 models of the corpus" in text
         assert "3 files with 3,000 nodes" in text
 
     def test_tools_stand_in_the_order_of_the_plan_with_the_worst_of_three_relinkings(self) -> None:
         one = replace(with_figure(0.5, empty=3, one_only=1, contradicted=2), planted=True, alone=(999, 1000))
-        found = rows(page([replace(GOOD, chain=CHAINS[5]), replace(one, chain=CHAINS[1])]), "Tools")
+        found = rows(compose_lineage([replace(GOOD, chain=CHAINS[5]), replace(one, chain=CHAINS[1])]), "Tools")
         assert [line[0] for line in found] == [f"`{CHAINS[1]}`", f"`{CHAINS[5]}`"]
         shares = ["100.0", "100.0", "100.0", "100.0"]
         assert found[0][1:] == ["1", "1,000", "3", *shares, "1", "500", "2", "1", "99.9"]
@@ -115,24 +115,24 @@ class TestPage:
 
     def test_models_go_over_all_tools(self) -> None:
         others = [replace(GOOD, chain="int8"), replace(GOOD, row="other", exporter="torchscript")]
-        found = rows(page([GOOD, *others]), "Models")
+        found = rows(compose_lineage([GOOD, *others]), "Models")
         assert [line[:4] for line in found] == [["net", "dynamo", "2", "2,000"], ["other", "torchscript", "1", "1,000"]]
 
     def test_exceptions_are_grouped_by_what_was_said(self) -> None:
-        def odd(row: str, outcome: Outcome, message: str, chain: str = "int8") -> Result:
-            return Result(row, "dynamo", chain, outcome, message)
+        def odd(row: str, outcome: ToolOutcome, message: str, chain: str = "int8") -> ToolResult:
+            return ToolResult(row, "dynamo", chain, outcome, message)
 
         results = [
             GOOD,
-            odd("a", Outcome.FAILED, "no such operator"),
-            odd("b", Outcome.FAILED, "no such operator"),
-            odd("b", Outcome.FAILED, "another reason", "qdq"),
-            odd("c", Outcome.CHANGED, "y differs by 1"),
-            odd("d", Outcome.CHANGED, "y differs by 2"),
-            odd("e", Outcome.REFUSED, "torch says no", "int8"),
-            odd("e", Outcome.REFUSED, "torch says no", "qdq"),
+            odd("a", ToolOutcome.FAILED, "no such operator"),
+            odd("b", ToolOutcome.FAILED, "no such operator"),
+            odd("b", ToolOutcome.FAILED, "another reason", "qdq"),
+            odd("c", ToolOutcome.CHANGED, "y differs by 1"),
+            odd("d", ToolOutcome.CHANGED, "y differs by 2"),
+            odd("e", ToolOutcome.REFUSED, "torch says no", "int8"),
+            odd("e", ToolOutcome.REFUSED, "torch says no", "qdq"),
         ]
-        assert rows(page(results), "Tools that fail or break a model") == [
+        assert rows(compose_lineage(results), "Tools that fail or break a model") == [
             ["(export)", "refused", "torch says no", "e (dynamo)"],
             ["`int8`", "changed", "", "c (dynamo), d (dynamo)"],
             ["`int8`", "failed", "no such operator", "a (dynamo), b (dynamo)"],
@@ -141,7 +141,7 @@ class TestPage:
 
     @pytest.mark.parametrize("message", ["a | b || c", "<class 'int'> | <b>", "two\nlines | here"])
     def test_messages_do_not_break_the_table(self, message: str) -> None:
-        text = page([GOOD, Result("a", "dynamo", "int8", Outcome.FAILED, message)])
+        text = compose_lineage([GOOD, ToolResult("a", "dynamo", "int8", ToolOutcome.FAILED, message)])
         ((tool, outcome, written, models),) = rows(text, "Tools that fail or break a model")
         assert (tool, outcome, models) == ("`int8`", "failed", "a (dynamo)")
         assert "<" not in written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from measure.lineage.hiding import hide
+from measure.lineage.hold_out import hide
 from onnx import TensorProto, helper
 from tests import building
 from tests.building import node

@@ -1,4 +1,4 @@
-"""Tables go between their comments, and nothing else of the page changes."""
+"""Files and tables that strategies are measured with."""
 
 from __future__ import annotations
 
@@ -6,53 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
-from measure.bench.foreign_files import write_nameless
-from measure.bench.report import Table
-from measure.bench.strategies import PAGE, filled, percent
+from measure.pages import fill_blocks
+from measure.sections import STRATEGIES_PAGE
+from measure.strategies.judged_exports import write_nameless
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-
-PAGE_TEXT = (
-    "# Head\n\n<!-- measured: one -->\nold\n\n| a |\n<!-- end -->\n\ntext\n\n<!-- measured: two -->\n<!-- end -->\n"
-)
-
-
-def test_a_table_replaces_what_stood_in_its_place() -> None:
-    page = filled(PAGE_TEXT, {"one": r"new \1 \g<0>", "two": "second"})
-    assert page == (
-        "# Head\n\n<!-- measured: one -->\nnew \\1 \\g<0>\n<!-- end -->\n\ntext\n\n"
-        "<!-- measured: two -->\nsecond\n<!-- end -->\n"
-    )
-
-
-def test_filling_again_changes_nothing() -> None:
-    once = filled(PAGE_TEXT, {"one": "new", "two": "second"})
-    assert filled(once, {"one": "new", "two": "second"}) == once
-
-
-@pytest.mark.parametrize("page", ["no place", PAGE_TEXT + PAGE_TEXT])
-def test_a_table_without_one_place_is_an_error(page: str) -> None:
-    with pytest.raises(ValueError, match="one place for the table one"):
-        filled(page, {"one": "new"})
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
     names = ("summary", "dynamo", "torchscript", "nameless", "attach", "usage", "layers")
-    assert filled(PAGE.read_text(), dict.fromkeys(names, "")).count("<!-- measured") == len(names)
-
-
-@pytest.mark.parametrize(
-    ("count", "total", "text"),
-    [(0, 0, "–"), (0, 9, "0"), (9, 9, "100"), (9999, 10_000, "99.9"), (1, 10_000, "0.1"), (1, 3, "33.3")],
-)
-def test_only_all_is_100_percent(count: int, total: int, text: str) -> None:
-    assert percent(count, total) == text
-
-
-def test_notes_are_listed_below_a_table() -> None:
-    table = Table("T", "Text.", ("a", "b"), (("1", "2"),), notes=("first", "second"))
-    assert table.markdown() == "## T\n\nText.\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n- first\n- second\n"
+    assert fill_blocks(STRATEGIES_PAGE.read_text(), dict.fromkeys(names, "")).count("<!-- measured") == len(names)
 
 
 def test_a_nameless_file_says_nothing_but_does_the_same(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from measure.corpus.attempt import first_line, judged, summed, unrunnable
-from measure.corpus.outcome import Outcome
+from measure.corpus.rows import Outcome
+from measure.corpus.verify_row import count_verdicts, first_line, judge_unrunnable, judge_verification
 
 import modelexport as mx
 from modelexport.errors import RuntimeFailed
@@ -38,7 +38,7 @@ PROVED = node(Verdict.PROVED)
 
 
 def test_nothing_wrong_is_ok() -> None:
-    result = judged("row", "dynamo", found(PROVED, node(Verdict.NOT_PROVABLE, "an integer", compute=False)))
+    result = judge_verification("row", "dynamo", found(PROVED, node(Verdict.NOT_PROVABLE, "an integer", compute=False)))
     assert (result.outcome, result.reason, result.defects) == (Outcome.OK, "", ())
 
 
@@ -51,7 +51,7 @@ def test_nothing_wrong_is_ok() -> None:
     ],
 )
 def test_wrong_numbers_are_placed(found: Verification, reason: str) -> None:
-    result = judged("row", "dynamo", found)
+    result = judge_verification("row", "dynamo", found)
     assert (result.outcome, result.reason) == (Outcome.DIVERGES, reason)
     assert result.proof is not None
 
@@ -59,7 +59,7 @@ def test_wrong_numbers_are_placed(found: Verification, reason: str) -> None:
 @pytest.mark.parametrize("verdict", [Verdict.CONTRADICTED, Verdict.UNATTRIBUTED])
 def test_a_wrong_tag_is_a_defect_whatever_the_numbers(verdict: Verdict) -> None:
     bad = node(verdict, "another made it")
-    result = judged("row", "dynamo", found(PROVED, bad, bad, diverges_at=(A,)))
+    result = judge_verification("row", "dynamo", found(PROVED, bad, bad, diverges_at=(A,)))
     assert result.outcome is Outcome.DEFECT
     assert result.defects == ("Add x is credited to a; values say b#1: another made it",) * 2
 
@@ -67,7 +67,7 @@ def test_a_wrong_tag_is_a_defect_whatever_the_numbers(verdict: Verdict) -> None:
 def test_verdicts_are_counted() -> None:
     enclosed, hidden = node(Verdict.ENCLOSED), node(Verdict.NOT_PROVABLE, "few numbers")
     shape = node(Verdict.NOT_PROVABLE, "an integer", compute=False)
-    proof = summed(
+    proof = count_verdicts(
         AttributionProof((PROVED, PROVED, enclosed, hidden, hidden, shape, node(Verdict.CONTRADICTED, "no")))
     )
     assert (proof.nodes, proof.proved, proof.enclosed, proof.not_provable) == (7, 2, 1, 3)
@@ -85,7 +85,7 @@ def test_verdicts_are_counted() -> None:
     ],
 )
 def test_a_file_that_ran_once_can_be_run(check: OutputCheck | None, outcome: Outcome) -> None:
-    result = unrunnable("row", "dynamo", check, RuntimeFailed("no such kernel\nlook here", "hint"))
+    result = judge_unrunnable("row", "dynamo", check, RuntimeFailed("no such kernel\nlook here", "hint"))
     assert (result.outcome, result.reason) == (outcome, "no such kernel")
 
 

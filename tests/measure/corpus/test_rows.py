@@ -1,4 +1,4 @@
-"""The manifest says enough, says it exactly, and a row that does not is refused."""
+"""The manifest says enough, and says it exactly; a result is what its row says, or it is told."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from pathlib import Path
 import measure.corpus.networks
 import pytest
 import transformers
-from measure.corpus.manifest import FAMILIES, HAND_MADE, MANIFEST, ManifestInvalid, read_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from measure.corpus.networks.network import Network
-from measure.corpus.outcome import Expected, Outcome
+from measure.corpus.rows import (
+    FAMILIES,
+    HAND_MADE,
+    MANIFEST,
+    Expected,
+    ManifestInvalid,
+    Outcome,
+    Result,
+    cut_reason,
+    describe_change,
+    read_rows,
+)
 
 ROWS = read_rows()
 EXCEPTIONS = [
@@ -147,3 +159,36 @@ def test_a_row_that_nobody_understands_is_refused(before: str, after: str, compl
 def test_reading_the_manifest_gives_its_order() -> None:
     names = re.findall(r'^name = "(.+)"$', MANIFEST.read_text(), re.MULTILINE)
     assert [row.name for row in ROWS] == names
+
+
+expectations = st.builds(Expected, st.sampled_from(Outcome), st.text(max_size=4))
+results = st.builds(Result, st.just("a"), st.just("dynamo"), st.sampled_from(Outcome), st.text(max_size=6))
+
+REFUSED = Expected(Outcome.REFUSED, "RuntimeError: no")
+
+
+@pytest.mark.parametrize(
+    ("expected", "outcome", "reason", "told"),
+    [
+        (Expected(Outcome.OK), Outcome.OK, "", ""),
+        (REFUSED, Outcome.REFUSED, "RuntimeError: no, at 0x7f", ""),
+        (REFUSED, Outcome.OK, "", "expected refused (RuntimeError: no), found ok"),
+        (REFUSED, Outcome.REFUSED, "ValueError: no", "refused for another reason"),
+        (REFUSED, Outcome.UNRUNNABLE, "RuntimeError: no", "found unrunnable (RuntimeError: no)"),
+        (Expected(Outcome.OK), Outcome.DEFECT, "Add x", "expected ok, found defect (Add x)"),
+        (Expected(Outcome.OK), Outcome.TIMED_OUT, "after 1 s", "found timed out (after 1 s)"),
+    ],
+)
+def test_a_change_is_told(expected: Expected, outcome: Outcome, reason: str, told: str) -> None:
+    found = describe_change(expected, Result("a", "dynamo", outcome, reason))
+    assert told in found
+    assert bool(found) == bool(told)
+
+
+@given(expectations, results)
+def test_settling_hides_no_change_and_only_cuts_the_reason(expected: Expected, result: Result) -> None:
+    cut = cut_reason(expected, result)
+    assert describe_change(expected, cut) == describe_change(expected, result)
+    assert cut_reason(expected, cut) == cut
+    assert result.reason.startswith(cut.reason)
+    assert cut.outcome is result.outcome

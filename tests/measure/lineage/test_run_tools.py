@@ -10,16 +10,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from measure.lineage.attempt import BEFORE, Subject, running_path
-from measure.lineage.page import targets
-from measure.lineage.running import Export, Workers
-from measure.lineage.score import SHARES, Outcome, Result, summed
-from measure.lineage.scoring import Scorer
+from measure.lineage.lineage_page import targets
+from measure.lineage.lineage_run import tool_runs
+from measure.lineage.run_tools import BEFORE, Subject
+from measure.lineage.scoring import SHARES, Scorer, ToolOutcome, ToolResult, sum_scores
+from measure.results import TaskFolder
+from measure.workers import Job, Workers
 from onnx import numpy_helper
 from torch import nn
 
 import modelexport as mx
-from measure.lineage import attempt
+from measure.lineage import run_tools
 
 Change = Callable[[onnx.ModelProto], None]
 
@@ -40,17 +41,18 @@ class Trial:
         monkeypatch.chdir(folder)
         self._monkeypatch = monkeypatch
         shutil.copytree(exported.parent, folder, dirs_exist_ok=True)
-        self._subject = Subject(Path(BEFORE))
+        self._tasks = TaskFolder(Path())
+        self._subject = Subject(Path(BEFORE), self._tasks)
 
-    def attempt(self, change: Change, chain: str = "ort:all") -> Result:
+    def attempt(self, change: Change, chain: str = "ort:all") -> ToolResult:
         def run_chain(name: str, source: Path, folder: Path, feeds: object) -> Path:
-            assert running_path(Path(), name).exists()
+            assert self._tasks.running_path(name).exists()
             model = onnx.load(source)
             change(model)
             onnx.save(model, folder / "made.onnx")
             return folder / "made.onnx"
 
-        self._monkeypatch.setattr(attempt, "run_chain", run_chain)
+        self._monkeypatch.setattr(run_tools, "run_chain", run_chain)
         return self._subject.attempt("net", "torchscript", chain)
 
 
@@ -87,35 +89,35 @@ def other_inputs(model: onnx.ModelProto) -> None:
 class TestOutcome:
     def test_a_tool_that_changes_nothing(self, trial: Trial) -> None:
         found = trial.attempt(nothing)
-        assert (found.outcome, found.message, found.wrong) == (Outcome.OK, "", ())
+        assert (found.outcome, found.message, found.wrong) == (ToolOutcome.OK, "", ())
         assert found.planted
         assert found.alone[0] == found.alone[1] == found.scores[0.0].nodes > 2
         assert all(found.scores[share].compared for share in SHARES)
 
     def test_inputs_under_another_name_are_fed_by_place(self, trial: Trial) -> None:
-        assert trial.attempt(other_inputs).outcome is Outcome.OK
+        assert trial.attempt(other_inputs).outcome is ToolOutcome.OK
 
     def test_other_numbers(self, trial: Trial) -> None:
         """It is scored by names; its values say nothing."""
         found = trial.attempt(other_weights)
-        assert found.outcome is Outcome.CHANGED
+        assert found.outcome is ToolOutcome.CHANGED
         assert "differs by" in found.message
         assert [found.scores[share].compared for share in SHARES] == [0, 0, 0]
         assert found.scores[0.0].scored > 0
 
     def test_other_numbers_of_a_tool_that_is_meant_to_change_them(self, trial: Trial) -> None:
-        assert trial.attempt(other_weights, "int8").outcome is Outcome.OK
+        assert trial.attempt(other_weights, "int8").outcome is ToolOutcome.OK
 
     def test_what_cannot_be_run(self, trial: Trial) -> None:
         found = trial.attempt(unknown_operator)
-        assert found.outcome is Outcome.BROKEN
+        assert found.outcome is ToolOutcome.BROKEN
         assert "Relic" in found.message
         assert found.scores[0.0].nodes > 0
         assert found.scores[0.0].compared == 0
 
     def test_a_record_that_is_gone(self, trial: Trial) -> None:
         found = trial.attempt(no_record)
-        assert found.outcome is Outcome.OK
+        assert found.outcome is ToolOutcome.OK
         assert (found.planted, found.alone) == (False, (0, 0))
 
 
@@ -125,7 +127,7 @@ class TestFaults:
             raise ValueError("cannot do this\nwith that")
 
         found = trial.attempt(fail)
-        assert (found.outcome, found.message) == (Outcome.FAILED, "ValueError: cannot do this")
+        assert (found.outcome, found.message) == (ToolOutcome.FAILED, "ValueError: cannot do this")
         assert found.scores == {}
         assert not list(Path().glob("*.running"))
 
@@ -150,9 +152,9 @@ class TestFaults:
 )
 def test_real_tools_reach_the_targets(tmp_path: Path, row: str, chains: tuple[str, ...], fuses: bool) -> None:
     """A small network, from the worker's command line to the figures of the page; the last tool cannot do it."""
-    *made, failed = Workers((*chains, "opset:3"), tmp_path).run_one(Export(row, "torchscript"))
-    assert [(one.chain, one.outcome, one.message) for one in made] == [(name, Outcome.OK, "") for name in chains]
-    assert (failed.outcome, failed.scores) == (Outcome.FAILED, {})
+    *made, failed = Workers(tool_runs(), tmp_path).run_job(Job((row, "torchscript"), (*chains, "opset:3")))
+    assert [(one.chain, one.outcome, one.message) for one in made] == [(name, ToolOutcome.OK, "") for name in chains]
+    assert (failed.outcome, failed.scores) == (ToolOutcome.FAILED, {})
     assert failed.message
     assert [line for one in made for line in one.wrong] == []
     assert [target.what for target in targets(made) if not target.holds] == []
@@ -160,5 +162,5 @@ def test_real_tools_reach_the_targets(tmp_path: Path, row: str, chains: tuple[st
         assert one.scores[0.0].scored
         assert one.scores[0.0].compared
     for share in SHARES:
-        assert summed(made, share).scored
-        assert bool(summed(made, share).several) is fuses
+        assert sum_scores(made, share).scored
+        assert bool(sum_scores(made, share).several) is fuses
