@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from measure.bench.flops import file_flops, torch_flops
+from measure.bench.module_costs import file_flops, torch_flops
 from onnx import TensorProto, helper
 from tests.architectures import build
 from tests.conftest import Exports

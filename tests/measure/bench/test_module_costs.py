@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from measure.bench.flops import torch_flops
+from measure.bench.module_costs import torch_flops
 
 
 def test_the_reference_sees_through_the_fast_path_of_transformers() -> None:
