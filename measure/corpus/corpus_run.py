@@ -32,10 +32,11 @@ def run_measure(options: Options) -> int:
     if options.page_only:
         write_page(places.page, compose_corpus(rows, read_results(places.results, Result)))
         return 0
+    jobs = choose_jobs(rows, options)
     if not options.resume:
         shutil.rmtree(BUILD / "corpus", ignore_errors=True)
     workers = Workers(verification(options.limit), BUILD / "corpus", options.jobs, options.limit)
-    return run_corpus(rows, choose_jobs(rows, options), workers, console, places)
+    return run_corpus(rows, jobs, workers, console, places)
 
 
 def verification(limit: float) -> Measurement[Result]:

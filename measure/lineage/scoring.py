@@ -125,7 +125,7 @@ def relink_model(ancestor: Ancestor, model: onnx.ModelProto) -> Relinked:
     file = parse_model(model.SerializeToString())
     graph = file.graph
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches_of(file)))
-    return Relinked(graph, lineage, inherited(ancestor.record, lineage, graph, "matrix"))
+    return Relinked(graph, lineage, inherited(ancestor.record, lineage, graph, "measure"))
 
 
 Relinker = Callable[[Ancestor, onnx.ModelProto], Relinked]
