@@ -14,14 +14,9 @@ from playwright.sync_api import Browser
 from tests.support.architectures import build
 
 import modelexport as mx
-<<<<<<< HEAD:bench/screenshots.py
-from bench.page_speed import chromium, page_opened
-from modelexport.show.data.results import to_json
-=======
 from measure.bench.page_speed import chromium, page_opened
 from measure.catalogue import Options
 from modelexport.show.data.results import to_json
->>>>>>> main:measure/bench/screenshots.py
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 LARGEST = 250_000
