@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from tests.support.architectures import build
 
-from modelexport.api.opened_file import Clock
+from modelexport.api.environment import Clock
 from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.attribute.judge import Judged, Scene, Verdict, decide, judge
 from modelexport.attribute.strategies import ALL, CATALOGUE, chosen

@@ -12,10 +12,11 @@ from pathlib import Path
 from bench.foreign_files import write_nameless, write_plain
 from bench.judged_export import JudgedExport
 from modelexport.api.attach import Source, judge_file, score_of
-from modelexport.api.opened_file import Clock
+from modelexport.api.environment import Clock
 from modelexport.attribute.judge import Judged, Verdict
 from modelexport.attribute.resolve import Agreement, agreement
 from modelexport.attribute.roles.assign import Layers
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.inspect.compare import Score
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, NodeEntry
@@ -128,8 +129,8 @@ def _foreign_verdicts(export: JudgedExport) -> tuple[Verdict, Verdict]:
         write_nameless(plain, nameless)
         source = Source(export.model)
         return (
-            judge_file(plain, source, "all", Clock(None)).verdict,
-            judge_file(nameless, source, "all", Clock(None)).verdict,
+            judge_file(open_tagged(plain), source, "all", Clock(None)),
+            judge_file(open_tagged(nameless), source, "all", Clock(None)),
         )
 
 

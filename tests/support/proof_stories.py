@@ -9,12 +9,12 @@ import onnx
 from hypothesis import strategies as st
 from tests.support.building import model, node, provenance, tree
 
+from modelexport.graph.crossings import find_crossings
 from modelexport.graph.index import index_model
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.record.signals import CallTensors, EagerRun, IssuedOp
-from modelexport.verify.crossings import find_crossings
 from modelexport.verify.numbers import Numbers, Reference
 from modelexport.verify.witness import Issuing
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
+from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
 from modelexport.api.options import ExportResult, embed_options, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
@@ -24,7 +24,7 @@ from modelexport.attribute.judge import Judged, Scene, Verdict, decide
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
 from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, chosen
 from modelexport.errors import InputError, ModelMismatch
-from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
 from modelexport.inspect.compare import Dispute, Score, Scores
@@ -62,18 +62,9 @@ class Source:
         return self.inputs is None and not (self.text or self.image or self.input or self.input_specs)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A file with what was found out about it."""
-
-    file: ModelFile
-    verdict: Verdict
-
-
-def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judgement:
+def judge_file(file: TaggedFile, source: Source, strategy: str, clock: Clock) -> Verdict:
     """Judge a file by a strategy; a model that the file was not made from is an error."""
     need_torch("running a model")
-    file = open_model(path)
     prepared = prepared_for(file.proto, source, clock)
     from modelexport.capture.export import trace
 
@@ -84,12 +75,11 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *chosen(strategy))
         recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
-    _check_kinship(path, prepared.source, recorded)
+    _check_kinship(file, prepared.source, recorded)
     with clock.step("attribute"):
         origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
         verdict = decide(Scene(graph, run.hierarchy, recorded.signals, foreign=True), origin)
-    notes = (*prepared.notes, *run.notes, *verdict.notes)
-    return Judgement(file, replace(verdict, notes=notes))
+    return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
 def prepared_for(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
@@ -170,11 +160,11 @@ def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
             yield f"{name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_kinship(path: Path, model: str, recorded: Recorded) -> None:
+def _check_kinship(file: TaggedFile, model: str, recorded: Recorded) -> None:
     assert recorded.kinship is not None
     if not recorded.kinship.belongs:
         raise ModelMismatch(
-            f"{path} was not made from {model}: {recorded.kinship} of the file were found in the model",
+            f"{file.path} was not made from {model}: {recorded.kinship} of the file were found in the model",
             "Give the model, with the weights, that the file was exported from.",
         )
 
@@ -219,11 +209,12 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     source = Source(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    judgement = judge_file(Path(file), source, known("strategy", strategy, NAMES), clock)
+    tagged = open_tagged(Path(file))
+    verdict = judge_file(tagged, source, known("strategy", strategy, NAMES), clock)
     with clock.step("write"):
-        provenance = replace(judgement.verdict.provenance, policy=policy)
-        written = write_tagged(judgement.file, provenance, target, embedding)
-    return ExportResult(target, written.files, written.provenance, None, judgement.verdict.notes, clock.seconds)
+        provenance = replace(verdict.provenance, policy=policy)
+        written = write_tagged(tagged, provenance, target, embedding)
+    return ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
 
 
 if TYPE_CHECKING:
@@ -252,7 +243,7 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
     source = Source(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    verdict = judge_file(Path(file), source, ALL, clock).verdict
+    verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)
     return scores_of(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
 
 

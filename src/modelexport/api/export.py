@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
+from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
 from modelexport.api.options import EXPORTERS, ExportOptions, ExportResult, check_opset, embed_options, fx_graphs, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.attach import Source
-from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options, several
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ModelExportError, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.index import edges_of
 from modelexport.graph.soundness import check_graph, ensure_sound
 from modelexport.graph.types import type_name
 from modelexport.inspect.query.answer import answer_query
@@ -78,12 +78,11 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         )
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(Path(file))
-        ensure_sound(opened.file.proto, opened.graph, str(file))
-        provenance = replace(opened.subject.provenance, edges=edges_of(opened.graph))
+        opened = open_tagged(Path(file))
+        ensure_sound(opened.proto, opened.graph, str(file))
     with clock.step("cut"):
-        cutter = Cutter(opened.file, provenance)
-        cut = cutter.cut(selected(provenance, several(modules)))
+        cutter = Cutter(opened, opened.provenance_with_edges)
+        cut = cutter.cut(selected(cutter.provenance, several(modules)))
     with clock.step("write"):
         found = extracted_file(opened, cutter, cut, target, embedding)
     if source is not None:
@@ -95,10 +94,10 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
 
 
 def extracted_file(
-    opened: OpenedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
+    opened: TaggedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
     """Write the file of a cut."""
-    extracted = assemble(opened.file, cutter.provenance, cut, cutter.types)
+    extracted = assemble(opened, cutter.provenance, cut, cutter.types)
     _mark(extracted, opened, cut)
     _ensure_valid(extracted, cut)
     inside = False if _weight_bytes(extracted) <= _INSIDE else None
@@ -141,7 +140,7 @@ def _answered(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
     return answer.nodes
 
 
-def _mark(extracted: Extracted, opened: OpenedFile, cut: Cut) -> None:
+def _mark(extracted: Extracted, opened: TaggedFile, cut: Cut) -> None:
     """Say in the file where it was cut out."""
     text = {
         "file": opened.path.name,
@@ -167,7 +166,7 @@ def _weight_bytes(extracted: Extracted) -> int:
 
 
 def _extraction(
-    opened: OpenedFile, cut: Cut, extracted: Extracted, target: Path, files: tuple[Path, ...]
+    opened: TaggedFile, cut: Cut, extracted: Extracted, target: Path, files: tuple[Path, ...]
 ) -> Extraction:
     graph = extracted.file.proto.graph
     modules = extracted.provenance.hierarchy.modules

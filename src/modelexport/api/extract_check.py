@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 
 from modelexport.api.attach import Source
-from modelexport.api.observe import with_crossings
-from modelexport.api.opened_file import Clock, OpenedFile, need_torch
+from modelexport.api.environment import Clock, need_torch
 from modelexport.api.verify_model import ModelRuns, Plan, watched_run
 from modelexport.errors import RuntimeFailed
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, alike, distance, sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.files import (
@@ -80,7 +80,7 @@ class Reference:
 
 
 def run_reference(
-    opened: OpenedFile,
+    opened: TaggedFile,
     source: Source,
     inputs: object,
     spool: Spool,
@@ -93,7 +93,7 @@ def run_reference(
     from modelexport.capture.onnxruntime.session import feed_for
 
     plan = Plan(inputs, 1, source.seed, tuple(source.input), Tolerance(), as_deployed=False, proof=False)
-    runs = ModelRuns(with_crossings(opened, opened.subject), source, plan, clock)
+    runs = ModelRuns(opened, source, plan, clock)
     with clock.step("model"):
         watched = watched_run(runs.first, spool, plan.seed)
     values: dict[str, np.ndarray] = {}
@@ -103,15 +103,15 @@ def run_reference(
             values[name] = np.array(array)
 
     arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-    feed = feed_for(opened.file.proto, arrays)
+    feed = feed_for(opened.proto, arrays)
 
     def again(show: See) -> None:
-        PiecewiseRun(opened.file, None, often=False).run(feed, show)
+        PiecewiseRun(opened, None, often=False).run(feed, show)
 
     for name, array in feed.items():  # a part may read what the model is given
         see(name, array)
     with clock.step("file"):
-        PiecewiseRun(opened.file, wanted, often=False).run(feed, see)
+        PiecewiseRun(opened, wanted, often=False).run(feed, see)
     return Reference(runs.prepared.source, watched, spool, values, again)
 
 
@@ -130,7 +130,7 @@ class CheckRequest:
 
 
 def check_extracted(
-    opened: OpenedFile, cut: Cut, found: Extraction, request: CheckRequest, clock: Clock
+    opened: TaggedFile, cut: Cut, found: Extraction, request: CheckRequest, clock: Clock
 ) -> ExtractionCheck:
     need_torch("running a model")
     from modelexport.capture.eager import Spool

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.api.attach import Source, prepared_for
-from modelexport.api.observe import Finding, Observer, Opened, Sampler, open_tagged, see_stored_outputs
-from modelexport.api.opened_file import Clock, Progress
+from modelexport.api.environment import Clock, Progress
+from modelexport.api.value_comparison import Finding, Observer, Sampler, crossing_values, see_stored_outputs
 from modelexport.api.verify_model import Plan, as_it_runs, drawing_notes, summed
 from modelexport.errors import InputError, ModelMismatch, UserError
+from modelexport.graph.crossings import calls_by_end
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.sample import Sample
 from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Tolerance, Verification
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import calls_by_end
 from modelexport.verify.numbers import Reference
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
 
     opened, believed = open_tagged(path), open_tagged(other)
     notes = _kinship_notes(opened, believed)
-    reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
+    reference = PiecewiseRun(believed, crossing_values(believed), often=plan.several)
     findings: list[Finding] = []
     with as_it_runs(opened, plan, clock) as judged:
-        pieces = PiecewiseRun(judged.file, judged.wanted, often=plan.several)
+        pieces = PiecewiseRun(judged, crossing_values(judged), often=plan.several)
         for feed in _feeds(believed, source, plan, clock):
             with Spool() as spool:
                 recorder = _Recorder(believed, spool)
@@ -122,7 +123,7 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
 class _Recorder:
     """Keeps what crosses the modules of the file that is believed."""
 
-    def __init__(self, believed: Opened, spool: Spool) -> None:
+    def __init__(self, believed: TaggedFile, spool: Spool) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
         self._sampler = Sampler(believed)
@@ -137,13 +138,13 @@ class _Recorder:
 
     @property
     def outputs(self) -> dict[str, int]:
-        return {name: self._numbers[name] for name in self._believed.subject.graph.outputs if name in self._numbers}
+        return {name: self._numbers[name] for name in self._believed.graph.outputs if name in self._numbers}
 
     @property
     def calls(self) -> tuple[CallTensors, ...]:
         crossings = self._believed.crossings
         outputs, inputs = self._by_call(crossings.leaves), self._by_call(crossings.enters)
-        ended = calls_by_end(self._believed.subject.provenance.hierarchy)
+        ended = calls_by_end(self._believed.provenance.hierarchy)
         return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
 
     def reference(self) -> Reference:
@@ -159,14 +160,14 @@ class _Recorder:
         return {call: tuple(numbers) for call, numbers in found.items()}
 
 
-def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+def _feeds(believed: TaggedFile, source: Source | None, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
     if source is not None:
         yield from _model_feeds(believed, source, plan, clock)
         return
     from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
     from modelexport.capture.onnxruntime.session import feed_for
 
-    proto, graph = believed.subject.proto, believed.subject.graph
+    proto, graph = believed.proto, believed.graph
     given = [feed_for(proto, one) for one in _given(plan.inputs, graph.inputs)] if not plan.files else []
     if plan.files or not given:
         given = list(graph_samples(proto, graph, SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)))
@@ -201,30 +202,30 @@ def _array(value: object) -> np.ndarray:
     return np.asarray(value)
 
 
-def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+def _model_feeds(believed: TaggedFile, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
     from modelexport.capture.arguments import redrawn, to_array
 
     given = plan.files or (plan.inputs,)
-    prepared = prepared_for(believed.file.proto, replace(source, inputs=given[0]), clock)
+    prepared = prepared_for(believed.proto, replace(source, inputs=given[0]), clock)
     arguments = [prepared.inputs]
     again = replace(source, model=prepared.module)
-    arguments += [prepared_for(believed.file.proto, replace(again, inputs=one), clock).inputs for one in given[1:]]
+    arguments += [prepared_for(believed.proto, replace(again, inputs=one), clock).inputs for one in given[1:]]
     arguments += [redrawn(prepared.inputs, plan.seed + number) for number in range(len(given), plan.samples)]
     for one in arguments:
         yield {name: to_array(tensor) for name, tensor in one.tensors.items()}
 
 
-def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarray]:
+def _taken(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
     from modelexport.capture.onnxruntime.session import feed_for
 
-    return feed_for(opened.file.proto, feed)
+    return feed_for(opened.proto, feed)
 
 
-def _kinship_notes(opened: Opened, believed: Opened) -> tuple[str, ...]:
-    found = kinship(opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy)
+def _kinship_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
+    found = kinship(opened.provenance.hierarchy, believed.provenance.hierarchy)
     if not found.related:
         raise ModelMismatch(
-            f"{opened.subject.path} and {believed.subject.path} are not of one model: {found}",
+            f"{opened.path} and {believed.path} are not of one model: {found}",
             "Give two files that were made from the same model.",
         )
     return found.notes

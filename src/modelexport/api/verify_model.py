@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.attach import Source, prepared_for
-from modelexport.api.observe import Finding, Observer, Opened, as_deployed, open_tagged, see_stored_outputs
-from modelexport.api.opened_file import Clock, need_torch
+from modelexport.api.environment import Clock, need_torch
+from modelexport.api.value_comparison import Finding, Observer, optimize_for_run, see_stored_outputs
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.file.reading import contents
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.operators import random_nodes
 from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ROOT, Hierarchy
@@ -81,7 +82,7 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
     findings: list[Finding] = []
     proof: AttributionProof | None = None
     with _weights_said(parameters), as_it_runs(opened, plan, clock) as judged:
-        pieces = PiecewiseRun(judged.file, often=plan.several)
+        pieces = PiecewiseRun(judged, often=plan.several)
         for run in runs.all():
             with Spool() as spool:
                 with clock.step("model"):
@@ -97,28 +98,28 @@ def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verif
 
 
 @contextmanager
-def as_it_runs(opened: Opened, plan: Plan, clock: Clock) -> Iterator[Opened]:
+def as_it_runs(opened: TaggedFile, plan: Plan, clock: Clock) -> Iterator[TaggedFile]:
     """What is run and judged: the file itself, or what ONNX Runtime makes of it."""
     if not plan.as_deployed:
         yield opened
         return
     with ExitStack() as stack:
         with clock.step("optimize"):
-            judged = stack.enter_context(as_deployed(opened))
+            judged = stack.enter_context(optimize_for_run(opened))
         yield judged
 
 
 class ModelRuns:
     """The model, run once on each sample."""
 
-    def __init__(self, opened: Opened, source: Source, plan: Plan, clock: Clock) -> None:
+    def __init__(self, opened: TaggedFile, source: Source, plan: Plan, clock: Clock) -> None:
         files = plan.files
         self._opened, self._source, self._plan, self._clock = opened, source, plan, clock
         given = files[0] if files else plan.inputs
         self._more: Sequence[object] = files[1:]
         if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
             given, *self._more = given
-        self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
+        self.prepared = prepared_for(opened.proto, replace(source, inputs=given), clock)
         self._kinship_notes = _kinship_notes(opened, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
@@ -129,7 +130,7 @@ class ModelRuns:
         yield self.first
         for inputs in self._more:
             again = replace(self._source, model=self.prepared.module, inputs=inputs)
-            yield self._traced(prepared_for(self._opened.file.proto, again, self._clock))
+            yield self._traced(prepared_for(self._opened.proto, again, self._clock))
         for number in range(1 + len(self._more), self._plan.samples):
             yield self._trace(redrawn(self.first.arguments, self._plan.seed + number))
 
@@ -150,7 +151,7 @@ class ModelRuns:
         busy = None
         if self._plan.inputs is None and self._source.says_nothing_of_inputs:
             arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
-            busy = with_work_to_do(prepared.inputs, set(assigned(self._opened.file.proto, arrays).values()))
+            busy = with_work_to_do(prepared.inputs, set(assigned(self._opened.proto, arrays).values()))
         if busy is not None:
             try:
                 return self._trace(busy)
@@ -169,7 +170,7 @@ class ModelRuns:
             return trace(self.prepared.module, arguments)
 
 
-def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
+def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
     from modelexport.capture.isolation import random_layers_in_training, running_norms_in_training
 
     concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
@@ -179,31 +180,31 @@ def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
     yield from drawing_notes(opened)
 
 
-def drawing_notes(opened: Opened) -> Iterator[str]:
-    drawing = random_nodes(opened.file.proto)
+def drawing_notes(opened: TaggedFile) -> Iterator[str]:
+    drawing = random_nodes(opened.proto)
     if drawing:
-        yield f"{opened.subject.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
+        yield f"{opened.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
-def _kinship_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
+def _kinship_notes(opened: TaggedFile, prepared: Prepared) -> tuple[str, ...]:
     from modelexport.capture.hierarchy import read_modules
 
-    recorded = opened.subject.provenance.hierarchy
+    recorded = opened.provenance.hierarchy
     found = kinship(recorded, Hierarchy.of(read_modules(prepared.module)))
     if not found.related:
         raise ModelMismatch(
-            f"{opened.subject.path} was not made from {prepared.source}: {found}",
+            f"{opened.path} was not made from {prepared.source}: {found}",
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
     return found.notes
 
 
-def _parameters(opened: Opened, run: TracedRun) -> ParameterCheck:
+def _parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
     from modelexport.capture.arguments import as_held
     from modelexport.capture.hierarchy import tensors_of
 
     held = {name: as_held(tensor) for name, tensor in tensors_of(run.model).items()}
-    return compare_parameters(run.hierarchy, opened.subject.provenance, held, contents(opened.file))
+    return compare_parameters(run.hierarchy, opened.provenance, held, contents(opened))
 
 
 @contextmanager
@@ -252,7 +253,7 @@ def _repeats(run: TracedRun, watched: Watched, spool: Spool) -> bool:
 
 
 def _finding(
-    opened: Opened,
+    opened: TaggedFile,
     pieces: PiecewiseRun,
     arguments: CallArguments,
     watched: Watched,
@@ -262,7 +263,7 @@ def _finding(
     from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.session import feed_for
 
-    feed = feed_for(opened.file.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
+    feed = feed_for(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = Reference(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = Observer(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
@@ -270,12 +271,11 @@ def _finding(
     return observer.finding(watched.run.calls)
 
 
-def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
-    subject = opened.subject
+def _proof(opened: TaggedFile, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     issuing = Issuing(watched.run, watched.samples)
-    drawing = {node.key for node in random_nodes(subject.proto)}
-    return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+    drawing = {node.key for node in random_nodes(opened.proto)}
+    return Court(opened.graph, opened.provenance, finding.seen, issuing, trouble, drawing).proof()
 
 
 def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
@@ -288,10 +288,10 @@ def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
     return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 
 
-def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
+def summed(opened: TaggedFile, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
     """The worst of all samples."""
     return Verification(
-        file=str(opened.subject.path),
+        file=str(opened.path),
         reference=reference,
         samples=len(findings),
         tolerance=plan.tolerance,

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from modelexport.graph.crossings import Crossings, is_fused
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, Status
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import Crossings, is_fused
 from modelexport.verify.numbers import Numbers, Pairing
 
 # Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose

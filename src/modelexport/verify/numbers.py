@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from modelexport.graph.crossings import Crossings
 from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import Crossings
 from modelexport.verify.witness import Lookup
 
 _SLICE = 1 << 16

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.building import attribution, model, module, node, provenance, run, tree
 from tests.support.proof_stories import dags
 
+from modelexport.graph.crossings import Crossings, calls_by_end, find_crossings, last_of
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
-from modelexport.verify.crossings import Crossings, calls_by_end, find_crossings, last_of
 
 NET = tree(
     {"": "Net", "enc": "Encoder", "enc.fc": "Linear", "enc.act": "ReLU", "head": "Linear"},
