@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.relink import RelinkResult, relinked
+from modelexport.api.relink import relinked
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
 from modelexport.inspect.profile.joining import join_events
 from modelexport.inspect.profile.timing import Timeline, spread
+from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 
 # Names in a note.

@@ -28,7 +28,7 @@ import onnx.numpy_helper
 
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Node, bodies, function_id, node_key
-from modelexport.graph.protos import ONNX_DOMAINS
+from modelexport.graph.protos import ONNX_DOMAINS, plain_domain
 
 # Products, and which two of their inputs are multiplied.
 MATRIX_PRODUCTS: Mapping[str, tuple[int, int]] = {
@@ -295,7 +295,12 @@ _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MOVES = frozenset({"Slice", "Expand", "Tile", "Pad"})
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "MatMul", "Gemm", "Conv"})
 _PRODUCTS = frozenset({"MatMul", "Conv", "ConvTranspose"})
-_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min", "Sum", "Mean", "Equal"})
+_COMMUTATIVE = frozenset(
+    {
+        *("Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+        *("Max", "Min", "Sum", "Mean"),  # of any number of inputs
+    }
+)
 _PREFIXES = ("DynamicQuantize", "QLinear", "Nhwc", "Fused", "Simplified", "Quick", "Fast", "Bias", "Skip")
 _SUFFIXES = ("IntegerToFloat", "Integer", "NBits")
 _SAME_WORK = {"CastLike": "Cast", "Gemm": "MatMul", "QGemm": "MatMul", "QAttention": "Attention"}
@@ -331,8 +336,13 @@ def is_product(node: Node) -> bool:
     return family(node.op_type) in _PRODUCTS
 
 
-def is_commutative(family: str) -> bool:
-    return family in _COMMUTATIVE
+def is_commutative(op_type: str, domain: str = "") -> bool:
+    """Whether all inputs can change places: `Max(a, b, c)` is `Max(c, a, b)`.
+
+    Not `QLinearAdd`, which has scales and zero points between its two operands. An operator of a domain that is not
+    known here may be called `Add` and do anything.
+    """
+    return op_type in _COMMUTATIVE and plain_domain(domain) in DOMAINS
 
 
 def is_random(node: Node) -> bool:
