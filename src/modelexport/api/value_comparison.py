@@ -21,10 +21,10 @@ from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
 from modelexport.record.signals import CallTensors
-from modelexport.verify.divergence import call_numbers, class_name, compared_calls, first_divergence
-from modelexport.verify.numbers import Numbers, Reference
-from modelexport.verify.weights import coarse_weights
-from modelexport.verify.witness import origins
+from modelexport.verify.divergence import class_name, compare_calls, find_first_divergence, summarize_calls
+from modelexport.verify.numbers import ReferenceRun, ValueComparison
+from modelexport.verify.weights import find_coarse_weights
+from modelexport.verify.witness import find_nonfinite_origins
 
 
 def crossing_values(file: TaggedFile) -> frozenset[str]:
@@ -53,7 +53,7 @@ class Sampler:
     def __init__(self, file: TaggedFile) -> None:
         self.seen: dict[str, Sample] = {}
         self._graph = file.graph
-        self._weights = coarse_weights(file, file.provenance)
+        self._weights = find_coarse_weights(file, file.provenance)
 
     def take(self, name: str, array: np.ndarray) -> Sample:
         maker = self._graph.producers.get(name)
@@ -86,11 +86,11 @@ class Observer:
     """Looks at each value of the file as it is made."""
 
     def __init__(
-        self, file: TaggedFile, reference: Reference, outputs: Mapping[str, int], tolerance: Tolerance
+        self, file: TaggedFile, reference: ReferenceRun, outputs: Mapping[str, int], tolerance: Tolerance
     ) -> None:
         """outputs  of the reference, by name"""
         graph = file.graph
-        self._numbers = Numbers(reference, graph, file.crossings, tolerance)
+        self._numbers = ValueComparison(reference, graph, file.crossings, tolerance)
         self._sampler = Sampler(file)
         self._file = file
         self._reference = reference
@@ -117,16 +117,16 @@ class Observer:
         subject, numbers = self._file, self._numbers
         graph, provenance = subject.graph, subject.provenance
         numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
-        compared = compared_calls(calls, numbers)
+        compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
         return Finding(
-            calls=call_numbers(compared.values(), provenance),
+            calls=summarize_calls(compared.values(), provenance),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
-            divergence=first_divergence(compared, numbers, graph, self._file.crossings, provenance)
+            divergence=find_first_divergence(compared, numbers, graph, self._file.crossings, provenance)
             or self._wrong_output(),
-            not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
+            not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
         )
 

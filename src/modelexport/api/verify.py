@@ -25,7 +25,7 @@ from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Tolerance, Verification
 from modelexport.record.signals import CallTensors
-from modelexport.verify.numbers import Reference
+from modelexport.verify.numbers import ReferenceRun
 
 if TYPE_CHECKING:
     import torch
@@ -147,8 +147,8 @@ class _Recorder:
         ended = calls_by_end(self._believed.provenance.hierarchy)
         return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
 
-    def reference(self) -> Reference:
-        return Reference(self.calls, self._samples, self._spool.__contains__, self._spool.get)
+    def reference(self) -> ReferenceRun:
+        return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
         found: dict[ModuleCall, list[int]] = {}
