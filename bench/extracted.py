@@ -22,7 +22,6 @@ from corpus.building import perturbed
 
 import modelexport as mx
 from bench.report import Table
-from modelexport.api.attach import Source
 from modelexport.api.environment import Clock
 from modelexport.api.extract import extracted_file
 from modelexport.api.extract_check import Reference, compare, run_reference
@@ -30,6 +29,7 @@ from modelexport.capture.eager import Spool
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.transform.extract.cut import Cutter
 from modelexport.transform.extract.selection import select_calls
 
@@ -109,7 +109,7 @@ def try_all(path: Path, model: torch.nn.Module, inputs: object, folder: Path) ->
     provenance = opened.provenance
     cutter = Cutter(opened, provenance)
     with Spool() as spool:
-        reference = run_reference(opened, Source(model), inputs, spool, Clock(None), None)
+        reference = run_reference(opened, ModelSource(model, inputs), spool, Clock(None), None)
         for site in provenance.hierarchy.calls:
             yield _try(opened, cutter, site.call, reference, folder / "part.onnx")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
 from modelexport.inspect.compare import Dispute, Score, Scores
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import ExporterScopes
@@ -35,38 +36,15 @@ from modelexport.record.signals import ExporterScopes
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.export import Prepared, SourceOptions
-    from modelexport.capture.loading.options import LoadOptions
+    from modelexport.capture.export import Prepared
 
 _UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Source:
-    """The model and its inputs, as a user names them; the fields are options of the command line."""
-
-    model: torch.nn.Module | str | Path
-    inputs: object = None
-    task: str | None = None
-    dtype: str | None = None
-    device: str = "cpu"
-    seed: int = 0
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    text: str | None = None
-    image: str | Path | None = None
-    input: Sequence[str] = ()
-    input_specs: str | Path | None = None
-
-    @property
-    def says_nothing_of_inputs(self) -> bool:
-        return self.inputs is None and not (self.text or self.image or self.input or self.input_specs)
-
-
-def judge_file(file: TaggedFile, source: Source, strategy: str, clock: Clock) -> AttributionResult:
+def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Clock) -> AttributionResult:
     """Judge a file by a strategy; a model that the file was not made from is an error."""
     need_torch("running a model")
-    prepared = prepared_for(file.proto, source, clock)
+    prepared = prepare_for_file(file.proto, source, clock)
     from modelexport.capture.export import trace
 
     with clock.step("trace"):
@@ -83,26 +61,23 @@ def judge_file(file: TaggedFile, source: Source, strategy: str, clock: Clock) ->
     return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
-def prepared_for(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
+def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) -> Prepared:
     """The model, with inputs that the file can be run on as well."""
     from modelexport.capture.export import prepare
-    from modelexport.capture.loading.options import LoadOptions
 
-    load = LoadOptions(
-        source.task, source.dtype, source.device, source.seed, source.trust_remote_code, source.allow_pickle
-    )
+    source = replace(source, static=True)
     try:
-        prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
+        prepared = prepare(source, clock.step)
     except InputError:
-        stated = _stated_shapes(proto) if source.says_nothing_of_inputs else ()
+        stated = _stated_shapes(proto) if source.leaves_inputs_open else ()
         if not stated:
             raise
         # What the model leaves open, the file may say.
-        prepared = prepare(source.model, source.inputs, _source_options(source, load, stated), clock.step)
-    fixed = list(_fixed_inputs(proto, prepared)) if source.says_nothing_of_inputs else []
+        prepared = prepare(replace(source, input=stated), clock.step)
+    fixed = tuple(_fixed_inputs(proto, prepared)) if source.leaves_inputs_open else ()
     if fixed:
         # The file takes inputs of one size only: make such ones.
-        again = prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
+        again = prepare(replace(source, model=prepared.module, input=fixed), clock.step)
         prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
     return _without_untaken(proto, prepared)
 
@@ -136,12 +111,6 @@ def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:
         return prepared  # it needs them all, or the file wants what is not there: what is wrong shows when it is run
     note = (f"run without {', '.join(untaken)}: the file does not take them",) if untaken else ()
     return replace(prepared, inputs=reduced, notes=(*prepared.notes, *note))
-
-
-def _source_options(source: Source, load: LoadOptions, shapes: Sequence[str]) -> SourceOptions:
-    from modelexport.capture.export import SourceOptions
-
-    return SourceOptions(load, source.text, source.image, tuple(shapes), source.input_specs, static=True)
 
 
 def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
@@ -207,7 +176,7 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     target = Path(output)
     ensure_model_target(target)
     clock = Clock(progress)
-    source = Source(
+    source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     tagged = open_tagged(Path(file))
@@ -241,7 +210,7 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
 ) -> Scores:
     """What each strategy says of a file that was made from `model`, and where they contradict each other."""
     clock = Clock(progress)
-    source = Source(
+    source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)

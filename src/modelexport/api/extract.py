@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.attach import Source
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options, several
 from modelexport.api.writing import ensure_apart, write_tagged
@@ -23,6 +22,7 @@ from modelexport.graph.soundness import check_graph, ensure_sound
 from modelexport.graph.types import type_name
 from modelexport.inspect.query.answer import answer_query
 from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.files import End, Extraction
 from modelexport.transform.extract.assembly import Extracted, assemble
@@ -73,8 +73,8 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     embedding = embed_options(embed, "torch", False)
     source = None
     if model is not None:
-        source = Source(
-            model, None, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+        source = ModelSource(
+            model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
         )
     clock = Clock(progress)
     with clock.step("read"):
@@ -86,10 +86,9 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("write"):
         found = extracted_file(opened, cutter, cut, target, embedding)
     if source is not None:
-        from modelexport.api.extract_check import CheckRequest, check_extracted
+        from modelexport.api.extract_check import check_extracted
 
-        request = CheckRequest(source, inputs, tolerance)
-        found = replace(found, check=check_extracted(opened, cut, found, request, clock))
+        found = replace(found, check=check_extracted(opened, cut, found, source, tolerance, clock))
     return replace(found, seconds=clock.seconds)
 
 

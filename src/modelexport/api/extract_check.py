@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 
-from modelexport.api.attach import Source
 from modelexport.api.environment import Clock, need_torch
-from modelexport.api.verify_model import ModelRuns, Plan, watched_run
+from modelexport.api.options import VerifyOptions
+from modelexport.api.verify_model import ModelRuns, watched_run
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, alike, distance, sample
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import (
     RETURNED,
     TOLERANCE,
@@ -81,8 +82,7 @@ class Reference:
 
 def run_reference(
     opened: TaggedFile,
-    source: Source,
-    inputs: object,
+    source: ModelSource,
     spool: Spool,
     clock: Clock,
     wanted: frozenset[str] | None,
@@ -92,10 +92,9 @@ def run_reference(
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import feed_for
 
-    plan = Plan(inputs, 1, source.seed, tuple(source.input), Tolerance(), as_deployed=False, proof=False)
-    runs = ModelRuns(opened, source, plan, clock)
+    runs = ModelRuns(opened, VerifyOptions(source), clock)
     with clock.step("model"):
-        watched = watched_run(runs.first, spool, plan.seed)
+        watched = watched_run(runs.first, spool, source.seed)
     values: dict[str, np.ndarray] = {}
 
     def see(name: str, array: np.ndarray) -> None:
@@ -119,26 +118,17 @@ def run_reference(
 _RELATED = 0.5
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """What an extracted file is held against: a model, run on these inputs; elements may differ by the tolerance.
-    Without one it is the usual one, coarser for types with few bits."""
-
-    source: Source
-    inputs: object
-    tolerance: float | None
-
-
 def check_extracted(
-    opened: TaggedFile, cut: Cut, found: Extraction, request: CheckRequest, clock: Clock
+    opened: TaggedFile, cut: Cut, found: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
 ) -> ExtractionCheck:
+    """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
     need_torch("running a model")
     from modelexport.capture.eager import Spool
 
     with Spool() as spool:
-        reference = run_reference(opened, request.source, request.inputs, spool, clock, ends_of(found))
+        reference = run_reference(opened, source, spool, clock, ends_of(found))
         with clock.step("compare"):
-            return compare(found, cut, reference, request.tolerance)
+            return compare(found, cut, reference, tolerance)
 
 
 def ends_of(found: Extraction) -> frozenset[str]:
