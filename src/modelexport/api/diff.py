@@ -24,7 +24,7 @@ from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
-from modelexport.transform.fold.inlining import narrowed
+from modelexport.transform.fold.inlining import narrow_attribution
 
 # The share of nodes, and of weights, below which two files have nothing to do with each other.
 _RELATED = 0.35
@@ -157,7 +157,7 @@ def _put_in(record: Provenance, origins: Mapping[str, Sequence[str]]) -> dict[st
     found = {}
     for key, around in origins.items():
         *calls, own = map(record.recorded, around)
-        call = narrowed(own, calls, record.hierarchy).ancestor
+        call = narrow_attribution(own, calls, record.hierarchy).ancestor
         if call is not None:
             found[key] = call
     return found

@@ -43,7 +43,7 @@ from modelexport.record.outline import Outline
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import NodeEntry, Provenance, unattributed
 from modelexport.record.results.files import Flattening, FlattenResult, Folding, FoldResult
-from modelexport.transform.fold.fold import Folded, fold_model, restore_model
+from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_model
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
 
@@ -93,7 +93,7 @@ def _staleness(opened: TaggedFile) -> str:
     )
 
 
-def _write_record(opened: TaggedFile, folded: Folded) -> None:
+def _write_record(opened: TaggedFile, folded: FoldedModel) -> None:
     """What the flat file says of itself, for the folded one: as much as it says, and no more."""
     if level_of(opened.proto) is Level.FULL:
         write_node_keys(folded.model, folded.provenance, folded.keys)
@@ -101,7 +101,7 @@ def _write_record(opened: TaggedFile, folded: Folded) -> None:
         embed_record(folded.model, folded.provenance, _outline(opened, folded))
 
 
-def _outline(opened: TaggedFile, folded: Folded) -> Outline | None:
+def _outline(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
     """The outline of the folded graph. What it says of weights is taken from the flat one's, and none is read."""
     try:
         outline = opened.outline
