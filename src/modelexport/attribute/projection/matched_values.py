@@ -6,12 +6,12 @@ Which values of a run and which values of an ONNX graph hold the same.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from modelexport.graph.fingerprint import distance
 from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.tensor_content import NearIndex
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, GraphValues, Trace
 
@@ -31,14 +31,15 @@ class ValueIndex:
     def __init__(self, trace: Trace) -> None:
         self._prints = trace.values
         self._exact: dict[tuple[str, bytes], list[int]] = {}
-        self._floats: dict[int, list[tuple[float, int]]] = {}
+        floats = [
+            (size_of(print_), print_.sketch[0], number)
+            for number, print_ in enumerate(trace.values)
+            if print_.kind == "float"
+        ]
+        self._floats = NearIndex.of(floats)
         for number, print_ in enumerate(trace.values):
-            if print_.kind == "float":
-                self._floats.setdefault(size_of(print_), []).append((print_.sketch[0], number))
-            elif print_.digest:
+            if print_.digest:
                 self._exact.setdefault((print_.kind, print_.digest), []).append(number)
-        for entries in self._floats.values():
-            entries.sort()
 
     def matches(self, print_: Fingerprint) -> tuple[int, ...]:
         """Numbers of the values that hold the same, those of the same shape if there are any."""
@@ -59,11 +60,9 @@ class ValueIndex:
         return [number for number in found if size_of(self._prints[number]) == size_of(print_)]
 
     def _near(self, print_: Fingerprint) -> list[int]:
-        entries = self._floats.get(size_of(print_), [])
         reach = _TOLERANCE * max(print_.spread, 1e-30) * 2
-        first = bisect_left(entries, (print_.sketch[0] - reach, -1))
-        last = bisect_right(entries, (print_.sketch[0] + reach, len(self._prints)))
-        apart = {number: distance(self._prints[number], print_) for _, number in entries[first:last]}
+        candidates = self._floats.near(size_of(print_), print_.sketch[0], reach)
+        apart = {number: distance(self._prints[number], print_) for number in candidates}
         near = {number: far for number, far in apart.items() if far <= _TOLERANCE}
         limit = _FAR * max(min(near.values(), default=0.0), _NOISE)
         return [number for number, far in near.items() if far <= limit]
