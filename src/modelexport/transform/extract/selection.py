@@ -7,7 +7,7 @@ Nodes with everything that is in their bodies: what is cut is a node as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
