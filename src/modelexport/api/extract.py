@@ -25,9 +25,9 @@ from modelexport.inspect.query.answer import answer_query
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.files import End, Extraction
-from modelexport.transform.extract.assembly import Extracted, assemble
+from modelexport.transform.extract.assembly import ExtractedPart, assemble_part
 from modelexport.transform.extract.cut import Cut, Cutter
-from modelexport.transform.extract.selection import Selection, select_modules, select_nodes
+from modelexport.transform.extract.selection import CutSelection, select_modules, select_nodes
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,7 @@ def extracted_file(
     opened: OpenedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
     """Write the file of a cut."""
-    extracted = assemble(opened.file, cutter.provenance, cut, cutter.types)
+    extracted = assemble_part(opened.file, cutter.provenance, cut, cutter.types)
     _mark(extracted, opened, cut)
     _ensure_valid(extracted, cut)
     inside = False if _weight_bytes(extracted) <= _INSIDE else None
@@ -107,7 +107,7 @@ def extracted_file(
     return _extraction(opened, cut, extracted, target, written.files)
 
 
-def selected(provenance: Provenance, asked: Sequence[str]) -> Selection:
+def selected(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
@@ -141,7 +141,7 @@ def _answered(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
     return answer.nodes
 
 
-def _mark(extracted: Extracted, opened: OpenedFile, cut: Cut) -> None:
+def _mark(extracted: ExtractedPart, opened: OpenedFile, cut: Cut) -> None:
     """Say in the file where it was cut out."""
     text = {
         "file": opened.path.name,
@@ -153,7 +153,7 @@ def _mark(extracted: Extracted, opened: OpenedFile, cut: Cut) -> None:
     extracted.file.proto.metadata_props.add(key=CUT_KEY, value=json.dumps(text, ensure_ascii=False))
 
 
-def _ensure_valid(extracted: Extracted, cut: Cut) -> None:
+def _ensure_valid(extracted: ExtractedPart, cut: Cut) -> None:
     complaint = check_graph(extracted.file)
     if complaint is not None:
         raise ModelExportError(
@@ -162,12 +162,12 @@ def _ensure_valid(extracted: Extracted, cut: Cut) -> None:
         )
 
 
-def _weight_bytes(extracted: Extracted) -> int:
+def _weight_bytes(extracted: ExtractedPart) -> int:
     return sum(map(storage_size, extracted.file.proto.graph.initializer))
 
 
 def _extraction(
-    opened: OpenedFile, cut: Cut, extracted: Extracted, target: Path, files: tuple[Path, ...]
+    opened: OpenedFile, cut: Cut, extracted: ExtractedPart, target: Path, files: tuple[Path, ...]
 ) -> Extraction:
     graph = extracted.file.proto.graph
     modules = extracted.provenance.hierarchy.modules
@@ -187,7 +187,7 @@ def _extraction(
     )
 
 
-def _ends(values: Sequence[onnx.ValueInfoProto], extracted: Extracted) -> Iterator[End]:
+def _ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
     for value in values:
         kind = value.type.tensor_type
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)

@@ -44,7 +44,7 @@ from modelexport.record.outline import Outline, unpack_outline
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import NodeEntry, Provenance, unattributed
 from modelexport.record.results.files import Flattening, FlattenResult, Folding, FoldResult
-from modelexport.transform.fold.fold import Folded, fold_model, restore_model
+from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_model
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
 
@@ -94,7 +94,7 @@ def _staleness(opened: OpenedFile) -> str:
     )
 
 
-def _write_record(opened: OpenedFile, folded: Folded) -> None:
+def _write_record(opened: OpenedFile, folded: FoldedModel) -> None:
     """What the flat file says of itself, for the folded one: as much as it says, and no more."""
     if level_of(opened.file.proto) is Level.FULL:
         write_node_keys(folded.model, folded.provenance, folded.keys)
@@ -102,7 +102,7 @@ def _write_record(opened: OpenedFile, folded: Folded) -> None:
         embed_record(folded.model, folded.provenance, _outline(opened, folded))
 
 
-def _outline(opened: OpenedFile, folded: Folded) -> Outline | None:
+def _outline(opened: OpenedFile, folded: FoldedModel) -> Outline | None:
     """The outline of the folded graph. What it says of weights is taken from the flat one's, and none is read."""
     packed = read_outline(opened.file.proto)
     if packed is None:

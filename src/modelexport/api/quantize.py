@@ -23,7 +23,14 @@ from modelexport.record.results.verification import Verification
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
 from modelexport.transform.select.dialect import Selection, name_problems
 from modelexport.transform.select.dialect import check as check_selection
-from modelexport.transform.tools.quantizers import FORMS, METHODS, TYPES, Quantization, quantized_types, quantizer
+from modelexport.transform.tools.quantizers import (
+    FORMS,
+    METHODS,
+    TYPES,
+    Quantization,
+    make_quantizer,
+    quantizable_operators,
+)
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
@@ -93,7 +100,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
-    tool = quantizer(job.settings)
+    tool = make_quantizer(job.settings)
     giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
     found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
@@ -197,7 +204,7 @@ class _Job:
 
 def _known_types(form: str) -> frozenset[str]:
     try:
-        return quantized_types(form)
+        return quantizable_operators(form)
     except ModuleNotFoundError as error:
         raise ExtraMissing(
             "quantizing needs onnxruntime, which is not installed", "Install it: pip install 'modelexport[runtime]'."
