@@ -273,9 +273,9 @@ def _finding(
 def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     subject = opened.subject
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
-    issuing = OperatorSources(watched.run, watched.samples)
+    sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(subject.proto)}
-    return AttributionProver(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+    return AttributionProver(subject.graph, subject.provenance, finding.seen, sources, trouble, drawing).prove()
 
 
 def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
