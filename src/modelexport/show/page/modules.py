@@ -19,8 +19,8 @@ from modelexport.record.hierarchy import TensorInfo, join
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.cost import Cost
+from modelexport.record.results.overlay import CallVerdict, Profiled, Verified
 from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
-from modelexport.show.page.overlays import CallVerdict, Profiled, Verified
 
 _NONE = -1
 
