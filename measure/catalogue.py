@@ -131,6 +131,15 @@ MEASURES = (
         frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
     ),
     Measure(
+        "house",
+        "size and shape of the package",
+        "nothing",
+        "docs/measured/house.md",
+        "nothing",
+        "measure.house:run_measure",
+        frozenset(),
+    ),
+    Measure(
         "screenshots",
         "pictures of the page; needs chromium",
         "pictures",

@@ -16,7 +16,7 @@ from tests.support.architectures import build
 import modelexport as mx
 from measure.bench.page_speed import chromium, page_opened
 from measure.catalogue import Options
-from modelexport.show.data.cost_and_profile import profile_json
+from modelexport.show.data.results import to_json
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 LARGEST = 250_000
@@ -60,7 +60,7 @@ def run_measure(options: Options) -> int:
 def _page(folder: Path) -> Path:
     model = mx.export(build("bert"), folder / "bert.onnx", no_check=True).path
     profile = folder / "profile.json"
-    profile.write_text(profile_json(mx.profile(model)))
+    profile.write_text(to_json(mx.profile(model)))
     return mx.view(model, overlays=[profile], at={"batch": 1, "sequence": 128}).path
 
 

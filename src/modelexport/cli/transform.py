@@ -1,13 +1,4 @@
-"""`modelexport extract`.
-
-`modelexport fold`.
-
-`modelexport flatten`.
-
-`modelexport strip`.
-
-`modelexport select`.
-"""
+"""Verbs that write another file with modules as handles: `extract`, `fold`, `flatten`, `strip`, `select`."""
 
 from __future__ import annotations
 
@@ -17,50 +8,38 @@ from typing import Any
 import click
 
 from modelexport.cli.options import (
-    Speech,
-    format_option,
+    Report,
+    Verbosity,
+    embed_option,
+    file_option,
     loading_options,
     model_argument,
-    output_option,
+    print_notes,
     quiet_run,
-    speech_options,
+    report_options,
+    source_option,
+    target_option,
+    verbosity_options,
 )
 from modelexport.errors import UserError, printable
 from modelexport.record.results.files import TOLERANCE
-from modelexport.show.text.console import bytes_text, counted
-
-_FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=_FILE)
+@model_argument("file")
 @click.argument("modules", metavar="MODULE|QUERY...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", type=_FILE, required=True, help="The file to write.")
+@target_option("The file to write.")
 @click.option("--verify", is_flag=True, help="Compare it with the PyTorch module; needs -m.")
-@click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    help="The PyTorch model: a folder, a config.json, a hub id, or package.module:callable. Implies --verify.",
-)
+@source_option(required=False, purpose="Implies --verify.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     help=f"Absolute and relative, for --verify; {TOLERANCE:g} if not given, more for types with few bits.",
 )
-@click.option(
-    "--embed",
-    type=click.Choice(["full", "lean", "none"]),
-    default="full",
-    show_default=True,
-    help="How much is written into the file: keys on nodes and the record, the record, or nothing.",
-)
+@embed_option()
 @loading_options
-@format_option("text", "json")
-@speech_options
-def extract(
-    file: Path, modules: tuple[str, ...], output: Path, verify: bool, form: str, speech: Speech, **options: Any
-) -> int:
+@report_options("text", "json", to_file=False)
+def extract(file: Path, modules: tuple[str, ...], output: Path, verify: bool, report: Report, **options: Any) -> int:
     """Write a part of FILE as a file of its own: a module, a call of one, several modules, or what a query means.
 
     \b
@@ -74,27 +53,17 @@ def extract(
     if verify and options["model"] is None:
         raise UserError("--verify needs the model that the file was exported from", "Give it: -m MODEL.")
     from modelexport.api.extract import extract as extract_part
+    from modelexport.show.text.written_files import extraction_lines
 
-    with quiet_run(speech) as progress:
-        found = extract_part(file, modules, output, progress=progress, **options)
-    if form == "json":
-        from modelexport.show.text.console import emit
-        from modelexport.show.text.written_files import extraction_json
-
-        emit(extraction_json(found))
-    elif not speech.quiet:
-        from modelexport.show.text.console import show
-        from modelexport.show.text.written_files import extraction_lines
-
-        show(extraction_lines(found, verbose=speech.verbose))
-    return 0 if found.ok else 1
+    with quiet_run(report.verbosity) as progress:
+        result = extract_part(file, modules, output, progress=progress, **options)
+    report.show_unless_quiet(result, lambda: extraction_lines(result, verbose=report.verbose))
+    return 0 if result.ok else 1
 
 
 @click.command()
 @model_argument("model")
-@click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), required=True, help="Write the folded file."
-)
+@target_option("Write the folded file.")
 @click.option(
     "--class",
     "classes",
@@ -102,9 +71,8 @@ def extract(
     multiple=True,
     help="Fold modules of this class only, also if there is one; can be given several times.",
 )
-@format_option("text", "json")
-@speech_options
-def fold(model: Path, output: Path, classes: tuple[str, ...], form: str, speech: Speech) -> int:
+@report_options("text", "json", to_file=False)
+def fold(model: Path, output: Path, classes: tuple[str, ...], report: Report) -> int:
     """Make the modules of MODEL that repeat into ONNX functions, nested as the modules are.
 
     \b
@@ -115,29 +83,18 @@ def fold(model: Path, output: Path, classes: tuple[str, ...], form: str, speech:
     does, and `modelexport flatten` makes it exactly what it was.
     """
     from modelexport.api.fold import fold as fold_file
+    from modelexport.show.text.written_files import folding_lines
 
-    found = fold_file(model, output, classes=classes)
-    if form == "json":
-        from modelexport.show.text.console import emit
-        from modelexport.show.text.written_files import folding_json
-
-        emit(folding_json(found.files, found.folding))
-    elif not speech.quiet:
-        from modelexport.show.text.console import show
-        from modelexport.show.text.written_files import folding_lines
-
-        show(folding_lines(found.files, found.folding, verbose=speech.verbose))
+    result = fold_file(model, output, classes=classes)
+    report.show_unless_quiet(result, lambda: folding_lines(result, verbose=report.verbose))
     return 0
 
 
 @click.command()
 @model_argument("model")
-@click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), required=True, help="Write the flat file."
-)
-@format_option("text", "json")
-@speech_options
-def flatten(model: Path, output: Path, form: str, speech: Speech) -> int:
+@target_option("Write the flat file.")
+@report_options("text", "json", to_file=False)
+def flatten(model: Path, output: Path, report: Report) -> int:
     """Put functions in the place of their calls.
 
     \b
@@ -147,30 +104,20 @@ def flatten(model: Path, output: Path, form: str, speech: Speech) -> int:
     files, what is inside of a function gets the name of the call before its own.
     """
     from modelexport.api.fold import flatten as flatten_file
+    from modelexport.show.text.written_files import flattening_lines
 
-    found = flatten_file(model, output)
-    if form == "json":
-        from modelexport.show.text.console import emit
-        from modelexport.show.text.written_files import flattening_json
-
-        emit(flattening_json(found.files, found.flattening))
-    elif not speech.quiet:
-        from modelexport.show.text.console import show
-        from modelexport.show.text.written_files import flattening_lines
-
-        show(flattening_lines(found.files, found.flattening))
+    result = flatten_file(model, output)
+    report.show_unless_quiet(result, lambda: flattening_lines(result))
     return 0
 
 
 @click.command()
 @model_argument("model")
-@click.option(
-    "-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="The file without them."
-)
+@target_option("The file without them.")
 @click.option("--keep", multiple=True, metavar="KEY,…", help="Keys that stay; those below.")
 @click.option("--exporter-metadata", is_flag=True, help="Also remove what torch writes on nodes.")
-@speech_options
-def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: bool, speech: Speech) -> int:
+@verbosity_options
+def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: bool, verbosity: Verbosity) -> int:
     """Write MODEL without what this tool has put into it: the record, and the keys on its nodes.
 
     \b
@@ -180,15 +127,16 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
     Nodes, edges, attributes, weights and the metadata of others stay as they are.
     """
     from modelexport.api.fold import strip as strip_file
+    from modelexport.show.text.console import bytes_text, counted
 
-    names = [name.strip() for given in keep for name in given.split(",") if name.strip()]
-    found = strip_file(model, output, keep=names, exporter_metadata=exporter_metadata)
-    if not speech.quiet:
-        for path in found.files:
+    names = [name.strip() for text in keep for name in text.split(",") if name.strip()]
+    stripped = strip_file(model, output, keep=names, exporter_metadata=exporter_metadata)
+    if not verbosity.quiet:
+        for path in stripped.files:
             click.echo(printable(f"wrote {path} ({bytes_text(path.stat().st_size)})"))
-        click.echo(f"{counted(found.removed, 'key')} removed" if found.removed else "there was nothing to remove")
-        if found.absent:
-            click.echo(f"note: the file has no {', '.join(found.absent)} that could be kept")
+        click.echo(f"{counted(stripped.removed, 'key')} removed" if stripped.removed else "there was nothing to remove")
+        if stripped.absent:
+            click.echo(f"note: the file has no {', '.join(stripped.absent)} that could be kept")
     return 0
 
 
@@ -196,20 +144,15 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
 @model_argument("model")
 @click.argument("query", metavar="QUERY...", nargs=-1, required=True)
 @click.option("--for", "dialect", required=True, metavar="TOOL", help="Who is to read it: one of those above.")
-@output_option("Write to FILE instead of standard output; for layer-ann, the annotated model.")
-@click.option(
-    "--named",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write a copy of MODEL in which every node has a name that the tool can be told.",
-)
+@target_option("Write to FILE instead of standard output; for layer-ann, the annotated model.", required=False)
+@file_option("--named", help="Also write a copy of MODEL in which every node has a name that the tool can be told.")
 @click.option(
     "--precision", default="", metavar="TYPE", help="For tensorrt: fp32, fp16, bf16 or int8.  [default: fp32]"
 )
 @click.option("--device", multiple=True, metavar="NAME", help="For layer-ann: gpu, cpu, npu, …  [default: gpu]")
 @click.option("--label", multiple=True, metavar="NAME", help="For layer-ann: what the nodes are to be called.")
-@speech_options
-def select(model: Path, query: tuple[str, ...], dialect: str, speech: Speech, **options: Any) -> int:
+@verbosity_options
+def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: Verbosity, **options: Any) -> int:
     """Select the nodes of MODEL that QUERY means, and write them the way that another tool wants them.
 
     \b
@@ -228,14 +171,11 @@ def select(model: Path, query: tuple[str, ...], dialect: str, speech: Speech, **
     and so is a selection that the tool cannot be told.
     """
     from modelexport.api.select import select as select_nodes
-    from modelexport.show.text.console import emit
+    from modelexport.show.text.console import counted, emit
 
-    found = select_nodes(model, query, dialect, **options)
+    selection = select_nodes(model, query, dialect, **options)
     if options["output"] is None or dialect == "layer-ann":
-        emit(found.text)
-    if not speech.quiet:
-        for path in found.files:
-            click.echo(printable(f"wrote {path}"), err=True)
-        for note in (*found.notes, f"{counted(len(found.nodes), 'node')} selected"):
-            click.echo(printable(note), err=True)
+        emit(selection.text)
+    wrote = [f"wrote {path}" for path in selection.files]
+    print_notes([*wrote, *selection.notes, f"{counted(len(selection.nodes), 'node')} selected"], verbosity)
     return 0
