@@ -22,13 +22,14 @@ from corpus.building import perturbed
 
 import modelexport as mx
 from bench.report import Table
-from modelexport.api.attach import Source
+from modelexport.api.environment import Clock
 from modelexport.api.extract import extracted_file
 from modelexport.api.extract_check import Reference, compare, run_reference
-from modelexport.api.opened_file import Clock, OpenedFile, open_file
 from modelexport.capture.eager import Spool
 from modelexport.errors import CutImpossible, ModelExportError
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.transform.extract.cut import Cutter
 from modelexport.transform.extract.selection import select_calls
 
@@ -104,19 +105,19 @@ def _tried(name: str, exporter: str) -> Iterator[Tried]:
 
 def try_all(path: Path, model: torch.nn.Module, inputs: object, folder: Path) -> Iterator[Tried]:
     """Cut out every module call that a file records, and hold it against the model."""
-    opened = open_file(path)
-    provenance = opened.subject.provenance
-    cutter = Cutter(opened.file, provenance)
+    opened = open_tagged(path)
+    provenance = opened.provenance
+    cutter = Cutter(opened, provenance)
     with Spool() as spool:
-        reference = run_reference(opened, Source(model), inputs, spool, Clock(None), None)
+        reference = run_reference(opened, ModelSource(model, inputs), spool, Clock(None), None)
         for site in provenance.hierarchy.calls:
             yield _try(opened, cutter, site.call, reference, folder / "part.onnx")
 
 
-def _try(opened: OpenedFile, cutter: Cutter, call: ModuleCall, reference: Reference, target: Path) -> Tried:
+def _try(opened: TaggedFile, cutter: Cutter, call: ModuleCall, reference: Reference, target: Path) -> Tried:
     name = str(call) or "(model)"
     try:
-        cut = cutter.cut(select_calls(opened.subject.provenance.hierarchy, [call]))
+        cut = cutter.cut(select_calls(opened.provenance.hierarchy, [call]))
     except CutImpossible as error:
         return Tried(name, refused=_reason(error))
     try:

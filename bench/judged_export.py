@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 import torch
 from tests.support.architectures import build
 
-from modelexport.api.opened_file import Clock
+from modelexport.api.environment import Clock
 from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.attribute.judge import (
-    StrategyResult,
     AttributionInput,
     AttributionResult,
+    StrategyResult,
     attribute_graph,
     run_strategy,
 )
 from modelexport.attribute.strategies import ALL, CATALOGUE, strategies_named
 from modelexport.capture.arguments import ExportRequest
-from modelexport.capture.export import SourceOptions, TracedRun, export_traced, prepare, trace, unfolded
-from modelexport.capture.loading.options import LoadOptions
+from modelexport.capture.export import TracedRun, export_traced, prepare, trace, unfolded
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Origin, Provenance
 
 DEFAULT = next(iter(CATALOGUE))
@@ -68,7 +68,7 @@ class JudgedExport:
 def judged_export(name: str, exporter: str) -> JudgedExport:
     model = build(name)
     clock = Clock(None)
-    prepared = prepare(model, None, SourceOptions(LoadOptions()), clock.step)
+    prepared = prepare(ModelSource(model), clock.step)
     run = trace(prepared.module, prepared.inputs)
     request = ExportRequest(axes=prepared.axes)
     exported = export_traced(run, exporter, request)

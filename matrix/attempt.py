@@ -29,11 +29,10 @@ from matrix.score import SHARES, Outcome, Result
 from matrix.scoring import Relinked, Scorer, relink_model
 from matrix.truth import Values
 from matrix.values import run_values
-from modelexport.api.opened_file import open_file
-from modelexport.api.relink import ancestor_in, planted_ancestor
 from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
 from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.tagged_file import find_ancestor, open_tagged, outlined_ancestor
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Tolerance
 from modelexport.transform.tools.tool import read_whole
@@ -93,7 +92,7 @@ class Subject:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._ancestor = ancestor_in(path)
+        self._ancestor = find_ancestor(open_tagged(path))
         file = open_model(path)
         graph = file.graph
         self._feeds = tuple(graph_samples(file.proto, graph, SampleRequest(_SAMPLES)))
@@ -145,7 +144,7 @@ class Subject:
         theirs  the modules of each node, from the file before
         """
         try:
-            planted = planted_ancestor(open_file(made))
+            planted = outlined_ancestor(open_tagged(made))
         except ModelExportError:
             return False, (0, 0)
         mine = owners_of(relink_model(planted, model))

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.attach import Source
-from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options, several
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ModelExportError, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.index import edges_of
 from modelexport.graph.soundness import check_graph, ensure_sound
 from modelexport.graph.types import type_name
 from modelexport.inspect.query.answer import answer_query
 from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.files import End, Extraction
 from modelexport.transform.extract.assembly import ExtractedPart, assemble_part
@@ -73,32 +73,30 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     embedding = embed_options(embed, "torch", False)
     source = None
     if model is not None:
-        source = Source(
-            model, None, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+        source = ModelSource(
+            model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
         )
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(Path(file))
-        ensure_sound(opened.file.proto, opened.graph, str(file))
-        provenance = replace(opened.subject.provenance, edges=edges_of(opened.graph))
+        opened = open_tagged(Path(file))
+        ensure_sound(opened.proto, opened.graph, str(file))
     with clock.step("cut"):
-        cutter = Cutter(opened.file, provenance)
-        cut = cutter.cut(selected(provenance, several(modules)))
+        cutter = Cutter(opened, opened.provenance_with_edges)
+        cut = cutter.cut(selected(cutter.provenance, several(modules)))
     with clock.step("write"):
         found = extracted_file(opened, cutter, cut, target, embedding)
     if source is not None:
-        from modelexport.api.extract_check import CheckRequest, check_extracted
+        from modelexport.api.extract_check import check_extracted
 
-        request = CheckRequest(source, inputs, tolerance)
-        found = replace(found, check=check_extracted(opened, cut, found, request, clock))
+        found = replace(found, check=check_extracted(opened, cut, found, source, tolerance, clock))
     return replace(found, seconds=clock.seconds)
 
 
 def extracted_file(
-    opened: OpenedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
+    opened: TaggedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
     """Write the file of a cut."""
-    extracted = assemble_part(opened.file, cutter.provenance, cut, cutter.types)
+    extracted = assemble_part(opened, cutter.provenance, cut, cutter.types)
     _mark(extracted, opened, cut)
     _ensure_valid(extracted, cut)
     inside = False if _weight_bytes(extracted) <= _INSIDE else None
@@ -141,7 +139,7 @@ def _answered(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
     return answer.nodes
 
 
-def _mark(extracted: ExtractedPart, opened: OpenedFile, cut: Cut) -> None:
+def _mark(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None:
     """Say in the file where it was cut out."""
     text = {
         "file": opened.path.name,
@@ -167,7 +165,7 @@ def _weight_bytes(extracted: ExtractedPart) -> int:
 
 
 def _extraction(
-    opened: OpenedFile, cut: Cut, extracted: ExtractedPart, target: Path, files: tuple[Path, ...]
+    opened: TaggedFile, cut: Cut, extracted: ExtractedPart, target: Path, files: tuple[Path, ...]
 ) -> Extraction:
     graph = extracted.file.proto.graph
     modules = extracted.provenance.hierarchy.modules

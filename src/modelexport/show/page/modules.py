@@ -15,23 +15,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import type_name
 from modelexport.record.hierarchy import ModuleCall, TensorInfo, join
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Change, Diff, FieldChange, ModuleChange, NodeChange, NodeRef, WeightChange
-from modelexport.show.page.nodes import Content, Json, ModuleTree, Texts, shape_text
+from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
 from modelexport.show.page.overlays import CallVerdict, Profiled, Verified
 
 _NONE = -1
 
 
-def module_columns(content: Content, texts: Texts) -> Json:
-    tree, provenance = content.tree, content.provenance
+def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
+    provenance = file.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
     modules = [place.module for place in tree.places]
-    sums = _sums(content)
+    sums = _sums(file, tree)
     return {
         "parent": [_NONE if place.parent is None else place.parent for place in tree.places],
         "name": [texts.place(place.name) for place in tree.places],
@@ -50,43 +51,43 @@ def module_columns(content: Content, texts: Texts) -> Json:
     }
 
 
-def call_columns(provenance: Provenance, content: Content) -> Json:
+def call_columns(provenance: Provenance, tree: ModuleTree) -> Json:
     """Every call, in order; `parent` is the number of the call that made it."""
     sites = provenance.hierarchy.calls
     numbers = {site.call: number for number, site in enumerate(sites)}
     return {
-        "module": [content.tree.place_at(site.call.path) for site in sites],
+        "module": [tree.place_at(site.call.path) for site in sites],
         "index": [site.call.index for site in sites],
         "parent": [_NONE if site.parent is None else numbers.get(site.parent, _NONE) for site in sites],
     }
 
 
-def weight_columns(content: Content, texts: Texts) -> Json:
+def weight_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
     """What is stored in the file, by the module that it is charged to."""
-    known = content.provenance.hierarchy.tensor_owners
+    known = file.provenance.hierarchy.tensor_owners
     shown = [
-        (name, attribution, content.graph.initializers[name])
-        for name, attribution in content.provenance.initializers.items()
-        if name in content.graph.initializers
+        (name, attribution, file.graph.initializers[name])
+        for name, attribution in file.provenance.initializers.items()
+        if name in file.graph.initializers
     ]
     return {
         "name": [texts.place(name) for name, _, _ in shown],
-        "module": [content.tree.place_of(attribution) for _, attribution, _ in shown],
-        "dtype": [texts.place(_dtype(content, name)) for name, _, _ in shown],
-        "shape": [texts.place(_shape(content, name, tensor.shape)) for name, _, tensor in shown],
+        "module": [tree.place_of(attribution) for _, attribution, _ in shown],
+        "dtype": [texts.place(_dtype(file, name)) for name, _, _ in shown],
+        "shape": [texts.place(_shape(file, name, tensor.shape)) for name, _, tensor in shown],
         "bytes": [tensor.nbytes for _, _, tensor in shown],
         "named": [int(name in known) for name, _, _ in shown],
         "confidence": [attribution.confidence.value for _, attribution, _ in shown],
     }
 
 
-def _dtype(content: Content, name: str) -> str:
-    dtype = content.types.dtype(name)
+def _dtype(file: TaggedFile, name: str) -> str:
+    dtype = file.types.dtype(name)
     return type_name(dtype) if dtype else ""
 
 
-def _shape(content: Content, name: str, shape: Iterable[int]) -> str:
-    dims = content.types.dims(name)
+def _shape(file: TaggedFile, name: str, shape: Iterable[int]) -> str:
+    dims = file.types.dims(name)
     return " × ".join(map(str, shape)) if dims is None else shape_text(dims)
 
 
@@ -95,16 +96,15 @@ def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
     return [texts.places(words) for words in shown]
 
 
-def _sums(content: Content) -> Mapping[str, list[int]]:
+def _sums(file: TaggedFile, tree: ModuleTree) -> Mapping[str, list[int]]:
     names = ("nodes", "parameters", "bytes", *(level.label for level in Confidence))
-    tree = content.tree
     sums = {name: [0] * (tree.nobody + 1) for name in names}
-    for entry in content.provenance.nodes.values():
+    for entry in file.provenance.nodes.values():
         charged = tree.place_of(entry.attribution)
         sums["nodes"][charged] += 1
         sums[entry.attribution.confidence.label][charged] += 1
-    for name, attribution in content.provenance.initializers.items():
-        tensor = content.graph.initializers.get(name)
+    for name, attribution in file.provenance.initializers.items():
+        tensor = file.graph.initializers.get(name)
         if tensor is not None:
             sums["bytes"][tree.place_of(attribution)] += tensor.nbytes
     for number, module in enumerate(place.module for place in tree.places):

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.index import Node
 from modelexport.graph.protos import ONNX_DOMAINS
-from modelexport.graph.types import Dims, ValueTypes, type_name
+from modelexport.graph.types import Dims, type_name
 from modelexport.record.hierarchy import ROOT, Hierarchy, Module, parent_path
-from modelexport.record.provenance import Attribution, NodeEntry, Provenance
+from modelexport.record.provenance import Attribution, NodeEntry
 
 Json = dict[str, Any]
 
@@ -129,38 +130,22 @@ def _placed(modules: Mapping[str, Module], inside: Mapping[str, list[str]]) -> I
 _NONE = -1
 
 
-@dataclass(frozen=True)
-class Content:
-    """A file as it is shown.
-
-    types  of values, where they are known
-    """
-
-    provenance: Provenance
-    graph: Graph
-    types: ValueTypes
-
-    @cached_property
-    def tree(self) -> ModuleTree:
-        return ModuleTree.of(self.provenance.hierarchy)
-
-
 class NodeColumns:
     """`numbers` is the place of each node in them, `values` that of each value that nodes make or read."""
 
-    def __init__(self, content: Content, texts: Texts) -> None:
-        self._content = content
+    def __init__(self, file: TaggedFile, tree: ModuleTree, texts: Texts) -> None:
+        self._file, self._tree = file, tree
         self._texts = texts
         self._answers: dict[Attribution, int] = {}
         self._owners = Distinct[tuple[tuple[int, int], ...]]()
         self._evidence = Distinct[tuple[str, ...]]()
         self._rows: list[list[int]] = []
         self.values = Distinct[str]()
-        self.numbers = {key: number for number, key in enumerate(content.provenance.nodes)}
+        self.numbers = {key: number for number, key in enumerate(file.provenance.nodes)}
 
     def nodes(self) -> Json:
-        entries = list(self._content.provenance.nodes.values())
-        known = self._content.graph.by_key
+        entries = list(self._file.provenance.nodes.values())
+        known = self._file.graph.by_key
         place = self._texts.place
         return {
             "name": [place(entry.name) for entry in entries],
@@ -186,7 +171,7 @@ class NodeColumns:
         return [self._texts.places(reasons) for reasons in self._evidence.values]
 
     def value_columns(self) -> Json:
-        types, place = self._content.types, self._texts.place
+        types, place = self._file.types, self._texts.place
         known = [(name, types.dtype(name)) for name in self.values.values]
         return {
             "name": [place(name) for name, _ in known],
@@ -202,7 +187,7 @@ class NodeColumns:
         return found
 
     def _row(self, attribution: Attribution) -> list[int]:
-        tree = self._content.tree
+        tree = self._tree
         owners = tuple((tree.place_at(owner.path), owner.index) for owner in attribution.owners)
         layer = attribution.layer_id
         return [

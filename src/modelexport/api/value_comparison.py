@@ -8,18 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from modelexport.api.opened_file import OpenedFile, open_file
-from modelexport.api.relink import ancestor_of, relinked
-from modelexport.graph.crossings import Crossings, find_crossings
+from modelexport.api.relink import relinked
 from modelexport.graph.file.metadata import ensure_flat
-from modelexport.graph.file.reading import ModelFile, contents
+from modelexport.graph.file.reading import contents
+from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.sample import Sample, sample
-from modelexport.inspect.analyze import Subject
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
 from modelexport.record.signals import CallTensors
@@ -29,33 +27,11 @@ from modelexport.verify.weights import find_coarse_weights
 from modelexport.verify.witness import find_nonfinite_origins
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A file with the record that is believed of it, and what crosses its modules."""
-
-    source: OpenedFile
-    subject: Subject
-    crossings: Crossings
-
-    @property
-    def file(self) -> ModelFile:
-        return self.source.file
-
-    @property
-    def wanted(self) -> frozenset[str]:
-        """The values that cross a module, and what the model returns."""
-        crossing = (self.crossings.leaves, self.crossings.enters)
-        values = {value for each in crossing for value, calls in each.items() if calls}
-        return frozenset(values.union(self.subject.graph.outputs))
-
-
-def open_tagged(path: Path) -> Opened:
-    source = open_file(path)
-    return with_crossings(source, source.subject)
-
-
-def with_crossings(source: OpenedFile, subject: Subject) -> Opened:
-    return Opened(source, subject, find_crossings(subject.graph, subject.provenance))
+def crossing_values(file: TaggedFile) -> frozenset[str]:
+    """The values that cross a module, and what the model returns."""
+    crossing = (file.crossings.leaves, file.crossings.enters)
+    values = {value for by_value in crossing for value, calls in by_value.items() if calls}
+    return frozenset(values.union(file.graph.outputs))
 
 
 def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
@@ -74,10 +50,10 @@ def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, 
 class Sampler:
     """Samples of a run's values, each no finer than what it was made from."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, file: TaggedFile) -> None:
         self.seen: dict[str, Sample] = {}
-        self._graph = opened.subject.graph
-        self._weights = find_coarse_weights(opened.file, opened.subject.provenance)
+        self._graph = file.graph
+        self._weights = find_coarse_weights(file, file.provenance)
 
     def take(self, name: str, array: np.ndarray) -> Sample:
         maker = self._graph.producers.get(name)
@@ -110,13 +86,13 @@ class Observer:
     """Looks at each value of the file as it is made."""
 
     def __init__(
-        self, opened: Opened, reference: ReferenceRun, outputs: Mapping[str, int], tolerance: Tolerance
+        self, file: TaggedFile, reference: ReferenceRun, outputs: Mapping[str, int], tolerance: Tolerance
     ) -> None:
         """outputs  of the reference, by name"""
-        graph = opened.subject.graph
-        self._numbers = ValueComparison(reference, graph, opened.crossings, tolerance)
-        self._sampler = Sampler(opened)
-        self._opened = opened
+        graph = file.graph
+        self._numbers = ValueComparison(reference, graph, file.crossings, tolerance)
+        self._sampler = Sampler(file)
+        self._file = file
         self._reference = reference
         self._outputs = outputs
         self._labels: dict[str, list[str]] = {}
@@ -138,7 +114,7 @@ class Observer:
                 self._returned[label] = self._compared(self._outputs[label], array, seen)
 
     def finding(self, calls: Sequence[CallTensors]) -> Finding:
-        subject, numbers = self._opened.subject, self._numbers
+        subject, numbers = self._file, self._numbers
         graph, provenance = subject.graph, subject.provenance
         numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
         compared = compare_calls(calls, numbers)
@@ -148,7 +124,7 @@ class Observer:
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
-            divergence=find_first_divergence(compared, numbers, graph, self._opened.crossings, provenance)
+            divergence=find_first_divergence(compared, numbers, graph, self._file.crossings, provenance)
             or self._wrong_output(),
             not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
@@ -156,7 +132,7 @@ class Observer:
 
     def _wrong_output(self) -> Divergence | None:
         """An output that differs where no module can be named: somewhere in the model it goes wrong."""
-        subject = self._opened.subject
+        subject = self._file
         for name, labels in self._labels.items():
             wrong = [self._returned[label] for label in labels if label in self._returned]
             maker = subject.graph.producers.get(name)
@@ -174,11 +150,11 @@ class Observer:
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 
 
-def see_stored_outputs(opened: Opened, observer: Observer) -> None:
+def see_stored_outputs(file: TaggedFile, observer: Observer) -> None:
     """What a model returns may be a weight: no node makes it."""
-    stored = set(opened.subject.graph.outputs) & set(opened.subject.graph.initializers)
+    stored = set(file.graph.outputs) & set(file.graph.initializers)
     if stored:
-        for name, array in contents(opened.file):
+        for name, array in contents(file):
             if name in stored:
                 observer.see_output(name, array)
 
@@ -187,15 +163,17 @@ _TOOL = "ort:all"
 
 
 @contextmanager
-def as_deployed(opened: Opened) -> Iterator[Opened]:
-    """What runs in the place of a file, all optimizations on, on the CPU; valid inside of the block."""
+def optimize_for_run(file: TaggedFile) -> Iterator[TaggedFile]:
+    """The graph that ONNX Runtime makes of a file before it runs it, all optimizations on, with the inherited record.
+
+    Valid inside of the block.
+    """
     from modelexport.transform.tools.optimizers import save_optimized
 
     # ONNX Runtime puts functions in the places of their calls, and the modules inside are lost.
-    ensure_flat(opened.source.file.proto, str(opened.source.path))
+    ensure_flat(file.proto, str(file.path))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimized.onnx"
-        save_optimized(opened.source.path, target)
-        made = open_file(target)
-        record = relinked(ancestor_of(opened.source), made, _TOOL).provenance
-        yield with_crossings(made, Subject(opened.source.path, made.file.proto, made.graph, record))
+        save_optimized(file.path, target)
+        optimized = open_tagged(target)
+        yield replace(optimized, believed=relinked(find_ancestor(file), optimized, _TOOL).provenance)
