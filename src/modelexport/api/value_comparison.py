@@ -21,10 +21,15 @@ from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
 from modelexport.record.signals import CallTensors
-from modelexport.verify.divergence import class_name, compare_calls, find_first_divergence, summarize_calls
+from modelexport.verify.divergence import (
+    class_name,
+    compare_calls,
+    find_first_divergence,
+    find_nonfinite_origins,
+    summarize_calls,
+)
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
 from modelexport.verify.weights import find_coarse_weights
-from modelexport.verify.witness import find_nonfinite_origins
 
 
 def crossing_values(file: TaggedFile) -> frozenset[str]:
@@ -102,7 +107,7 @@ class Observer:
 
     def see(self, name: str, array: np.ndarray) -> None:
         seen = self._sampler.take(name, array)
-        self._numbers.see(name, array, seen)
+        self._numbers.compare_value(name, array, seen)
         self.see_output(name, array)
 
     def see_output(self, name: str, array: np.ndarray) -> None:
@@ -145,7 +150,7 @@ class Observer:
     def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         wanted = self._reference.get(number)
         if wanted.shape == array.shape:
-            return self._numbers.measured(number, array, seen)
+            return self._numbers.measure_against(number, array, seen)
         nan = float("nan")
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 

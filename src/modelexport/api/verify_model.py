@@ -239,9 +239,9 @@ def _finding(
 
 def _proof(opened: TaggedFile, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
-    issuing = OperatorSources(watched.run, watched.samples)
+    sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(opened.proto)}
-    return AttributionProver(opened.graph, opened.provenance, finding.seen, issuing, trouble, drawing).proof()
+    return AttributionProver(opened.graph, opened.provenance, finding.seen, sources, trouble, drawing).prove()
 
 
 def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:

@@ -131,7 +131,7 @@ class _CallOrder:
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         self._hierarchy = hierarchy
-        self._began = {site.call: place for place, site in enumerate(hierarchy.calls)}
+        self._began = hierarchy.call_order
 
     def goes_back(self, maker: Owners, reader: Owners) -> bool:
         """Whether every call of the reader had ended before any of the maker's began."""

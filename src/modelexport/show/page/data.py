@@ -14,12 +14,12 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
+from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.flow import Box, CallFlow, Entering, Flows, Group, Inner, Leaving, Own, draw_flow, flows_of
 from modelexport.show.page.layout import Pair, laid_out
 from modelexport.show.page.modules import (
     call_columns,
     cost_columns,
-    difference_columns,
     module_columns,
     profile_columns,
     verification_columns,

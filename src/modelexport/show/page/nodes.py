@@ -7,7 +7,7 @@ Nodes and values as columns: everything that the page can say about one of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -18,6 +18,7 @@ from modelexport.graph.protos import ONNX_DOMAINS
 from modelexport.graph.types import Dims, type_name
 from modelexport.record.hierarchy import ROOT, Hierarchy, Module, parent_path
 from modelexport.record.provenance import Attribution, NodeEntry
+from modelexport.show.module_tree import TreeRow, tree_rows
 
 Json = dict[str, Any]
 
@@ -50,42 +51,25 @@ Texts = Distinct[str]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A module in the tree.
-
-    parent  the place of the module around it; None for the root
-    name    what its path adds to that of the module around it
-    """
-
-    module: Module
-    parent: int | None
-    name: str
-
-
-@dataclass(frozen=True)
 class ModuleTree:
     """Modules in the order in which they are shown. What is in no module has the place after the last one."""
 
-    places: tuple[Place, ...]
+    rows: tuple[TreeRow[Module], ...]
     hierarchy: Hierarchy
 
     @classmethod
     def of(cls, hierarchy: Hierarchy) -> ModuleTree:
         modules = dict(hierarchy.modules)
         modules.setdefault(ROOT, Module(ROOT, "", ""))
-        inside: dict[str, list[str]] = {}
-        for path in modules:
-            if path != ROOT:
-                inside.setdefault(_around(path, modules), []).append(path)
-        return cls(tuple(_placed(modules, inside)), hierarchy)
+        return cls(tuple(tree_rows(modules.values())), hierarchy)
 
     @cached_property
     def by_path(self) -> Mapping[str, int]:
-        return {place.module.path: number for number, place in enumerate(self.places)}
+        return {row.item.path: number for number, row in enumerate(self.rows)}
 
     @property
     def nobody(self) -> int:
-        return len(self.places)
+        return len(self.rows)
 
     def place_of(self, attribution: Attribution) -> int:
         """Of the module that something is charged to: its owner, or the innermost module around all owners.
@@ -104,27 +88,6 @@ class ModuleTree:
         while path not in self.by_path:
             path = parent_path(path)
         return self.by_path[path]
-
-
-def _around(path: str, modules: Mapping[str, Module]) -> str:
-    above = parent_path(path)
-    while above not in modules:
-        above = parent_path(above)
-    return above
-
-
-def _placed(modules: Mapping[str, Module], inside: Mapping[str, list[str]]) -> Iterator[Place]:
-    """Depth first; without recursion, because nobody says how deep modules may be nested."""
-    waiting: list[tuple[str, int | None]] = [(ROOT, None)]
-    number = 0
-    while waiting:
-        path, parent = waiting.pop()
-        above = "" if parent is None else parent_path(path)
-        while parent is not None and above not in modules:
-            above = parent_path(above)
-        yield Place(modules[path], parent, path[len(above) + 1 :] if above else path)
-        waiting += [(child, number) for child in reversed(inside.get(path, []))]
-        number += 1
 
 
 _NONE = -1

@@ -7,7 +7,7 @@ Nodes with everything that is in their bodies: what is cut is a node as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,7 +91,7 @@ def select_nodes(provenance: Provenance, query: str, entries: Sequence[NodeEntry
 def outermost_calls(calls: Iterable[ModuleCall], hierarchy: Hierarchy) -> tuple[ModuleCall, ...]:
     """The calls without those that ran inside of another of them."""
     chosen = set(calls)
-    order = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    order = hierarchy.call_order
     outer = [call for call in chosen if chosen.isdisjoint(hierarchy.stack(call)[:-1])]
     return tuple(sorted(outer, key=lambda call: (order.get(call, len(order)), call)))
 
@@ -328,14 +328,10 @@ class Membership:
         """Whether calls ran one after the other, with none in between: else they can only have work in common."""
         hierarchy = self._selection.hierarchy
         known = set(owners)
-        places = [self._order.get(call, -1) for call in known]
+        places = [hierarchy.call_order.get(call, -1) for call in known]
         around = {call for one in known for call in hierarchy.stack(one)}
         between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
         return not any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
-
-    @cached_property
-    def _order(self) -> Mapping[ModuleCall, int]:
-        return {site.call: place for place, site in enumerate(self._selection.hierarchy.calls)}
 
     def _at_border(self, node: Node) -> bool:
         graph = self._nest.graph
