@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.graph.operators import DOMAIN
+from modelexport.graph.operators import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
@@ -62,7 +62,7 @@ def _frontiers(
 
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block.
-_OWN_LAYOUTS = frozenset({DOMAIN})
+_OWN_LAYOUTS = frozenset({NCHWC})
 # In the place of modules that made the same: a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 
 from modelexport.graph.constants import integer, is_single, vanishes
 from modelexport.graph.index import FLOATS, MAIN, Graph, Node
-from modelexport.graph.operators import ACTIVATIONS, ANGLES, ATTENTIONS, CUTS, LOGIC, MOVES, PRODUCTS, data_inputs
+from modelexport.graph.operators import (
+    ACTIVATIONS,
+    ANGLES,
+    ATTENTIONS,
+    BOOLEAN,
+    CARRIERS,
+    PRODUCTS,
+    SUBSETS,
+    data_inputs,
+)
 
 # More sources than these and nobody asks which: it is the stream that all blocks add to.
 _MOST_SOURCES = 6
@@ -147,7 +156,7 @@ class _Tracer:
     def add(self, node: Node) -> None:
         found = self._made_by(node)
         for place, output in enumerate(filter(None, node.outputs)):
-            part = output if node.op_type in CUTS and found.content else found.part
+            part = output if node.op_type in SUBSETS and found.content else found.part
             # What is chosen is content, which were chosen is not.
             chosen = node.op_type == "TopK" and place > 0
             self.traces[output] = Trace(masking=True) if chosen else _with_part(found, part)
@@ -230,7 +239,7 @@ class _Tracer:
             root=roots.pop() if len(roots) == 1 else node.key if roots else "",
             activated=node.op_type in ACTIVATIONS or any(operand.activated for operand in operands),
             part=_same(operand.part for operand in content),
-            weight=operands[0].weight if node.op_type in MOVES and operands else "",
+            weight=operands[0].weight if node.op_type in CARRIERS and operands else "",
             learned=any(operand.learned for operand in operands),
             masking=self._masks(node) or any(operand.masking for operand in operands),
             angle=node.op_type in ANGLES or any(operand.angle for operand in operands),
@@ -247,7 +256,7 @@ class _Tracer:
         return CROWD if union & CROWD or len(union) > _MOST_SOURCES else union
 
     def _masks(self, node: Node) -> bool:
-        if node.op_type in LOGIC or node.op_type in ("Where", "Trilu"):
+        if node.op_type in BOOLEAN or node.op_type in ("Where", "Trilu"):
             return True
         return node.op_type == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
 

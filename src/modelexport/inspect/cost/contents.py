@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.graph.operators import COMPARISON, RANDOM
+from modelexport.graph.operators import BOOLEAN, RANDOM
 from modelexport.inspect.cost.values import (
     CANNOT,
     MOST_NUMBERS,
@@ -332,7 +332,7 @@ def made_type(op: Operator, place: int) -> int:
     rule = _TYPE_RULES.get(op.op_type)
     if rule is not None:
         return rule(op, place)
-    if op.op_type in COMPARISON:
+    if op.op_type in BOOLEAN:
         return _T.BOOL
     if op.op_type in _MADE_UP and "dtype" in op.attributes:
         return int(op.attributes["dtype"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modelexport.graph.operators import MS
+from modelexport.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS, MS
 from modelexport.inspect.cost.values import Operator, Shape, Unknown, product, settled
 from modelexport.record.polynomial import Polynomial, Size, largest
 
@@ -56,17 +56,13 @@ def swapped(shape: Shape, turn: Any, turn_batch: Any = 0) -> Shape:
 
 def _factors(op: Operator) -> tuple[Shape, Shape]:
     """The two matrices of a product, as they are multiplied."""
-    left, right = op.shape(0), op.shape(_SECOND.get(op.op_type, 1))
+    left, right = op.shape(0), op.shape(MATRIX_PRODUCTS[op.op_type][1])
     if op.op_type in ("Gemm", "QGemm", "GemmFloat8"):
         return swapped(left, op.attribute("transA", 0)), swapped(right, op.attribute("transB", 0))
     if op.domain == MS:
         a = swapped(left, op.attribute("transA", 0), op.attribute("transBatchA", 0))
         return a, swapped(right, op.attribute("transB", 0), op.attribute("transBatchB", 0))
     return left, right
-
-
-# The place of the second matrix, where it is not the second input.
-_SECOND = {"QLinearMatMul": 3, "QGemm": 3}
 
 
 def matmul_made(op: Operator) -> Shapes:
@@ -94,7 +90,7 @@ def _attribute(op: Operator, name: str) -> int:
 
 
 def _weight_shape(op: Operator) -> Shape:
-    return op.shape(3 if op.op_type == "QLinearConv" else 1)
+    return op.shape(CONVOLUTIONS[op.op_type][1])
 
 
 def _is_last(op: Operator) -> bool:

@@ -14,7 +14,7 @@ import onnx
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.functions import given_by, inlined, resolved
 from modelexport.graph.index import MAIN, Graph, Node, function_id, walk_nodes
-from modelexport.graph.operators import RANDOM, named
+from modelexport.graph.operators import RANDOM, SAME_WEIGHT
 from modelexport.graph.protos import plain_domain
 from modelexport.inspect.cost.contents import computed_content, made_type
 from modelexport.inspect.cost.control import controlled
@@ -63,10 +63,6 @@ class Unfolded:
             calls, _ = self.origin(node)
             found = resolved(found, given_by((self._protos[key] for key in calls), self._functions))
         return {item.name: plain_attribute(item) for item in found if item.type not in _GRAPHS}
-
-
-# What they make is the weight that they read, in another form.
-_SAME_WEIGHT = named("Identity Transpose Reshape Cast DequantizeLinear Squeeze Unsqueeze Flatten")
 
 
 class Propagation:
@@ -130,7 +126,7 @@ class Propagation:
                 *self.known.shaped(name, shapes[place] if place < len(shapes) else None, types[place]),
                 content=content if place == 0 else None,
                 fixed=fixed,
-                weight=weight if place == 0 and op.op_type in _SAME_WEIGHT else "",
+                weight=weight if place == 0 and op.op_type in SAME_WEIGHT else "",
             )
             for place, name in enumerate(node.outputs)
         ]

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.graph.operators import BROADCAST, COMPARISON, DOMAINS, GLOBAL_POOLS, MS, POOLS, REDUCTIONS, SAME_SHAPE
-from modelexport.graph.operators import DOMAIN as NCHWC
+from modelexport.graph.operators import BROADCAST, DOMAINS, GLOBAL_POOLS, MS, NCHWC, POOLS, REDUCTIONS, SAME_SHAPE
 from modelexport.inspect.cost.products import broadcast, windows
 from modelexport.inspect.cost.rules import PRODUCTS
 from modelexport.inspect.cost.values import Operator, Shape, Unknown, product, settled
@@ -39,7 +38,7 @@ def made_shapes(op: Operator) -> Shapes | None:
         return None
     if op.op_type in SAME_SHAPE:
         return [op.shape(0)] * (2 if op.op_type == "Dropout" else 1)
-    if op.op_type in BROADCAST or op.op_type in COMPARISON:
+    if op.op_type in BROADCAST:
         return [broadcast(*(op.shape(place) for place in range(len(op.inputs)) if op.has(place)))]
     return None
 
@@ -283,6 +282,12 @@ def _skipped(op: Operator) -> Shapes:
     return [shape, row, row, shape]
 
 
+def _halved(op: Operator) -> Shapes:
+    """BiasSplitGelu: the left half of the last axis, times the Gelu of the right one."""
+    *rows, width = op.shape(0)
+    return [(*rows, settled(Polynomial.of(width) // 2))]
+
+
 def _normalized(op: Operator) -> Shapes:
     shape = op.shape(0)
     axis = place_of(op.attribute("axis", -1), len(shape))
@@ -348,6 +353,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     (MS, "QLinearAdd"): lambda op: [broadcast(op.shape(0), op.shape(3))],
     (MS, "QLinearMul"): lambda op: [broadcast(op.shape(0), op.shape(3))],
     (MS, "EmbedLayerNormalization"): _embedded,
+    (MS, "BiasSplitGelu"): _halved,
 }  # fmt: skip
 
 
