@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import ExportResult, embed_options, known
+from modelexport.api.options import embed_options, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
@@ -29,6 +29,7 @@ from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import ExporterScopes
 
 if TYPE_CHECKING:

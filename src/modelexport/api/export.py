@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import EXPORTERS, ExportOptions, ExportResult, check_opset, embed_options, fx_graphs, known
+from modelexport.api.options import EXPORTERS, ExportOptions, check_opset, embed_options, fx_graphs, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import Written, write_tagged
@@ -19,6 +19,7 @@ from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin, Provenance
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import OutputCheck, Signals
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.export import export
-from modelexport.api.options import EXPORTERS, ExportResult, known
+from modelexport.api.options import EXPORTERS, known
 from modelexport.api.read import load, query
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
@@ -32,6 +32,7 @@ from modelexport.inspect.query.answer import check_names, select
 from modelexport.inspect.query.expression import Field, Glob, Operator, Term
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.provenance import Attribution, NodeEntry, Origin, Provenance
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import Signals
 from modelexport.record.tags import TorchNN
 

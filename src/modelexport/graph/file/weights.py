@@ -346,8 +346,8 @@ def _data(tensor: memoryview, header: memoryview, values: list[tuple[int, memory
 
 
 def _raw_span(runs: list[memoryview]) -> Span | None:
-    fields = [(run, field) for run in runs for field in fields(run)]
-    if len(fields) != 1 or fields[0][1].wire_type != DELIMITED:
+    spans = [(run, field) for run in runs for field in fields(run)]
+    if len(spans) != 1 or spans[0][1].wire_type != DELIMITED:
         return None
-    run, field = fields[0]
+    run, field = spans[0]
     return Span(run[field.value : field.end])

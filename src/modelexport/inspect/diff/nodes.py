@@ -11,7 +11,7 @@ import onnx
 from modelexport.graph.functions import node_protos
 from modelexport.graph.index import KEY_SEPARATOR, Node
 from modelexport.inspect.diff.ends import Opsets, ValueType, attribute_changes, opsets_of, shapes_differ, types_differ
-from modelexport.inspect.diff.flow import COMMUTATIVE, Constant, Flow
+from modelexport.inspect.diff.flow import Constant, Flow
 from modelexport.inspect.diff.pairing import Pairs
 from modelexport.inspect.diff.sides import Compared
 from modelexport.record.results.diff import FieldChange
@@ -64,7 +64,7 @@ class Comparing:
         if node.attributes != other.attributes:
             yield from self._attributes(node, other)
         unexplained = True
-        for place, (value, theirs) in enumerate(self._inputs(node, other)):
+        for place, (value, theirs) in enumerate(self._pairs.aligned_inputs(node, other)):
             change, explains = self._value(f"input {place}", (value, theirs), (node, other))
             unexplained &= not explains
             if change is not None:
@@ -106,24 +106,6 @@ class Comparing:
     @cached_property
     def _opsets(self) -> tuple[Opsets, Opsets]:
         return opsets_of(self._left.proto), opsets_of(self._right.proto)
-
-    def _inputs(self, node: Node, other: Node) -> Iterator[tuple[str, str]]:
-        """What is read in the same place; in which place does not matter where operators say so."""
-        mine, theirs = list(node.inputs), list(other.inputs)
-        length = max(len(mine), len(theirs))
-        mine += [""] * (length - len(mine))
-        theirs += [""] * (length - len(theirs))
-        turned = length == 2 and (self._fits(mine[0], theirs[1]) or self._fits(mine[1], theirs[0]))
-        if turned and node.op_type in COMMUTATIVE and not self._fits(mine[0], theirs[0]):
-            theirs.reverse()
-        yield from zip(mine, theirs, strict=True)
-
-    def _fits(self, value: str, theirs: str) -> bool:
-        one = self._pairs.left_flow.constants.get(value)
-        other = self._pairs.right_flow.constants.get(theirs)
-        if one is not None or other is not None:
-            return one is not None and other is not None and one.digest == other.digest and one.shape == other.shape
-        return self._pairs.are_same(value, theirs)
 
     def _value(
         self, what: str, values: tuple[str, str], readers: tuple[Node, Node] | None

@@ -105,7 +105,7 @@ class Regions:
         """What makes the values that a paired node reads in the same place."""
         for node in self._flows[_LEFT].order:
             other = self._pairs.right.get(node.key)
-            for value, theirs in zip(node.inputs, other.inputs, strict=False) if other is not None else ():
+            for value, theirs in self._pairs.aligned_inputs(node, other) if other is not None else ():
                 self._join_makers(value, theirs)
 
     def _join_by_outputs(self) -> None:

@@ -24,7 +24,7 @@ from modelexport.graph.file.reading import ModelFile, content_of
 from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
 from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
-from modelexport.inspect.diff.flow import COMMUTATIVE, Flow, Numbers, Signatures, by_content, by_shape, is_literal
+from modelexport.inspect.diff.flow import Flow, Numbers, Signatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.results.diff import Source
 
@@ -275,11 +275,7 @@ def _use_of(signatures: Signatures) -> Callable[[str], object]:
     def found(value: str) -> object:
         uses = signatures.flow.uses.get(value, ())
         return tuple(
-            sorted(
-                (0 if use.reader.op_type in COMMUTATIVE else use.place, signatures.own[key], signatures.up[key])
-                for use in uses
-                for key in [use.reader.key]
-            )
+            sorted((use.operand, signatures.own[key], signatures.up[key]) for use in uses for key in [use.reader.key])
         )
 
     return found
