@@ -213,6 +213,12 @@ def with_given(graph: Graph, model: onnx.ModelProto, origins: Mapping[str, Seque
     return replace(graph, nodes=tuple(nodes))
 
 
+def inlined_with_attributes(graph: Graph, model: onnx.ModelProto) -> Inlined:
+    """The graph without functions, its nodes with the attributes that the calls around them give."""
+    flat = inlined(graph)
+    return Inlined(with_given(flat.graph, model, flat.origins), flat.origins) if flat.origins else flat
+
+
 def _refers(proto: onnx.NodeProto) -> bool:
     return any(item.ref_attr_name for item in proto.attribute)
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelexport.inspect.analyze import Amounts, ModuleFacts
+from modelexport.graph.module_totals import ModuleAmounts
+from modelexport.inspect.analyze import ModuleFacts
 from modelexport.show.text.analysis import module_rows
 from modelexport.show.text.console import bytes_text, count_text, operators_text, share_text
 
 
 def module(path: str, class_name: str = "Linear", nodes: int = 1) -> ModuleFacts:
-    amounts = Amounts(nodes, 0, 0, {"MatMul": nodes} if nodes else {})
+    amounts = ModuleAmounts({"MatMul": nodes} if nodes else {})
     return ModuleFacts(path, class_name, "", 1, amounts, amounts)
 
 

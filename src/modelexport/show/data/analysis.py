@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from modelexport.errors import cell
-from modelexport.inspect.analyze import Amounts, Analysis, FileFacts, ModuleFacts, NodeFacts, RoleFacts, Tally, Unowned
+from modelexport.graph.module_totals import ModuleAmounts
+from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, NodeFacts, RoleFacts, Tally, Unowned
 from modelexport.inspect.compare import Comparison, ModuleDifference, Pair
 from modelexport.inspect.validate import Finding, Validation
 from modelexport.record.results.verification import CallNumbers, Difference, Verification
@@ -122,7 +123,7 @@ def _module(module: ModuleFacts) -> Json:
     }
 
 
-def _amounts(amounts: Amounts, suffix: str) -> Json:
+def _amounts(amounts: ModuleAmounts, suffix: str) -> Json:
     return {
         f"nodes{suffix}": amounts.nodes,
         f"parameters{suffix}": amounts.parameters,

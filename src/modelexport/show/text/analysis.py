@@ -42,13 +42,15 @@ class Branch:
     @cached_property
     def shape(self) -> tuple[object, ...]:
         """Equal for branches that differ in nothing but their place."""
-        own = self.module.own
+        own, total = self.module.own, self.module.total
         facts = (
             self.module.class_name,
             self.module.calls,
-            own.nodes,
-            own.parameters,
             tuple(own.op_types.items()),
+            own.shared,
+            total.nodes,
+            total.parameters,
+            bytes_text(total.bytes),  # a few bytes of constants more or less do not show
         )
         return facts, tuple((branch.names, branch.shape) for branch in self.inside)
 
