@@ -2,7 +2,7 @@
 
 One definition for `analyze`, `cost`, `profile`, `view` and `diff`:
 
-- A node is the own node of the innermost module around all of its owners (`Provenance.own_module`). What two layers
+- A node is the own node of the innermost module around all of its owners (`Hierarchy.common_module`). What two layers
   share belongs to the module around both, and is told apart as `shared`. So every node counts once, and the parts of a
   module add up to it:
 
@@ -81,7 +81,7 @@ class ModuleTotals:
 
     def add_node(self, entry: NodeEntry | None, op_type: str, record: Provenance | None) -> None:
         attribution = None if entry is None else entry.attribution
-        module = None if attribution is None or record is None else record.own_module(attribution)
+        module = None if attribution is None or record is None else record.hierarchy.common_module(attribution.owners)
         owners = set() if attribution is None else {owner.path for owner in attribution.owners}
         self._note_owners(owners)
         for amounts in self._around([module]):

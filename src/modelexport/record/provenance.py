@@ -280,17 +280,6 @@ class Provenance:
         entry = self.nodes.get(key)
         return unattributed("not in the record") if entry is None else entry.attribution
 
-    def own_module(self, attribution: Attribution) -> str | None:
-        """The path of the module that something belongs to: the innermost one around all of its owners.
-
-        What several calls of a module share is inside of that module, though no call is around them all.
-        """
-        if attribution.ancestor is None:
-            return None
-        several = len(attribution.owners) > 1
-        common = self.hierarchy.common_module(attribution.owners) if several else None
-        return attribution.ancestor.path if common is None else common
-
     def tag(self, attribution: Attribution) -> str:
         return "" if attribution.ancestor is None else self.tags.tag(attribution.ancestor.path)
 

@@ -18,7 +18,7 @@ from modelexport.graph.operators import CONVOLUTIONS, MS, NCHWC, NHWC
 from modelexport.inspect.cost import products
 from modelexport.inspect.cost import products as einsum
 from modelexport.inspect.cost.products import twice
-from modelexport.inspect.cost.values import CANNOT, Operator, Shape, Unknown, product, settled
+from modelexport.inspect.cost.values import CANNOT, Operator, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size
 from modelexport.record.results.cost import ZERO, Kind
 
@@ -45,7 +45,7 @@ class Reach:
     @property
     def made(self) -> Shape:
         """Heads beside each other."""
-        return (self.batch, self.queries, settled(Polynomial.of(self.heads) * self.value_width))
+        return (self.batch, self.queries, as_number(Polynomial.of(self.heads) * self.value_width))
 
 
 def onnx_attention(op: Operator) -> Polynomial:
@@ -147,13 +147,13 @@ def _three(shape: Shape) -> tuple[Size, Size, Size]:
 
 
 def _plus(one: Size, other: Size) -> Size:
-    return settled(Polynomial.of(one) + other)
+    return as_number(Polynomial.of(one) + other)
 
 
 def _per(size: Size, heads: int | None) -> Size:
     if not heads:
         raise Unknown("how many heads there are is not said")
-    return settled(Polynomial.of(size) // heads)
+    return as_number(Polynomial.of(size) // heads)
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _first(op: Operator, made: Sequence[Shape | None]) -> Shape:
 
 
 @dataclass(frozen=True)
-class Piece:
+class NodeWork:
     """A node of a function has one of these for each call.
 
     key      that of the node in the file

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, parent_path
-from modelexport.record.provenance import Attribution, Confidence, Provenance
+from modelexport.record.provenance import Provenance
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, KernelEvent, ModuleTime, NodeTime, SharedTime
 
 
@@ -123,8 +123,7 @@ class Timeline:
 
     def _place(self, keys: tuple[str, ...]) -> str | None:
         """The innermost module around it all, if in other calls: what two calls of a module share is inside of it."""
-        around = self._around(keys)
-        return self.record.own_module(Attribution(self._owners(keys), around, Confidence.EXACT))
+        return None if self._around(keys) is None else self.record.hierarchy.common_module(self._owners(keys))
 
     def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
         """In the order of the hierarchy; what belongs to no module comes last."""

@@ -1,7 +1,6 @@
 """Modules as columns: what each is, what is charged to it, and how well that is known.
 
-What belongs to several modules is charged to the module around them, as in a profile, so that the parts of a module
-never add up to more than the whole.
+Nodes and weights are counted as all verbs count them (`graph/module_totals.py`).
 
 What is laid over the modules: cost, time, error and difference, as columns.
 
@@ -15,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
+from modelexport.graph.module_totals import ModuleTotals
 from modelexport.graph.types import type_name
-from modelexport.record.hierarchy import ModuleCall, TensorInfo, join
+from modelexport.record.hierarchy import ModuleCall, TensorInfo
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.cost import Cost
@@ -31,7 +31,9 @@ def module_columns(content: Content, texts: Texts) -> Json:
     tree, provenance = content.tree, content.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
     modules = [place.module for place in tree.places]
-    sums = _sums(content)
+    totals, confidences = ModuleTotals.of(content.graph, provenance), _confidences(content)
+    paths = [*(module.path for module in modules), None]
+    own, inside = [totals.own(path) for path in paths], [totals.total(path) for path in paths]
     return {
         "parent": [_NONE if place.parent is None else place.parent for place in tree.places],
         "name": [texts.place(place.name) for place in tree.places],
@@ -43,10 +45,15 @@ def module_columns(content: Content, texts: Texts) -> Json:
         "aliases": [texts.places(module.aliases) for module in modules],
         "absent": [texts.place(provenance.absent.get(module.path, "")) for module in modules],
         "tensors": [_tensors(module.tensors, texts) for module in modules],
-        "nodes": sums["nodes"],
-        "parameters": sums["parameters"],
-        "bytes": sums["bytes"],
-        "confidence": [sums[level.label] for level in Confidence],
+        "nodes": [amounts.nodes for amounts in own],
+        "parameters": [amounts.parameters for amounts in own],
+        "bytes": [amounts.bytes for amounts in own],
+        # Weights that modules share count for each of them, and once around them: these are no sums of parts.
+        "totals": {
+            "parameters": [amounts.parameters for amounts in inside],
+            "bytes": [amounts.bytes for amounts in inside],
+        },
+        "confidence": [confidences[level] for level in Confidence],
     }
 
 
@@ -95,27 +102,12 @@ def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
     return [texts.places(words) for words in shown]
 
 
-def _sums(content: Content) -> Mapping[str, list[int]]:
-    names = ("nodes", "parameters", "bytes", *(level.label for level in Confidence))
-    tree = content.tree
-    sums = {name: [0] * (tree.nobody + 1) for name in names}
+def _confidences(content: Content) -> dict[Confidence, list[int]]:
+    """How many own nodes of each module are known how well."""
+    counts = {level: [0] * (content.tree.nobody + 1) for level in Confidence}
     for entry in content.provenance.nodes.values():
-        charged = tree.place_of(entry.attribution)
-        sums["nodes"][charged] += 1
-        sums[entry.attribution.confidence.label][charged] += 1
-    for name, attribution in content.provenance.initializers.items():
-        tensor = content.graph.initializers.get(name)
-        if tensor is not None:
-            sums["bytes"][tree.place_of(attribution)] += tensor.nbytes
-    for number, module in enumerate(place.module for place in tree.places):
-        held = [item for item in module.parameters if _is_first(join(module.path, item.name), item.tied)]
-        sums["parameters"][number] += sum(max(0, math.prod(item.shape)) for item in held)
-    return sums
-
-
-def _is_first(name: str, tied: tuple[str, ...]) -> bool:
-    """A parameter that several modules hold is counted for one of them."""
-    return all(name <= other for other in tied)
+        counts[entry.attribution.confidence][content.tree.place_of(entry.attribution)] += 1
+    return counts
 
 
 # JSON has no infinity. Decibels never come near this.

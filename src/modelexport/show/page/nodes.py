@@ -87,11 +87,8 @@ class ModuleTree:
         return len(self.places)
 
     def place_of(self, attribution: Attribution) -> int:
-        """Of the module that something is charged to: its owner, or the innermost module around all owners.
-
-        What several calls of a module share is inside of that module, though no call is around them all.
-        """
-        path = self.provenance.own_module(attribution)
+        """Of the module that something belongs to: its owner, or the innermost module around all owners."""
+        path = self.hierarchy.common_module(attribution.owners)
         return self.nobody if path is None else self.place_at(path)
 
     def place_at(self, path: str) -> int:
