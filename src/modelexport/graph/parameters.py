@@ -22,7 +22,7 @@ from functools import cached_property
 import onnx
 
 from modelexport.graph.constants import integer
-from modelexport.graph.functions import Inlined, inlined
+from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.record.hierarchy import ModuleCall, TensorInfo, join, lineage_of
 from modelexport.record.provenance import Provenance, is_within
@@ -138,12 +138,12 @@ def _unpacked_size(tensor: Tensor, use: Use) -> int:
 class ParameterMatching:
     """What each initializer of a graph holds. Without a record, every weight is a parameter of its own."""
 
-    def __init__(self, graph: Graph, record: Provenance | None, flat: Inlined | None = None) -> None:
-        """`flat` is the graph with functions put in the place of their calls, if somebody has made it already."""
-        self._flat = inlined(graph) if flat is None else flat
+    def __init__(self, graph: Graph, record: Provenance | None, model: InlinedModel | None = None) -> None:
+        """`model` is the same without functions, and knows the attributes that their calls give to their nodes."""
+        self._inlined = inline_graph(graph) if model is None else model.inlined
         self._record = record
         self._tensors = graph.initializers
-        self._uses = InitializerUses(self._flat.graph)
+        self._uses = InitializerUses(self._inlined.graph if model is None else model.graph)
         self._modules = {} if record is None else record.hierarchy.modules
         # Numbers of absent parameters that no initializer was found to hold so far.
         self._left = dict(self._absent_parameters())
@@ -200,7 +200,7 @@ class ParameterMatching:
             for above in lineage_of(holder):
                 inside.setdefault(above, set()).add(holder)
         for node, _ in self._uses[name]:
-            *calls, key = self._flat.origins.get(node.key, (node.key,))
+            calls, key = self._inlined.origin(node.key)
             paths = {owner.path for owner in node_owners(self._record, key, calls)}
             around = paths.union(*(inside.get(path, ()) for path in paths))
             holders -= around

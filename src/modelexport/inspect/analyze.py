@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx
 
-from modelexport.graph.functions import inlined_with_attributes
+from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
@@ -147,8 +147,8 @@ class Subject:
 
     @cached_property
     def parameters(self) -> ParameterMatching:
-        flat = inlined_with_attributes(self.graph, self.proto)
-        return ParameterMatching(self.graph, self.provenance, flat)
+        model = InlinedModel(self.proto, inline_graph(self.graph))
+        return ParameterMatching(self.graph, self.provenance, model)
 
 
 def sum_by_module(subject: Subject, shown: Provenance) -> ModuleTotals:

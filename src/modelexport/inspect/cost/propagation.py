@@ -22,7 +22,7 @@ from typing import Any
 import onnx
 
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.functions import inlined_with_attributes, node_protos
+from modelexport.graph.functions import Inlined, InlinedModel, inline_graph
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import RANDOM, SAME_WEIGHT
 from modelexport.graph.protos import plain_domain
@@ -43,15 +43,17 @@ _USUAL_SIZE = 64
 
 class Propagation:
     """
-    inlined  the graph with functions put in the place of their calls
-    values   what is known of each value so far
+    model   the nodes with functions put in the place of their calls
+    values  what is known of each value so far
     """
 
-    def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
-        self.inlined = inlined_with_attributes(graph, proto)
+    def __init__(
+        self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], inlined: Inlined | None = None
+    ) -> None:
+        """`inlined` is the graph without functions, where that is known already."""
+        self.model = InlinedModel(proto, inlined or inline_graph(graph))
         self.values = ValueTable(proto, graph, at)
-        self._graph = self.inlined.graph
-        self._protos = node_protos(proto, self.inlined.origins, (node.key for node in self._graph.nodes))
+        self._graph = self.model.graph
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
         self._nodes: dict[str, list[Node]] = {}
         for node in self._graph.nodes:
@@ -82,10 +84,10 @@ class Propagation:
         return self._node_work(node, work, times, _output_bytes(op, outputs))
 
     def _node_work(self, node: Node, work: Work, times: Polynomial, makes: Polynomial | None) -> NodeWork:
-        *calls, key = self.inlined.origins.get(node.key, (node.key,))
+        calls, key = self.model.origin(node)
         reads = tuple(dict.fromkeys(name for name in node.inputs if name in self._graph.initializers))
         weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
-        return NodeWork(key, tuple(calls), work, times, reads, weights, makes)
+        return NodeWork(key, calls, work, times, reads, weights, makes)
 
     def _operator(self, node: Node) -> Operator:
         domain = plain_domain(node.domain)
@@ -100,12 +102,12 @@ class Propagation:
         )
 
     def _attributes(self, node: Node) -> dict[str, Any]:
-        attributes = self._protos[node.key].attribute
+        attributes = self.model.node_proto(node).attribute
         return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
 
     def _outputs(self, op: Operator, node: Node) -> list[Value]:
         if op.op_type == "Constant" and not op.domain:
-            return [constant_of(self._protos[node.key])]
+            return [constant_of(self.model.node_proto(node))]
         shapes, dtypes = self._shapes_and_dtypes(op, node)
         content = constant_values(op)
         weight = next((value.weight for value in op.inputs if value is not None), "")
@@ -129,7 +131,7 @@ class Propagation:
             shapes = ()
         dtypes = [output_dtype(op, index) for index in range(len(op.outputs))]
         if len(shapes) < len(op.outputs):
-            inferred = infer_outputs(op, self._protos[node.key])
+            inferred = infer_outputs(op, self.model.node_proto(node))
             shapes = [*shapes, *(shape for _, shape in inferred[len(shapes) :])]
             dtypes = [dtype or old for old, (dtype, _) in zip(dtypes, inferred, strict=False)] or dtypes
         return shapes, dtypes

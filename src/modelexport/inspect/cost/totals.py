@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from modelexport.graph.functions import Inlined
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
 from modelexport.graph.parameters import ModulePath, ParameterMatching, node_owners
@@ -34,11 +35,21 @@ _UNTAGGED = "the file has no record of its modules: everything is counted, and b
 _Sizes = Mapping[str, Polynomial | None]
 
 
-def count(file: str, proto: onnx.ModelProto, graph: Graph, record: Provenance | None, at: Mapping[str, int]) -> Cost:
-    """What a graph costs. Without a record, everything belongs to no module."""
-    propagation = Propagation(proto, graph, at)
+def count(
+    file: str,
+    proto: onnx.ModelProto,
+    graph: Graph,
+    record: Provenance | None,
+    at: Mapping[str, int],
+    inlined: Inlined | None = None,
+) -> Cost:
+    """What a graph costs. Without a record, everything belongs to no module.
+
+    inlined  the graph without functions, where that is known already
+    """
+    propagation = Propagation(proto, graph, at, inlined)
     works = propagation.node_works()
-    matching = ParameterMatching(graph, record, propagation.inlined)
+    matching = ParameterMatching(graph, record, propagation.model)
     counting = _Counting(graph, record, matching, works)
     charges = _Charges()
     nodes = tuple(counting.charge_nodes(charges))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
 
-from modelexport.graph.functions import node_protos
 from modelexport.graph.index import KEY_SEPARATOR, Node
 from modelexport.inspect.diff.ends import Opsets, ValueType, attribute_changes, opsets_of, shapes_differ, types_differ
 from modelexport.inspect.diff.flow import Constant, Flow
@@ -45,9 +44,9 @@ class Comparing:
         """Whether a paired node of the second file reads other constants, or works in another way."""
         return key in self._altered
 
-    def right_proto(self, node: Node) -> onnx.NodeProto | None:
+    def right_proto(self, node: Node) -> onnx.NodeProto:
         """What the second file says of a node."""
-        return self._protos[1].get(node.key)
+        return self._right.model.node_proto(node)
 
     def fields(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
         """Every paired node that is not the same, in the order of the first file."""
@@ -92,16 +91,8 @@ class Comparing:
                     yield change
 
     def _attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
-        mine, theirs = self._protos[0].get(node.key), self._protos[1].get(other.key)
-        if mine is None or theirs is None:
-            yield FieldChange("attributes", "", "")
-        else:
-            yield from attribute_changes(mine, theirs, self._opsets)
-
-    @cached_property
-    def _protos(self) -> tuple[Mapping[str, onnx.NodeProto], Mapping[str, onnx.NodeProto]]:
-        left, right = (_protos_of(side) for side in (self._left, self._right))
-        return left, right
+        protos = self._left.model.node_proto(node), self.right_proto(other)
+        yield from attribute_changes(*protos, self._opsets)
 
     @cached_property
     def _opsets(self) -> tuple[Opsets, Opsets]:
@@ -188,7 +179,3 @@ def _described(value: str, flow: Flow) -> str:
 
 def _differ(one: ValueType, other: ValueType) -> bool:
     return types_differ(one, other) or shapes_differ(one, other)
-
-
-def _protos_of(side: Compared) -> dict[str, onnx.NodeProto]:
-    return node_protos(side.proto, side.origins, (node.key for node in side.graph.nodes))

@@ -261,8 +261,8 @@ class ReplacedWeights:
         """By the name of a packed weight: the numbers that it stands for."""
         for node in region.right:
             proto = self._comparing.right_proto(node)
-            place = None if proto is None else packed_place(proto)
-            if proto is None or place is None or not self._is_read(node.inputs[place]):
+            place = packed_place(proto)
+            if place is None or not self._is_read(node.inputs[place]):
                 continue
             stored = (value if value in self._pairs.right_flow.constants else "" for value in node.inputs)
             numbers = unpacked(proto, self._weighing.stored(stored))

@@ -21,6 +21,7 @@ from onnx.numpy_helper import to_array
 
 from modelexport.graph.file.external import external_data, is_external
 from modelexport.graph.file.reading import ModelFile, content_of
+from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
 from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
@@ -140,12 +141,13 @@ class Compared:
     held       by the name of a weight: the call of the module that holds it, where that is known
     hierarchy  the modules, where they are known
     module     the part that was asked for; empty for all
-    origins    by the key of a node that was put in the place of a call: the keys of the calls and of the node itself
+    model      the nodes of the whole file without functions
     """
 
     path: str
     file: ModelFile
     graph: Graph
+    model: InlinedModel
     holdings: Holdings
     told: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
@@ -153,7 +155,6 @@ class Compared:
     source: Source = Source.NONE
     exporter: str = ""
     module: str = ""
-    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def flow(self) -> Flow:

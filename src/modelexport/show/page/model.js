@@ -205,8 +205,10 @@ function withNobody(given, model) {
   return found;
 }
 
+/** `total` is what is told of a module with everything inside; `area` are sums of parts, as a map needs them. */
 class Measure {
   constructor(key, label, own, words, model, noun = key, given = null) {
-    Object.assign(this, { key, label, noun, own, words, total: given ? withNobody(given, model) : totals(own, model) });
+    const area = totals(own, model);
+    Object.assign(this, { key, label, noun, own, words, area, total: given ? withNobody(given, model) : area });
   }
 }
