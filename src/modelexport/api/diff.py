@@ -159,6 +159,7 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
         hierarchy=None if record is None else record.hierarchy,
         source=source,
         exporter="" if exporter is None else exporter.origin.exporter,
+        record=record,
     )
 
 

@@ -95,8 +95,8 @@ class _Differences:
         self._add_constants(replaced)
         model = () if self._left.module or self._right.module else tuple(self._model_changes())
         return Diff(
-            left=_side(self._left),
-            right=_side(self._right),
+            left=_side(self._left, self.modules.node_count(0)),
+            right=_side(self._right, self.modules.node_count(1)),
             model=model,
             modules=tuple(self._in_order(gone)),
             renamed=tuple(self._renamed()),
@@ -275,5 +275,5 @@ def node_ref(node: Node) -> NodeRef:
     return NodeRef(node.key, node.name, node.op_type if own else f"{node.domain}.{node.op_type}")
 
 
-def _side(side: Compared) -> Side:
-    return Side(side.path, len(side.flow.order), len(side.graph.initializers), side.source, side.exporter, side.module)
+def _side(side: Compared, nodes: int) -> Side:
+    return Side(side.path, nodes, len(side.graph.initializers), side.source, side.exporter, side.module)

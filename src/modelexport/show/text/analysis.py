@@ -194,9 +194,15 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
             str(total.nodes),
             count_text(total.parameters) if total.parameters else "",
             bytes_text(total.bytes) if total.bytes else "",
-            plain(operators_text(row.module.own.op_types), "dim"),
+            plain(_own_operators(row.module), "dim"),
         )
     return shown
+
+
+def _own_operators(module: ModuleFacts) -> str:
+    """Its own nodes by operator; those that do the work of several modules inside of it are told apart."""
+    text = operators_text(module.own.op_types)
+    return f"{text} · {module.own.shared} shared" if module.own.shared else text
 
 
 def _module_name(row: Row) -> Text:
