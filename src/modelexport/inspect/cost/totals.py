@@ -142,8 +142,10 @@ def _module_costs(record: Provenance | None, totals: ModuleTotals, charges: _Cha
         own, total = charges.own.get(path, _Charge()), charges.total.get(path, _Charge())
         return own.amounts(totals.own(path)), total.amounts(totals.total(path))
 
-    for path, module in {} if record is None else record.hierarchy.modules.items():
-        yield ModuleCost(path, module.class_name, record.hierarchy.call_counts.get(path, 0), *amounts(path))
+    if record is not None:
+        calls = record.hierarchy.call_counts
+        for path, module in record.hierarchy.modules.items():
+            yield ModuleCost(path, module.class_name, calls.get(path, 0), *amounts(path))
     stray = totals.own(None)
     if None in charges.own or stray.nodes or stray.bytes:
         yield ModuleCost(None, "", 0, *amounts(None))

@@ -196,10 +196,10 @@ class ValueTable:
         first = shapes[0] if shapes else None
         dtype = values[0].dtype if values else UNDEFINED
         if first is None or any(shape is None or len(shape) != len(first) for shape in shapes):
-            return Value(*self.shaped(name, None, dtype))
+            return Value(*self.with_stated(name, None, dtype))
         columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
         agreed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
-        return Value(*self.shaped(name, agreed, dtype))
+        return Value(*self.with_stated(name, agreed, dtype))
 
 
 def _weights(proto: onnx.ModelProto) -> Iterator[tuple[str, Value]]:
