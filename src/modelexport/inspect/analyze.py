@@ -10,13 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
 
-import onnx
-
-from modelexport.graph.functions import InlinedModel, inline_graph
-from modelexport.graph.index import Graph
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
 from modelexport.record.hierarchy import Module
@@ -136,42 +131,28 @@ class Analysis:
     filter_tag: str = ""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """An opened file: its header, its graph, and its record fitted to that graph."""
-
-    path: Path
-    proto: onnx.ModelProto
-    graph: Graph
-    provenance: Provenance
-
-    @cached_property
-    def parameters(self) -> ParameterMatching:
-        model = InlinedModel(self.proto, inline_graph(self.graph))
-        return ParameterMatching(self.graph, self.provenance, model)
-
-
-def sum_by_module(subject: Subject, shown: Provenance) -> ModuleTotals:
-    """Sums of the nodes and initializers that `shown` has, a part of the file's record or all of it."""
+def sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatching) -> ModuleTotals:
+    """Sums of the nodes and initializers that `shown` has: the file's record, or a part of it."""
     totals = ModuleTotals()
     for entry in shown.nodes.values():
         totals.add_node(entry, entry.op_type, shown)
-    totals.add_initializers(subject.graph, shown, subject.parameters, shown.initializers)
+    totals.add_initializers(file.graph, shown, matching, shown.initializers)
     return totals
 
 
-def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
+def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
-    whole = subject.provenance
+    whole = file.provenance
     shown = _filtered(whole, filter_tag) if filter_tag else whole
-    owned = sum_by_module(subject, whole)
-    sums = owned if shown is whole else sum_by_module(subject, shown)
+    matching = ParameterMatching(file.graph, whole, file.inlined)
+    owned = sum_by_module(file, whole, matching)
+    sums = owned if shown is whole else sum_by_module(file, shown, matching)
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
     nodes = tuple(_node(entry, shown) for entry in shown.nodes.values())
     return Analysis(
-        file=_file(subject),
+        file=_file(file),
         nodes=nodes,
         modules=modules,
         coverage=_coverage(shown),
@@ -191,18 +172,18 @@ def _filtered(provenance: Provenance, text: str) -> Provenance:
     return replace(provenance, nodes=nodes, initializers=initializers)
 
 
-def _file(subject: Subject) -> FileFacts:
-    origin = subject.provenance.origin
+def _file(file: TaggedFile) -> FileFacts:
+    origin = file.provenance.origin
     return FileFacts(
-        path=str(subject.path),
-        ir_version=subject.proto.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in subject.proto.opset_import},
+        path=str(file.path),
+        ir_version=file.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
         exporter=origin.exporter,
         strategy=origin.strategy,
         model=origin.model,
         tools=dict(origin.tools),
-        fingerprint=subject.graph.fingerprint,
-        matches_record=origin.graph == subject.graph.fingerprint,
+        fingerprint=file.graph.fingerprint,
+        matches_record=origin.graph == file.graph.fingerprint,
     )
 
 
