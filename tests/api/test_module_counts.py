@@ -10,12 +10,11 @@ from tests.support.exports import Exports
 from tests.support.small_file import SmallFile, credited
 
 import modelexport as mx
-from modelexport.graph.file.reading import open_model
-from modelexport.graph.types import ValueTypes
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.inspect.analyze import ModuleFacts
 from modelexport.record.hierarchy import parent_path
 from modelexport.show.page.modules import module_columns
-from modelexport.show.page.nodes import Content, Texts
+from modelexport.show.page.nodes import ModuleTree, Texts
 
 Counts = dict[str, tuple[int, int, int, int]]
 
@@ -38,10 +37,10 @@ def costed(path: Path) -> Counts:
 
 def viewed(path: Path) -> Counts:
     """As the page adds it up: `nodes` from the own nodes of the modules inside, parameters as they are given."""
-    file = open_model(path)
-    content = Content(mx.load(path), file.graph, ValueTypes(file))
-    columns = module_columns(content, Texts([""]))
-    paths = [place.module.path for place in content.tree.places]
+    file = open_tagged(path)
+    tree = ModuleTree.of(file.provenance.hierarchy)
+    columns = module_columns(file, tree, Texts([""]))
+    paths = [row.item.path for row in tree.rows]
     totals = list(columns["nodes"])
     for number in reversed(range(1, len(paths))):
         totals[columns["parent"][number]] += totals[number]

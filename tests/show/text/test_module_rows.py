@@ -97,7 +97,8 @@ def test_numbers_for_people() -> None:
 def test_siblings_with_other_totals_are_not_one_row() -> None:
     """What is inside of them is alike, but a node that modules inside share counts for the module around them."""
     modules = [
-        replace(item, total=replace(item.total, nodes=45)) if item.path == "layer.3" else item for item in tower(12)
+        replace(item, total=replace(item.total, op_types={"MatMul": 45})) if item.path == "layer.3" else item
+        for item in tower(12)
     ]
     rows = [row for row in module_rows(modules) if row.item.class_name == "Layer"]
     assert [(row.label, row.count, row.item.total.nodes) for row in rows] == [

@@ -109,14 +109,18 @@ def find_modules(left: Compared, right: Compared, pairs: Pairs, links: Mapping[s
     return Modules((left, right), mine, theirs, aligned)
 
 
-def list_calls(left: Compared, right: Compared) -> dict[str, None]:
-    """Every module call of two equal sides, in the order of its first node; one of them may have lent its modules."""
+def align_equal(left: Compared, right: Compared) -> Modules:
+    """Every module call of two equal sides with itself, in the order of its first node.
+
+    One of the sides may have lent its modules to the other.
+    """
     speaker = right if left.source is Source.OTHER else left
     calls = dict(speaker.told)
-    _spread(speaker.flow, calls)
+    _spread(speaker, calls)
     lent = Source.OTHER in (left.source, right.source)
     issuing = calls.values() if lent else (calls[node.key] for node in speaker.flow.order)
-    return dict.fromkeys(call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner))
+    aligned = {call: call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner)}
+    return Modules((left, right), calls, calls, aligned)
 
 
 def _joined(pairs: Pairs) -> list[tuple[Node, Node]]:
