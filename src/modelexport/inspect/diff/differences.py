@@ -60,8 +60,8 @@ def unchanged(left: Compared, right: Compared) -> Diff:
     """
     pairs = {node.key: node.key for node in left.flow.order}
     modules = align_equal(left, right)
-    sides = (_side(side, modules.node_count(place)) for place, side in enumerate((left, right)))
-    return Diff(*sides, aligned=modules.aligned, pairs=pairs)
+    mine, theirs = _side(left, modules.node_count(0)), _side(right, modules.node_count(1))
+    return Diff(mine, theirs, aligned=modules.aligned, pairs=pairs)
 
 
 def _may_cost_else(diff: Diff) -> bool:
