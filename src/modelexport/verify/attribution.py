@@ -9,7 +9,7 @@ Which proved nodes come next, upwards and downwards from each node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,27 +27,12 @@ _Proved = Mapping[str, Frontier]
 
 def below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     """By node key: the calls of the first proved nodes on every way down from it."""
-    return _frontiers(_holders_first(graph), graph.successors, proved)
+    return _frontiers(reversed(graph.running_order), graph.successors, proved)
 
 
 def above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     """By node key: the calls of the first proved nodes on every way up from it."""
     return _frontiers(graph.nodes, graph.predecessors, proved)
-
-
-def _holders_first(graph: Graph) -> Iterator[Node]:
-    """From the last node to the first. The way out of a body leads through the node that holds it: that comes first."""
-    inside: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        inside.setdefault(node.graph, []).append(node)
-    held: dict[str, list[str]] = {}
-    for graph_id, holder in graph.owners.items():
-        held.setdefault(holder, []).append(graph_id)
-    waiting = [node for graph_id in inside if graph_id not in graph.owners for node in inside[graph_id]]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += [inner for graph_id in held.get(node.key, ()) for inner in inside.get(graph_id, ())]
 
 
 def _frontiers(

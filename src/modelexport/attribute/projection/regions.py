@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.attribute.projection.values import Matched
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
@@ -227,28 +228,22 @@ class Regions:
 
     def _nodes_before(self, anchor: Node) -> list[Node]:
         """Nodes without an anchor that lead to this one with no other anchor in between, in file order."""
-        graph = self._matched.graph
-        found: dict[str, Node] = {}
-        waiting = list(graph.predecessors(anchor))
-        while waiting:
-            node = waiting.pop()
-            if node.key not in self._anchors and node.key not in found and node.key in graph.computed:
-                found[node.key] = node
-                waiting.extend(graph.predecessors(node))
-        return sorted(found.values(), key=lambda node: node.position)
+        return sorted(backward_slice(self._open_makers(anchor), self._open_makers), key=lambda node: node.position)
+
+    def _open_makers(self, node: Node) -> Iterator[Node]:
+        for maker in self._matched.graph.predecessors(node):
+            if maker.key not in self._anchors and maker.key in self._matched.graph.computed:
+                yield maker
 
     def ops_before(self, places: Iterable[int], stops: Container[int] = ()) -> list[int]:
         """The operators at these places, and those before them back to the nearest ends and `stops`, in their order."""
-        found: set[int] = set()
-        waiting = list(places)
-        while waiting:
-            place = waiting.pop()
-            if place not in found:
-                found.add(place)
-                inputs = self._matched.trace.ops[place].inputs
-                inner = [value for value in inputs if value not in self._ends.of_run and value not in stops]
-                waiting.extend(self._matched.maker[value] for value in inner if value in self._matched.maker)
-        return sorted(found)
+
+        def makers(place: int) -> Iterator[int]:
+            for value in self._matched.trace.ops[place].inputs:
+                if value not in self._ends.of_run and value not in stops and value in self._matched.maker:
+                    yield self._matched.maker[value]
+
+        return sorted(backward_slice(places, makers))
 
     def _needs_of_ops(self, places: Iterable[int], inside: Ends) -> dict[int, frozenset[int]]:
         """The ends that each operator depends on."""
