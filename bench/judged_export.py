@@ -11,8 +11,14 @@ from tests.support.architectures import build
 
 from modelexport.api.opened_file import Clock
 from modelexport.api.signals import SignalOptions, record_signals
-from modelexport.attribute.judge import Judged, Scene, Verdict, decide, judge
-from modelexport.attribute.strategies import ALL, CATALOGUE, chosen
+from modelexport.attribute.judge import (
+    StrategyResult,
+    AttributionInput,
+    AttributionResult,
+    attribute_graph,
+    run_strategy,
+)
+from modelexport.attribute.strategies import ALL, CATALOGUE, strategies_named
 from modelexport.capture.arguments import ExportRequest
 from modelexport.capture.export import SourceOptions, TracedRun, export_traced, prepare, trace, unfolded
 from modelexport.capture.loading.options import LoadOptions
@@ -45,8 +51,8 @@ class JudgedExport:
     file: ModelFile
     graph: Graph
     own: Provenance
-    merged: Verdict
-    judged: tuple[Judged, ...]
+    merged: AttributionResult
+    judged: tuple[StrategyResult, ...]
     recording: float
     merging: float
 
@@ -67,16 +73,16 @@ def judged_export(name: str, exporter: str) -> JudgedExport:
     request = ExportRequest(axes=prepared.axes)
     exported = export_traced(run, exporter, request)
     with clock.step("record"):
-        signals = record_signals(chosen(ALL), run, exported.model, exported.scopes, SignalOptions()).signals
+        signals = record_signals(strategies_named(ALL), run, exported.model, exported.scopes, SignalOptions()).signals
     graph = index_model(exported.model.proto)
     look_behind = None if exported.before is not None else lambda: unfolded(run, request)
-    scene = Scene(graph, run.hierarchy, signals, exported.before, look_behind)
+    scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
     start = time.perf_counter()
-    merged = decide(scene, Origin(ALL, exporter))
+    merged = attribute_graph(scene, Origin(ALL, exporter))
     merging = time.perf_counter() - start
-    own = decide(scene, Origin(DEFAULT, exporter)).provenance
+    own = attribute_graph(scene, Origin(DEFAULT, exporter)).provenance
     # A scene remembers how the graphs are linked. Judging by one strategy alone pays for that itself.
-    judged = tuple(judge(CATALOGUE[item.strategy], replace(scene)) for item in merged.judged)
+    judged = tuple(run_strategy(CATALOGUE[item.strategy], replace(scene)) for item in merged.judged)
     return JudgedExport(
         name,
         exporter,

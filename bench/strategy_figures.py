@@ -13,7 +13,7 @@ from bench.foreign_files import write_nameless, write_plain
 from bench.judged_export import JudgedExport
 from modelexport.api.attach import Source, judge_file, score_of
 from modelexport.api.opened_file import Clock
-from modelexport.attribute.judge import Judged, Verdict
+from modelexport.attribute.judge import StrategyResult, AttributionResult
 from modelexport.attribute.resolve import Agreement, agreement
 from modelexport.attribute.roles.assign import Layers
 from modelexport.inspect.compare import Score
@@ -120,7 +120,7 @@ def figures_of(export: JudgedExport) -> Figures:
     )
 
 
-def _foreign_verdicts(export: JudgedExport) -> tuple[Verdict, Verdict]:
+def _foreign_verdicts(export: JudgedExport) -> tuple[AttributionResult, AttributionResult]:
     """What `attach` says of a plain export and of one without names. It would only write it down after that."""
     with tempfile.TemporaryDirectory() as folder:
         plain, nameless = Path(folder) / "plain.onnx", Path(folder) / "nameless.onnx"
@@ -133,11 +133,13 @@ def _foreign_verdicts(export: JudgedExport) -> tuple[Verdict, Verdict]:
         )
 
 
-def _by(verdict: Verdict, strategy: str) -> Sequence[Judged]:
+def _by(verdict: AttributionResult, strategy: str) -> Sequence[StrategyResult]:
     return [item for item in verdict.judged if item.strategy == strategy]
 
 
-def _paired(export: JudgedExport, answers: Iterable[NodeEntry], verdict: Verdict) -> Iterator[tuple[NodeEntry, str]]:
+def _paired(
+    export: JudgedExport, answers: Iterable[NodeEntry], verdict: AttributionResult
+) -> Iterator[tuple[NodeEntry, str]]:
     """Nodes of our own export with the keys that they have in another file: the same nodes in the same order."""
     for own, other in zip(answers, verdict.provenance.nodes.values(), strict=True):
         if own.op_type != other.op_type:
@@ -145,7 +147,7 @@ def _paired(export: JudgedExport, answers: Iterable[NodeEntry], verdict: Verdict
         yield own, other.key
 
 
-def _attached(export: JudgedExport, file: str, verdict: Verdict) -> Attached:
+def _attached(export: JudgedExport, file: str, verdict: AttributionResult) -> Attached:
     pairs = [
         pair for pair in _paired(export, export.own.nodes.values(), verdict) if pair[0].key in export.graph.computed
     ]
@@ -157,7 +159,7 @@ def _attached(export: JudgedExport, file: str, verdict: Verdict) -> Attached:
     return Attached(file, len(pairs), len(pairs) - len(others), tuple(others))
 
 
-def _nameless(export: JudgedExport, verdict: Verdict) -> Nameless:
+def _nameless(export: JudgedExport, verdict: AttributionResult) -> Nameless:
     claims = _by(verdict, "htp")[0].claims.nodes
     computing: Counter[Agreement | None] = Counter()
     by_value: Counter[Agreement | None] = Counter()
@@ -178,7 +180,9 @@ def _is_by_value(claim: Claim) -> bool:
     return claim.confidence is Confidence.EXACT and any(item.kind is EvidenceKind.VALUE for item in claim.evidence)
 
 
-def _not_owners(export: JudgedExport, file: str, verdict: Verdict, judged: Judged) -> Iterator[Remark]:
+def _not_owners(
+    export: JudgedExport, file: str, verdict: AttributionResult, judged: StrategyResult
+) -> Iterator[Remark]:
     """Claims of modules that our own export does not name."""
     for own, key in _paired(export, export.own.nodes.values(), verdict):
         claim = judged.claims.nodes.get(key)
@@ -186,7 +190,7 @@ def _not_owners(export: JudgedExport, file: str, verdict: Verdict, judged: Judge
             yield _remark(export, file, own, _text(claim), own.attribution)
 
 
-def _strays(export: JudgedExport, file: str, verdict: Verdict) -> Iterator[Stray]:
+def _strays(export: JudgedExport, file: str, verdict: AttributionResult) -> Iterator[Stray]:
     layers = Layers(export.hierarchy)
     for judged in verdict.judged:
         for own, key in _paired(export, export.merged.provenance.nodes.values(), verdict):

@@ -22,7 +22,7 @@ import modelexport as mx
 from modelexport.api import export as exporting
 from modelexport.api.attach import Source, judge_file
 from modelexport.api.opened_file import Clock
-from modelexport.attribute.judge import Scene, Verdict, decide
+from modelexport.attribute.judge import AttributionInput, AttributionResult, attribute_graph
 from modelexport.attribute.roles.assign import Layers
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.index import Graph, Node, index_model
@@ -37,7 +37,7 @@ every = pytest.mark.parametrize("name", NAMES)
 class Judged:
     """A file of a stranger: what was found out about it, beside our own export of the same model."""
 
-    verdict: Verdict
+    verdict: AttributionResult
     own: mx.Provenance
     graph: Graph
     names: Mapping[str, str]
@@ -124,10 +124,10 @@ def test_attach_finds_the_modules_of_our_own_export(kind: str, share: float, exp
 def test_no_strategy_credits_another_layer(
     name: str, exporter: str, exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdicts: list[Verdict] = []
+    verdicts: list[AttributionResult] = []
 
-    def noted(scene: Scene, origin: Origin) -> Verdict:
-        verdicts.append(decide(scene, origin))
+    def noted(scene: AttributionInput, origin: Origin) -> AttributionResult:
+        verdicts.append(attribute_graph(scene, origin))
         return verdicts[-1]
 
     monkeypatch.setattr(exporting, "decide", noted)

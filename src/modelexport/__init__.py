@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from modelexport.api.diff import diff
     from modelexport.api.export import export
     from modelexport.api.extract import extract
-    from modelexport.api.fold import FlattenResult, FoldResult, flatten, fold, strip
+    from modelexport.api.fold import flatten, fold, strip
     from modelexport.api.mission import (
         HierarchyExporter,
         SemanticMapper,
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
         UniversalHierarchyExporter,
         export_hf_model_with_semantics,
     )
-    from modelexport.api.options import ExportResult
     from modelexport.api.profile import profile
-    from modelexport.api.quantize import QuantizeResult, quantize
+    from modelexport.api.quantize import quantize
     from modelexport.api.read import analyze, compare, cost, load, query, validate
-    from modelexport.api.relink import RelinkResult, relink
+    from modelexport.api.relink import relink
     from modelexport.api.run_tool import run_tool
     from modelexport.api.select import Selected, select
     from modelexport.api.verify import verify
@@ -49,7 +48,14 @@ if TYPE_CHECKING:
     )
     from modelexport.record.results.cost import Cost
     from modelexport.record.results.diff import Diff
-    from modelexport.record.results.files import Extraction
+    from modelexport.record.results.files import (
+        ExportResult,
+        Extraction,
+        FlattenResult,
+        FoldResult,
+        QuantizeResult,
+        RelinkResult,
+    )
     from modelexport.record.results.verification import Difference, Verdict, Verification
     from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
 
@@ -63,10 +69,10 @@ _HOMES = {
     "Converted": "api.convert",
     "Difference": "record.results.verification",
     "Evidence": "record.provenance",
-    "ExportResult": "api.options",
+    "ExportResult": "record.results.files",
     "Extraction": "record.results.files",
-    "FlattenResult": "api.fold",
-    "FoldResult": "api.fold",
+    "FlattenResult": "record.results.files",
+    "FoldResult": "record.results.files",
     "Hierarchy": "record.hierarchy",
     "HierarchyExporter": "api.mission",
     "ModelExportError": "errors",
@@ -74,8 +80,8 @@ _HOMES = {
     "ModuleCall": "record.hierarchy",
     "NodeEntry": "record.provenance",
     "Provenance": "record.provenance",
-    "QuantizeResult": "api.quantize",
-    "RelinkResult": "api.relink",
+    "QuantizeResult": "record.results.files",
+    "RelinkResult": "record.results.files",
     "Selected": "api.select",
     "SemanticMapper": "api.mission",
     "SemanticQueryInterface": "api.mission",

@@ -17,7 +17,7 @@ import modelexport as mx
 from modelexport.errors import FileUnreadable, FileUnwritable, UnknownName, UserError
 from modelexport.graph.file.metadata import FOLDED_KEY, ensure_flat
 from modelexport.graph.file.reading import open_model
-from modelexport.graph.functions import inlined
+from modelexport.graph.functions import inline_graph
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_many_layers_take_seconds(tmp_path: Path) -> None:
 
 def test_every_call_of_a_function_inside_of_a_function_is_one_of_its_own(flat: Path, folded: Path) -> None:
     assert mx.diff(flat, folded).identical
-    graph = inlined(open_model(folded).graph).graph
+    graph = inline_graph(open_model(folded).graph).graph
     assert len(graph.by_key) == len(graph.nodes) == len(open_model(flat).graph.nodes)
     assert mx.cost(folded).total.activation_bytes == mx.cost(flat).total.activation_bytes
 

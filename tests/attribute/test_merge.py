@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.building import claim, claims_on, graph, hierarchies, node, tree
 
 from modelexport.attribute.resolve import absent_modules, build_provenance, disagreements, resolve
-from modelexport.attribute.strategies import GraphClaims, by_initializer, by_node
+from modelexport.attribute.strategies import GraphClaims, claims_by_initializer, claims_by_node
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind, Origin
 
@@ -200,7 +200,7 @@ def test_claims_of_several_strategies_meet_in_one_answer() -> None:
     made = graph(node("MatMul", "x w", "h", "mm"), node("Relu", "h", "y"), weights=["w"])
     one = GraphClaims({"h": claim("a"), "y": claim("b")}, {"w": claim("a.p")})
     two = GraphClaims({"h": claim("a.p", strategy="two")}, {"w": claim("a.p", strategy="two")})
-    found = build_provenance(made, NET, by_node(one, two), by_initializer(one, two), Origin("all", "e"))
+    found = build_provenance(made, NET, claims_by_node(one, two), claims_by_initializer(one, two), Origin("all", "e"))
     assert (found.attribution("h").module, found.attribution("y").module) == ("a.p", "b")
     assert len(found.attribution("h").lost) == 1
     assert found.initializers["w"].lost == ()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.support.building import graph, node, tree
 
 from modelexport.attribute.projection import project as order
+from modelexport.attribute.projection.anchor_regions import Anchor, weight_uses
+from modelexport.attribute.projection.matched_values import ValueIndex
 from modelexport.attribute.projection.project import project
-from modelexport.attribute.projection.regions import Anchor, weight_uses
-from modelexport.attribute.projection.values import ValueIndex
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall

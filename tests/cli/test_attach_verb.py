@@ -20,8 +20,8 @@ from tests.support.foreign_files import INPUTS, PlainExports, renamed_throughout
 
 import modelexport as mx
 from modelexport.api import attach as api
-from modelexport.api.options import ExportResult
 from modelexport.record.provenance import Confidence
+from modelexport.record.results.files import ExportResult
 
 Captured = pytest.CaptureFixture[str]
 EXPORTERS = ["dynamo", "torchscript"]

@@ -9,9 +9,9 @@ import pytest
 from tests.support.small_file import SmallFile
 
 from modelexport.api import export as api
-from modelexport.api.options import ExportResult
 from modelexport.cli.main import main
 from modelexport.errors import ExportFailed
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import OutputCheck
 
 REAL_EXPORT = api.export

@@ -13,7 +13,7 @@ from tests.support.foreign_files import PlainExports
 from tests.support.small_file import SmallFile, credited
 
 from modelexport.api import attach as api
-from modelexport.attribute.judge import Judged, Scene, judge
+from modelexport.attribute.judge import AttributionInput, StrategyResult, run_strategy
 from modelexport.attribute.strategies import CATALOGUE, Strategy
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.hierarchy import ModuleCall
@@ -119,14 +119,14 @@ def test_a_dispute_reaches_the_reader(
     plain = plain_exports("torchscript")
     key = next(node.output[0] for node in onnx.load(plain).graph.node if node.op_type == "Gemm")
 
-    def lying(strategy: Strategy, scene: Scene) -> Judged:
-        judged = judge(strategy, scene)
+    def lying(strategy: Strategy, scene: AttributionInput) -> StrategyResult:
+        judged = run_strategy(strategy, scene)
         if strategy.name != "usage_based":
             return judged
         wrong = replace(judged.claims.nodes[key], owners=(ModuleCall("embeddings"),))
         return replace(judged, claims=replace(judged.claims, nodes={**judged.claims.nodes, key: wrong}))
 
-    monkeypatch.setattr("modelexport.attribute.judge.judge", lying)
+    monkeypatch.setattr("modelexport.attribute.judge.run_strategy", lying)
     assert run("strategies", plain, "-m", bert_folder) == 0
     text = capsys.readouterr().out
     assert "contradict each other" in text

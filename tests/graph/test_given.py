@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from modelexport.graph.functions import given_by, resolved
+from modelexport.graph.functions import call_attributes, resolve_references
 from modelexport.graph.index import function_id
 
 
@@ -27,7 +27,7 @@ def referring(name: str, to: str) -> onnx.AttributeProto:
 
 
 def given(*calls: onnx.NodeProto) -> float:
-    [found] = resolved([referring("slope", "alpha")], given_by(calls, functions()))
+    [found] = resolve_references([referring("slope", "alpha")], call_attributes(calls, functions()))
     assert found.name == "slope"
     return found.f
 
@@ -45,4 +45,4 @@ def test_calls_hand_on_what_they_are_given() -> None:
 
 
 def test_what_nobody_gives_is_not_there() -> None:
-    assert not list(resolved([referring("slope", "gamma")], given_by([call("")], functions())))
+    assert not list(resolve_references([referring("slope", "gamma")], call_attributes([call("")], functions())))

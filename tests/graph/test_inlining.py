@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 
-from modelexport.graph.functions import inlined
+from modelexport.graph.functions import inline_graph
 from modelexport.graph.index import index_model
 
 OPSETS = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
@@ -39,7 +39,7 @@ def nested() -> onnx.ModelProto:
 
 
 def test_every_call_has_values_of_its_own() -> None:
-    found = inlined(index_model(nested()))
+    found = inline_graph(index_model(nested()))
     made = [name for node in found.graph.nodes for name in node.outputs]
     assert len(set(made)) == len(made) == 8
     assert made[-1] == "z"
@@ -47,12 +47,12 @@ def test_every_call_has_values_of_its_own() -> None:
 
 
 def test_nodes_are_one_chain() -> None:
-    nodes = inlined(index_model(nested())).graph.nodes
+    nodes = inline_graph(index_model(nested())).graph.nodes
     assert [node.op_type for node in nodes] == ["Exp", "Neg"] * 4
     assert [node.inputs[0] for node in nodes] == ["x", *(node.outputs[0] for node in nodes[:-1])]
 
 
 def test_every_node_says_for_which_calls_it_is() -> None:
-    found = inlined(index_model(nested()))
+    found = inline_graph(index_model(nested()))
     outer = [found.origins[node.key][0] for node in found.graph.nodes]
     assert outer == ["y"] * 4 + ["z"] * 4

@@ -9,14 +9,14 @@ import onnx
 from hypothesis import strategies as st
 from tests.support.building import model, node, provenance, tree
 
+from modelexport.graph.crossings import find_crossings
 from modelexport.graph.index import index_model
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.record.signals import CallTensors, EagerRun, IssuedOp
-from modelexport.verify.crossings import find_crossings
-from modelexport.verify.numbers import Numbers, Reference
-from modelexport.verify.witness import Issuing
+from modelexport.verify.numbers import ReferenceRun, ValueComparison
+from modelexport.verify.witness import OperatorSources
 
 WIDTH = 12
 
@@ -92,8 +92,8 @@ class Story:
         )
 
     @property
-    def issuing(self) -> Issuing:
-        return Issuing(self.run, self.samples)
+    def issuing(self) -> OperatorSources:
+        return OperatorSources(self.run, self.samples)
 
 
 @st.composite
@@ -134,8 +134,8 @@ class Comparison:
         self.calls = tuple(_call(call, text, names) for call, text in calls.items())
         samples = {number: sample(array) for number, array in enumerate(believed.values())}
         crossing = {number for item in self.calls for number in (*item.inputs, *item.outputs)}
-        reference = Reference(self.calls, samples, crossing.__contains__, lambda number: believed[names[number]])
-        self.numbers = Numbers(reference, self.graph, self.crossings, tolerance)
+        reference = ReferenceRun(self.calls, samples, crossing.__contains__, lambda number: believed[names[number]])
+        self.numbers = ValueComparison(reference, self.graph, self.crossings, tolerance)
         self.numbers.finish(outputs_differ=True)  # these stories are about wrong results
 
     def see(self, **values: np.ndarray) -> Comparison:

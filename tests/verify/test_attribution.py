@@ -17,7 +17,7 @@ from modelexport.graph.index import index_model
 from modelexport.graph.sample import sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import NodeProof, Verdict
-from modelexport.verify.attribution import Court
+from modelexport.verify.attribution import AttributionProver
 
 PROVED, ENCLOSED, UNATTRIBUTED = Verdict.PROVED, Verdict.ENCLOSED, Verdict.UNATTRIBUTED
 NOT_PROVABLE, CONTRADICTED = Verdict.NOT_PROVABLE, Verdict.CONTRADICTED
@@ -46,7 +46,10 @@ def judged(
     names = {*graph.inputs, *graph.producers}
     arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
     samples = {name: sample(array) for name, array in arrays.items()}
-    return {found.key: found for found in Court(graph, record, samples, story.issuing, trouble, drawing).proof().nodes}
+    return {
+        found.key: found
+        for found in AttributionProver(graph, record, samples, story.issuing, trouble, drawing).proof().nodes
+    }
 
 
 class Answer(NamedTuple):

@@ -15,7 +15,7 @@ from tests.support.verification import numbers as figures
 
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.results.verification import CallNumbers, Divergence, Status, Tolerance
-from modelexport.verify.divergence import call_numbers, compared_calls, first_divergence, merged
+from modelexport.verify.divergence import compare_calls, find_first_divergence, merge_runs, summarize_calls
 
 X, H, G, Y = (numbers(seed) for seed in range(4))
 BELIEVED = {"x": X, "h": H, "g": G, "y": Y}
@@ -34,8 +34,8 @@ def chain(**seen: np.ndarray) -> Comparison:
 
 
 def found(compared: Comparison) -> Divergence | None:
-    return first_divergence(
-        compared_calls(compared.calls, compared.numbers),
+    return find_first_divergence(
+        compare_calls(compared.calls, compared.numbers),
         compared.numbers,
         compared.graph,
         compared.crossings,
@@ -50,7 +50,7 @@ def first(compared: Comparison) -> str:
 
 
 def statuses(compared: Comparison) -> dict[str, str]:
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+    rows = summarize_calls(compare_calls(compared.calls, compared.numbers).values(), compared.record)
     return {str(row.call) or ".": str(row.status) for row in rows}
 
 
@@ -208,13 +208,13 @@ def test_who_was_given_nothing_that_is_known_diverges() -> None:
 def test_a_module_that_the_record_does_not_have_is_of_no_class() -> None:
     compared = chain(g=off(G))
     nobody = replace(compared.record, hierarchy=Hierarchy.of([]))
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), nobody)
+    rows = summarize_calls(compare_calls(compared.calls, compared.numbers).values(), nobody)
     assert {row.class_name for row in rows} == {""}
 
 
 def test_rows_are_in_the_order_in_which_calls_end_and_have_figures() -> None:
     compared = chain(g=off(G))
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+    rows = summarize_calls(compare_calls(compared.calls, compared.numbers).values(), compared.record)
     assert [str(row.call) for row in rows] == ["a", "b", "c", ""]
     assert [row.class_name for row in rows] == ["Block"] * 4
     assert rows[1].inputs is not None
@@ -228,7 +228,7 @@ def test_what_was_not_compared_says_why() -> None:
     compared = Comparison(CHAIN, TAGS, calls, BELIEVED).see(x=X, h=H, y=Y)
     rows = {
         str(row.call): row
-        for row in call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+        for row in summarize_calls(compare_calls(compared.calls, compared.numbers).values(), compared.record)
     }
     assert (rows["b"].status, rows["b"].outputs) == (Status.NOT_COMPARED, None)
     assert rows["b"].reason == "what it returned is not in the graph"
@@ -242,7 +242,7 @@ def test_what_was_fused_says_with_whom() -> None:
     tags = {"g": "b a", "k": "a c", "y": "c"}
     calls = {"a": "x > h", "idle": "h > h", "b": "h > g", "c": "g > y", "": "x > y"}
     compared = Comparison(proto, tags, calls, BELIEVED).see(x=X, g=G, y=Y)
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+    rows = summarize_calls(compare_calls(compared.calls, compared.numbers).values(), compared.record)
     fused = {str(row.call) or ".": [str(call) for call in row.fused_with] for row in rows}
     assert fused == {"a": ["b"], "idle": ["b"], "b": [], "c": [], ".": []}
     assert {str(row.call): row.reason for row in rows if row.reason} == dict.fromkeys(
@@ -255,7 +255,7 @@ def test_what_goes_into_a_fused_node_goes_into_all_of_its_modules() -> None:
     proto = model(node("Sin", "x", "h"), node("Fused", "h", "y"))
     compared = Comparison(proto, {"h": "a", "y": "b c"}, CALLS, BELIEVED).see(x=X, h=off(H), y=off(Y, 0.11))
     assert statuses(compared) == {"a": "diverges", "b": "not compared", "c": "follows", ".": "diverges"}
-    rows = call_numbers(compared_calls(compared.calls, compared.numbers).values(), compared.record)
+    rows = summarize_calls(compare_calls(compared.calls, compared.numbers).values(), compared.record)
     by_call = {str(row.call): row for row in rows}
     assert by_call["c"].inputs == by_call["a"].outputs
     assert by_call["c"].lost < 3 < by_call["a"].lost
@@ -282,18 +282,18 @@ def how_bad(rows: tuple[CallNumbers, ...]) -> dict[str, tuple[Status, float | No
 @given(st.lists(st.lists(ROWS, max_size=2, unique_by=lambda row: row.call), max_size=4), st.data())
 def test_the_order_of_samples_makes_no_difference(samples: list[list[CallNumbers]], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(samples))
-    assert how_bad(merged(shuffled)) == how_bad(merged(samples))
+    assert how_bad(merge_runs(shuffled)) == how_bad(merge_runs(samples))
 
 
 @given(st.lists(ROWS, max_size=2, unique_by=lambda row: row.call))
 def test_one_sample_says_what_it_says(rows: list[CallNumbers]) -> None:
-    assert merged([rows]) == merged([rows, rows]) == tuple(rows)
+    assert merge_runs([rows]) == merge_runs([rows, rows]) == tuple(rows)
 
 
 def test_the_sample_in_which_a_call_did_worst_counts_as_a_whole() -> None:
     good, follows, bad, worse = (figures("a", *pair) for pair in ((130, 130), (30, 5), (120, 20), (125, 10)))
-    assert merged([[good], [follows], [worse], [bad]]) == (worse,)
-    assert merged([[good], [follows]]) == (follows,)
+    assert merge_runs([[good], [follows], [worse], [bad]]) == (worse,)
+    assert merge_runs([[good], [follows]]) == (follows,)
 
 
 def test_the_worst_status_counts_whatever_the_order() -> None:
@@ -305,15 +305,15 @@ def test_the_worst_status_counts_whatever_the_order() -> None:
     }
     assert [row.status for row in ranked.values()] == list(ranked)
     for (worse, one), (_, other) in combinations(ranked.items(), 2):
-        assert merged([[one], [other]])[0].status is merged([[other], [one]])[0].status is worse
+        assert merge_runs([[one], [other]])[0].status is merge_runs([[other], [one]])[0].status is worse
 
 
 def test_one_sample_that_could_be_compared_is_enough() -> None:
     nothing = figures("a", None, None, reason="what it returned is not in the graph")
-    (row,) = merged([[nothing], [figures("a", 130, 130)]])
+    (row,) = merge_runs([[nothing], [figures("a", 130, 130)]])
     assert (row.status, row.reason) == (Status.OK, "")
 
 
 def test_calls_of_all_samples_are_listed_in_order() -> None:
-    rows = merged([[figures("a"), figures("b")], [figures("a"), figures("c")]])
+    rows = merge_runs([[figures("a"), figures("b")], [figures("a"), figures("c")]])
     assert [str(row.call) for row in rows] == ["a", "b", "c"]

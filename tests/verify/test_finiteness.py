@@ -12,7 +12,7 @@ from modelexport.graph.index import index_model
 from modelexport.graph.sample import INF, NAN, sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import NotFinite
-from modelexport.verify.witness import origins
+from modelexport.verify.witness import find_nonfinite_origins
 
 NET = tree({"": "Net", "a": "Block", "b": "Block"})
 CHAIN = model(
@@ -42,7 +42,7 @@ def located(
     seen = {
         name: sample(array(troubled.get(name, ""))) for name in (*graph.inputs, *graph.initializers, *graph.producers)
     }
-    return list(origins(graph, provenance(proto, NET, tags or {}), seen, lambda *one: one in expected))
+    return list(find_nonfinite_origins(graph, provenance(proto, NET, tags or {}), seen, lambda *one: one in expected))
 
 
 def found(troubled: dict[str, str], *expected: tuple[str, str]) -> list[tuple[str, str, bool]]:
@@ -106,4 +106,6 @@ def test_each_output_of_a_node_is_looked_at() -> None:
 def test_what_nobody_saw_is_not_known_to_be_finite() -> None:
     graph = index_model(CHAIN)
     seen = {"s": sample(array(INF))}
-    assert [item.node for item in origins(graph, provenance(CHAIN, NET, TAGS), seen, lambda *_: True)] == ["s"]
+    assert [
+        item.node for item in find_nonfinite_origins(graph, provenance(CHAIN, NET, TAGS), seen, lambda *_: True)
+    ] == ["s"]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.proof_stories import Story, numbers
 
 from modelexport.graph.sample import sample
-from modelexport.verify.witness import first_unlike
+from modelexport.verify.witness import find_first_difference
 
 X, H, G, Y = (numbers(seed) for seed in range(4))
 # a makes h from x, b turns it around, c makes g from that, the root makes y from g and a weight
@@ -154,7 +154,7 @@ def test_every_way_back_is_gone() -> None:
 def told(story: Story, **instead: np.ndarray) -> str:
     other = Story()
     other.arrays = {**story.arrays, **instead}
-    return first_unlike(story.run, story.samples, other.samples)
+    return find_first_difference(story.run, story.samples, other.samples)
 
 
 def test_runs_that_are_alike_differ_nowhere() -> None:
@@ -178,4 +178,4 @@ def test_later_calls_have_their_number() -> None:
 
 
 def test_a_run_that_ends_early_differs_where_it_ends() -> None:
-    assert first_unlike(STORY.run, STORY.samples, STORY.samples[:3]) == "b"
+    assert find_first_difference(STORY.run, STORY.samples, STORY.samples[:3]) == "b"

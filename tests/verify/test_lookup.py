@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.proof_stories import numbers
 
 from modelexport.graph.sample import LOOSEST, Sample, alike, sample, unseen
-from modelexport.verify.witness import Lookup
+from modelexport.verify.witness import SampleIndex
 
 SHAPES = ((2, 12), (12, 2), (4, 6), (24,), (1, 24, 1))
 # Nothing, the last bits, more than two kernels differ by, and something else altogether.
@@ -35,7 +35,7 @@ def kept(arrays: list[np.ndarray]) -> dict[int, Sample]:
 @given(st.lists(values(), max_size=12), values())
 def test_every_equal_value_is_found_whatever_its_shape(arrays: list[np.ndarray], wanted: np.ndarray) -> None:
     held = [*arrays, wanted.reshape(-1), wanted[None]]
-    found = Lookup(kept(held)).alike(sample(wanted))
+    found = SampleIndex(kept(held)).alike(sample(wanted))
     equal = {
         7 * place
         for place, array in enumerate(held)
@@ -51,7 +51,7 @@ def test_something_is_found_if_anything_is_alike_and_nothing_else_is(
 ) -> None:
     samples = kept(arrays)
     near = {number for number, one in samples.items() if alike(one, sample(wanted))}
-    found = Lookup(samples).alike(sample(wanted))
+    found = SampleIndex(samples).alike(sample(wanted))
     assert set(found) <= near
     assert bool(found) == bool(near)
     assert len(found) == len(set(found))
@@ -61,31 +61,31 @@ def test_the_closest_comes_first_and_what_is_much_farther_does_not_come() -> Non
     array = numbers(0)
     off = {3: 0.0, 1: 1e-7, 2: 1e-5, 0: 1e-4}
     samples = {number: sample(array * np.float32(1 + noise)) for number, noise in off.items()}
-    assert Lookup(samples).alike(sample(array)) == (3, 1)
+    assert SampleIndex(samples).alike(sample(array)) == (3, 1)
     del samples[3], samples[1]
-    assert Lookup(samples).alike(sample(array)) == (2,)
+    assert SampleIndex(samples).alike(sample(array)) == (2,)
     del samples[2]
-    assert Lookup(samples).alike(sample(array)) == (0,)
+    assert SampleIndex(samples).alike(sample(array)) == (0,)
 
 
 def test_those_that_are_about_as_close_come_together() -> None:
     array = numbers(0)
     samples = {number: sample(array * np.float32(1 + number * 2e-5)) for number in (1, 2, 3)}
-    assert Lookup(samples).alike(sample(array)) == (1, 2, 3)
+    assert SampleIndex(samples).alike(sample(array)) == (1, 2, 3)
 
 
 def test_kinds_and_sizes_are_kept_apart() -> None:
     ones = np.ones(24)
-    lookup = Lookup(kept([ones, ones.astype(np.int64), ones > 0, np.ones(25)]))
+    lookup = SampleIndex(kept([ones, ones.astype(np.int64), ones > 0, np.ones(25)]))
     assert lookup.alike(sample(ones)) == (0,)
     assert lookup.alike(sample(ones > 0)) == (14,)
     assert lookup.alike(sample(np.ones(26))) == ()
 
 
 def test_what_cannot_be_seen_is_not_found() -> None:
-    lookup = Lookup({0: unseen((2, 12)), 1: sample(numbers(0))})
+    lookup = SampleIndex({0: unseen((2, 12)), 1: sample(numbers(0))})
     assert lookup.alike(unseen((2, 12))) == ()
-    assert Lookup({}).alike(sample(numbers(0))) == ()
+    assert SampleIndex({}).alike(sample(numbers(0))) == ()
 
 
 def _rounded(array: np.ndarray) -> Sample:
@@ -96,15 +96,15 @@ def _rounded(array: np.ndarray) -> Sample:
 def test_a_coarse_value_is_found_from_farther_away() -> None:
     array = numbers(0)
     far = sample(array * np.float32(1.02))
-    assert Lookup({0: _rounded(array)}).alike(far) == (0,)
-    assert Lookup({0: sample(array)}).alike(far) == ()
-    assert Lookup({0: sample(array)}).alike(_rounded(array * np.float32(1.02))) == (0,)
+    assert SampleIndex({0: _rounded(array)}).alike(far) == (0,)
+    assert SampleIndex({0: sample(array)}).alike(far) == ()
+    assert SampleIndex({0: sample(array)}).alike(_rounded(array * np.float32(1.02))) == (0,)
 
 
 def test_a_coarse_value_is_found_beside_fine_ones() -> None:
     array = numbers(0)
     samples = {0: sample(array / 2), 1: _rounded(array)}
-    assert Lookup(samples).alike(sample(array * np.float32(1.02))) == (1,)
+    assert SampleIndex(samples).alike(sample(array * np.float32(1.02))) == (1,)
 
 
 # the nearest of some
@@ -113,7 +113,7 @@ def test_a_coarse_value_is_found_beside_fine_ones() -> None:
 def test_the_nearest_is_the_least_far_away() -> None:
     array = numbers(0)
     samples = {number: sample(array * np.float32(1 + number)) for number in range(4)}
-    lookup = Lookup(samples)
+    lookup = SampleIndex(samples)
     assert lookup.nearest(sample(array * np.float32(3.2)), [0, 1, 2, 3]) == 2
     assert lookup.nearest(sample(array * np.float32(3.2)), [0, 1]) == 1
     assert lookup.nearest(sample(array * np.float32(3.2)), []) is None
@@ -121,13 +121,13 @@ def test_the_nearest_is_the_least_far_away() -> None:
 
 def test_one_of_the_same_shape_is_preferred() -> None:
     array = numbers(0)
-    lookup = Lookup({0: sample(array.reshape(-1)), 1: sample(numbers(1))})
+    lookup = SampleIndex({0: sample(array.reshape(-1)), 1: sample(numbers(1))})
     assert lookup.nearest(sample(array), [0]) == 0
     assert lookup.nearest(sample(array), [0, 1]) == 1
 
 
 def test_what_cannot_hold_the_same_is_not_near() -> None:
     array = numbers(0)
-    lookup = Lookup({0: sample(array[:1]), 1: sample(array.astype(np.int64)), 2: unseen((2, 12))})
+    lookup = SampleIndex({0: sample(array[:1]), 1: sample(array.astype(np.int64)), 2: unseen((2, 12))})
     assert lookup.nearest(sample(array), [0, 1, 2]) is None
     assert lookup.nearest(unseen((2, 12)), [0, 1, 2]) is None

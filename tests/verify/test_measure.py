@@ -15,7 +15,7 @@ from tests.support import building  # noqa: F401 - loads the profile
 from modelexport.graph.sample import sample
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.verify import numbers as stage
-from modelexport.verify.numbers import fitting, measure
+from modelexport.verify.numbers import adapt_tolerance, measure
 
 EXACT = Tolerance(atol=0, rtol=0)
 SEEDS = st.integers(0, 10_000)
@@ -204,7 +204,7 @@ def test_integers_may_not_differ_unless_it_is_asked_for() -> None:
 def test_few_bits_allow_more_where_nothing_is_asked_for(dtype: type) -> None:
     array = numbers(0, 1000) * 5
     rounded = array.astype(dtype).astype(np.float32)
-    fits = fitting(Tolerance(), sample(array.astype(dtype)))
+    fits = adapt_tolerance(Tolerance(), sample(array.astype(dtype)))
     assert measure(array, rounded, fits).agrees
     assert not measure(array, numbers(0, 1000) * 6, fits).agrees
     coarse = dtype in (np.float16, ml_dtypes.bfloat16)
@@ -214,12 +214,12 @@ def test_few_bits_allow_more_where_nothing_is_asked_for(dtype: type) -> None:
 
 @pytest.mark.parametrize("tolerance", [EXACT, Tolerance(rtol=1e-3), Tolerance(atol=1, rtol=0.5)])
 def test_what_was_asked_for_does_not_depend_on_bits(tolerance: Tolerance) -> None:
-    assert fitting(tolerance, sample(numbers(0).astype(np.float16))) == tolerance
+    assert adapt_tolerance(tolerance, sample(numbers(0).astype(np.float16))) == tolerance
 
 
 def test_what_was_made_from_few_bits_has_no_more() -> None:
     coarse, fine = sample(numbers(0).astype(np.float16)), sample(numbers(1))
-    assert fitting(Tolerance(), fine.made_from([coarse])) == fitting(Tolerance(), coarse)
+    assert adapt_tolerance(Tolerance(), fine.made_from([coarse])) == adapt_tolerance(Tolerance(), coarse)
 
 
 def test_integers_and_truth_values() -> None:

@@ -25,7 +25,7 @@ from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall, TensorIn
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, Origin, Provenance
 from modelexport.record.results.verification import ParameterCheck
 from modelexport.verify import weights as stage
-from modelexport.verify.weights import compare_parameters, sampled
+from modelexport.verify.weights import compare_parameters, sample_elements
 
 BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 RANDOM = np.random.default_rng(0)
@@ -285,17 +285,17 @@ def test_what_was_made_from_one_parameter_is_not_held_against_another() -> None:
 @given(st.integers(1, 2000), st.integers(1, 2000))
 def test_a_sample_is_bounded_and_turns_with_its_matrix(rows: int, columns: int) -> None:
     table = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
-    found = sampled(table)
+    found = sample_elements(table)
     assert 0 < found.size <= 65536
     assert len(np.unique(found)) == found.size
-    np.testing.assert_array_equal(sampled(np.ascontiguousarray(table.T)).T, found)
+    np.testing.assert_array_equal(sample_elements(np.ascontiguousarray(table.T)).T, found)
     if table.size <= 65536:
         np.testing.assert_array_equal(found, table)
 
 
 @pytest.mark.parametrize("shape", [(100_000,), (1, 100_000), (100_000, 1), (300, 3, 50, 50), (70_000, 2)])
 def test_a_sample_reaches_all_parts(shape: tuple[int, ...]) -> None:
-    found = sampled(np.arange(np.prod(shape)).reshape(shape))
+    found = sample_elements(np.arange(np.prod(shape)).reshape(shape))
     assert found.size <= 65536
     assert found.size > 50_000
     assert found.max() > 0.95 * np.prod(shape)

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import ExportResult, embed_options, known
+from modelexport.api.options import embed_options, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
-from modelexport.attribute.judge import Judged, Scene, Verdict, decide
+from modelexport.attribute.judge import AttributionInput, AttributionResult, StrategyResult, attribute_graph
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
-from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, chosen
+from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, strategies_named
 from modelexport.errors import InputError, ModelMismatch
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import ExporterScopes
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Judgement:
     """A file with what was found out about it."""
 
     file: ModelFile
-    verdict: Verdict
+    verdict: AttributionResult
 
 
 def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judgement:
@@ -82,12 +83,12 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
     graph = file.graph
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
-        wanted = (CATALOGUE["htp"], *chosen(strategy))
+        wanted = (CATALOGUE["htp"], *strategies_named(strategy))
         recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
-    _check_kinship(path, prepared.source, recorded)
+    _check_overlap(path, prepared.source, recorded)
     with clock.step("attribute"):
         origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
-        verdict = decide(Scene(graph, run.hierarchy, recorded.signals, foreign=True), origin)
+        verdict = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals, foreign=True), origin)
     notes = (*prepared.notes, *run.notes, *verdict.notes)
     return Judgement(file, replace(verdict, notes=notes))
 
@@ -170,11 +171,11 @@ def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
             yield f"{name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_kinship(path: Path, model: str, recorded: Recorded) -> None:
-    assert recorded.kinship is not None
-    if not recorded.kinship.belongs:
+def _check_overlap(path: Path, model: str, recorded: Recorded) -> None:
+    assert recorded.overlap is not None
+    if not recorded.overlap.belongs:
         raise ModelMismatch(
-            f"{path} was not made from {model}: {recorded.kinship} of the file were found in the model",
+            f"{path} was not made from {model}: {recorded.overlap} of the file were found in the model",
             "Give the model, with the weights, that the file was exported from.",
         )
 
@@ -256,7 +257,7 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
     return scores_of(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
 
 
-def scores_of(verdict: Verdict, path: str, recording: float) -> Scores:
+def scores_of(verdict: AttributionResult, path: str, recording: float) -> Scores:
     provenance = verdict.provenance
     scores = tuple(score_of(judged, provenance) for judged in verdict.judged)
     entries = provenance.nodes.values()
@@ -265,7 +266,7 @@ def scores_of(verdict: Verdict, path: str, recording: float) -> Scores:
     return Scores(path, provenance, scores, disputes, recording, verdict.notes)
 
 
-def score_of(judged: Judged, answers: Provenance) -> Score:
+def score_of(judged: StrategyResult, answers: Provenance) -> Score:
     """How one strategy's claims stand to the answers."""
     claims = judged.claims.nodes
     standing = Counter(
@@ -281,6 +282,6 @@ def score_of(judged: Judged, answers: Provenance) -> Score:
     )
 
 
-def _dispute(entry: NodeEntry, judged: Sequence[Judged]) -> Dispute:
+def _dispute(entry: NodeEntry, judged: Sequence[StrategyResult]) -> Dispute:
     said = [item.claims.nodes[entry.key] for item in judged if entry.key in item.claims.nodes]
     return Dispute(entry, tuple(said))

@@ -11,7 +11,7 @@ from modelexport.api.relink import planted_ancestor, relinked
 from modelexport.errors import ModelMismatch, RecordMissing, RecordUnreadable, UserError
 from modelexport.graph.file.metadata import MODULE_KEY, read_outline, read_record
 from modelexport.graph.file.reading import small_inside
-from modelexport.graph.functions import Inlined, inlined, with_given
+from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
@@ -138,8 +138,8 @@ def _relinked(told: _Told) -> Provenance | None:
 
 def _compared(told: _Told, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
     opened = told.opened
-    flat = inlined(opened.graph)
-    graph = with_given(flat.graph, opened.file.proto, flat.origins)
+    model = opened.file.inlined
+    flat = model.inlined
     calls = _hints(told) if record is None else _calls(record)
     if source is Source.NONE and calls:
         source = Source.NODES
@@ -151,14 +151,14 @@ def _compared(told: _Told, source: Source, record: Provenance | None, *, read_we
     return Compared(
         path=str(opened.path),
         file=opened.file,
-        graph=graph,
-        holdings=Holdings(opened.file, graph, read_weights=read_weights),
+        graph=model.graph,
+        model=model,
+        holdings=Holdings(opened.file, model.graph, read_weights=read_weights),
         told=calls,
         held={} if record is None else _held(record),
         hierarchy=None if record is None else record.hierarchy,
         source=source,
         exporter="" if exporter is None else exporter.origin.exporter,
-        origins=flat.origins,
     )
 
 
@@ -214,9 +214,10 @@ def _part(side: Compared, module: str, told: _Told) -> Compared:
             f"{side.path} has no record that says which of its nodes belong to {module!r}",
             "Tag it with `modelexport attach`, or carry its record over with `modelexport relink`.",
         )
+    origins = side.model.inlined.origins
     within, ran_within = record.issued_within(module), record.ran_within(module)
-    keys = {key for key, entry in record.nodes.items() if within(entry.attribution) and key not in side.origins}
-    keys |= {key for key, call in _put_in(record, side.origins).items() if ran_within(call)}
+    keys = {key for key, entry in record.nodes.items() if within(entry.attribution) and key not in origins}
+    keys |= {key for key, call in _put_in(record, origins).items() if ran_within(call)}
     if not keys:
         raise UserError(f"{module!r} has no nodes in {side.path}", "Choose a module that `modelexport analyze` lists.")
     return replace(side, graph=part_of(side.graph, keys), module=module)
@@ -236,7 +237,7 @@ def _links(left: Compared, right: Compared, *, weights: bool) -> Mapping[str, Li
 
 def _costs(side: Compared) -> dict[str, NodeCost]:
     """Of nodes by key; a function costs what its calls do, and its nodes have no keys of their own there."""
-    return dict(count(side.path, small_inside(side.file), side.file.graph, None, {}).by_key)
+    return dict(count(side.path, small_inside(side.file), side.file.graph, None, {}, side.model.inlined).by_key)
 
 
 def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:

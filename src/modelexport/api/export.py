@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import EXPORTERS, ExportOptions, ExportResult, check_opset, embed_options, fx_graphs, known
+from modelexport.api.options import EXPORTERS, ExportOptions, check_opset, embed_options, fx_graphs, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import Written, write_tagged
-from modelexport.attribute.judge import Scene, Verdict, decide, settled, undecided
-from modelexport.attribute.strategies import CATALOGUE, NAMES, chosen
+from modelexport.attribute.judge import (
+    AttributionInput,
+    AttributionResult,
+    attribute_graph,
+    disambiguate_calls,
+    find_ambiguous_calls,
+)
+from modelexport.attribute.strategies import CATALOGUE, NAMES, strategies_named
 from modelexport.errors import UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin, Provenance
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import OutputCheck, Signals
 
 if TYPE_CHECKING:
@@ -149,24 +156,26 @@ class _Export:
 
     def _record(self, run: TracedRun, exported: Exported) -> Recorded:
         options = SignalOptions(self.options.fx_graph)
-        return record_signals(chosen(self.options.strategy), run, exported.model, exported.scopes, options)
+        return record_signals(strategies_named(self.options.strategy), run, exported.model, exported.scopes, options)
 
-    def _attribute(self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals) -> Verdict:
+    def _attribute(
+        self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals
+    ) -> AttributionResult:
         from modelexport.capture.export import unfolded
 
         graph = exported.model.graph
         look_behind = None if exported.before is not None else lambda: unfolded(run, request)
-        scene = Scene(graph, run.hierarchy, signals, exported.before, look_behind)
+        scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
         tools = tool_versions()
         origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, self.prepared.source, tools)
-        verdict = decide(scene, origin)
+        verdict = attribute_graph(scene, origin)
         return replace(verdict, provenance=replace(verdict.provenance, policy=self.options.policy))
 
-    def _settle(self, run: TracedRun, exported: Exported, verdict: Verdict) -> Verdict:
+    def _settle(self, run: TracedRun, exported: Exported, verdict: AttributionResult) -> AttributionResult:
         """Which call it was, where names leave it open and the strategy may look for more than they say."""
         strategy = CATALOGUE.get(self.options.strategy)
         # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
-        if strategy is None or strategy.needs or not strategy.infers or not undecided(verdict.provenance):
+        if strategy is None or strategy.needs or not strategy.infers or not find_ambiguous_calls(verdict.provenance):
             return verdict
         judge = CATALOGUE["htp"]
         try:
@@ -175,8 +184,8 @@ class _Export:
             return verdict  # values cannot be had; a guess stays a guess
         graph = exported.model.graph
         origin = replace(verdict.provenance.origin, strategy=judge.name)
-        shown = decide(Scene(graph, run.hierarchy, recorded.signals), origin).provenance
-        return replace(verdict, provenance=settled(verdict.provenance, shown))
+        shown = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals), origin).provenance
+        return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown))
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""

@@ -43,20 +43,10 @@ from modelexport.record.document import write_document
 from modelexport.record.outline import Outline, unpack_outline
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import NodeEntry, Provenance, unattributed
-from modelexport.record.results.files import Flattening, Folding
+from modelexport.record.results.files import Flattening, FlattenResult, Folding, FoldResult
 from modelexport.transform.fold.fold import Folded, fold_model, restore_model
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
-
-
-@dataclass(frozen=True)
-class FoldResult:
-    """The files that were written, the record as it is in them, and what became of the modules."""
-
-    path: Path
-    files: tuple[Path, ...]
-    provenance: Provenance
-    folding: Folding
 
 
 def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -> FoldResult:
@@ -124,16 +114,6 @@ def _outline(opened: OpenedFile, folded: Folded) -> Outline | None:
     graph = folded.graph
     constants = sketches_of(replace(opened.file, proto=folded.model))
     return outlined(graph, lambda name: known.get(name) if name in graph.initializers else constants(name))
-
-
-@dataclass(frozen=True)
-class FlattenResult:
-    """The files that were written, the record as it is in them (None if there is none), and how it was done."""
-
-    path: Path
-    files: tuple[Path, ...]
-    provenance: Provenance | None
-    flattening: Flattening
 
 
 def flatten(path: str | Path, output: str | Path) -> FlattenResult:

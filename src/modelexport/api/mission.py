@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.export import export
-from modelexport.api.options import EXPORTERS, ExportResult, known
+from modelexport.api.options import EXPORTERS, known
 from modelexport.api.read import load, query
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
-from modelexport.attribute.strategies import ENHANCED_SEMANTIC, NAMES, by_initializer, by_node, enhanced_semantic
+from modelexport.attribute.strategies import (
+    ENHANCED_SEMANTIC,
+    NAMES,
+    claims_by_initializer,
+    claims_by_node,
+    enhanced_semantic,
+)
 from modelexport.errors import ExportFailed, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
 from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMS
@@ -32,6 +38,7 @@ from modelexport.inspect.query.answer import check_names, select
 from modelexport.inspect.query.expression import Field, Glob, Operator, Term
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.provenance import Attribution, NodeEntry, Origin, Provenance
+from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import Signals
 from modelexport.record.tags import TorchNN
 
@@ -138,7 +145,7 @@ def _judge(onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> Provenance:
     graph = index_model(onnx_model)
     claims = enhanced_semantic(graph, hierarchy, Signals())
     origin = Origin(ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
-    found = build_provenance(graph, hierarchy, by_node(claims), by_initializer(claims), origin)
+    found = build_provenance(graph, hierarchy, claims_by_node(claims), claims_by_initializer(claims), origin)
     return assign_roles(graph, replace(found, edges=edges_of(graph)))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from modelexport.api.opened_file import OpenedFile, open_file
 from modelexport.api.relink import ancestor_of, relinked
+from modelexport.graph.crossings import Crossings, find_crossings
 from modelexport.graph.file.metadata import ensure_flat
 from modelexport.graph.file.reading import ModelFile, contents
 from modelexport.graph.sample import Sample, sample
@@ -22,11 +23,10 @@ from modelexport.inspect.analyze import Subject
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import Crossings, find_crossings
-from modelexport.verify.divergence import call_numbers, class_name, compared_calls, first_divergence
-from modelexport.verify.numbers import Numbers, Reference
-from modelexport.verify.weights import coarse_weights
-from modelexport.verify.witness import origins
+from modelexport.verify.divergence import class_name, compare_calls, find_first_divergence, summarize_calls
+from modelexport.verify.numbers import ReferenceRun, ValueComparison
+from modelexport.verify.weights import find_coarse_weights
+from modelexport.verify.witness import find_nonfinite_origins
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Sampler:
     def __init__(self, opened: Opened) -> None:
         self.seen: dict[str, Sample] = {}
         self._graph = opened.subject.graph
-        self._weights = coarse_weights(opened.file, opened.subject.provenance)
+        self._weights = find_coarse_weights(opened.file, opened.subject.provenance)
 
     def take(self, name: str, array: np.ndarray) -> Sample:
         maker = self._graph.producers.get(name)
@@ -109,10 +109,12 @@ class Finding:
 class Observer:
     """Looks at each value of the file as it is made."""
 
-    def __init__(self, opened: Opened, reference: Reference, outputs: Mapping[str, int], tolerance: Tolerance) -> None:
+    def __init__(
+        self, opened: Opened, reference: ReferenceRun, outputs: Mapping[str, int], tolerance: Tolerance
+    ) -> None:
         """outputs  of the reference, by name"""
         graph = opened.subject.graph
-        self._numbers = Numbers(reference, graph, opened.crossings, tolerance)
+        self._numbers = ValueComparison(reference, graph, opened.crossings, tolerance)
         self._sampler = Sampler(opened)
         self._opened = opened
         self._reference = reference
@@ -139,16 +141,16 @@ class Observer:
         subject, numbers = self._opened.subject, self._numbers
         graph, provenance = subject.graph, subject.provenance
         numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
-        compared = compared_calls(calls, numbers)
+        compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
         return Finding(
-            calls=call_numbers(compared.values(), provenance),
+            calls=summarize_calls(compared.values(), provenance),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
-            divergence=first_divergence(compared, numbers, graph, self._opened.crossings, provenance)
+            divergence=find_first_divergence(compared, numbers, graph, self._opened.crossings, provenance)
             or self._wrong_output(),
-            not_finite=tuple(origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
+            not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
         )
 

@@ -5,8 +5,8 @@ Words that users choose from, turned into values; an unknown word names the near
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -14,32 +14,9 @@ import onnx
 
 from modelexport.errors import UnknownName, UserError
 from modelexport.graph.file.metadata import EmbedOptions, Level, Names
-from modelexport.record.provenance import Provenance
-from modelexport.record.signals import OutputCheck
 from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
 
 FxKind = Literal["torch_export", "symbolic_trace"]
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """What an export gave.
-
-    notes    what the user should know: random weights, axes that torch fixed, …
-    seconds  how long each step took
-    """
-
-    path: Path
-    files: tuple[Path, ...]
-    provenance: Provenance
-    check: OutputCheck | None = None
-    notes: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def strategy(self) -> str:
-        """The strategy that attributed the nodes: another one than asked for where that could not judge this model."""
-        return self.provenance.origin.strategy
 
 
 @dataclass(frozen=True)

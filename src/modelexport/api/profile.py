@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modelexport.api.opened_file import Clock, Progress, open_file
-from modelexport.api.relink import RelinkResult, ancestor_in, ancestor_of, relinked
+from modelexport.api.relink import ancestor_in, ancestor_of, relinked
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.inspect.profile.joining import join_events
 from modelexport.inspect.profile.timing import Timeline, spread
+from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 
 # Names in a note.

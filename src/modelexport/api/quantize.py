@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import onnx
 
 from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file, with_names
 from modelexport.api.options import embed_options, known, several
-from modelexport.api.relink import RelinkResult
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
@@ -19,6 +18,7 @@ from modelexport.graph.file.metadata import ensure_flat
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.provenance import NodeEntry
+from modelexport.record.results.files import QuantizeResult
 from modelexport.record.results.verification import Verification
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
 from modelexport.transform.select.dialect import Selection, name_problems
@@ -38,31 +38,6 @@ _NOTHING = (
     "nothing was quantized: ONNX Runtime found no node that it could; there is none of a kind that it quantizes, "
     "or they are quantized already or left out"
 )
-
-
-@dataclass(frozen=True)
-class QuantizeResult:
-    """
-    relinked  the file that was written, with its record
-    excluded  the nodes that were left in float because that was asked for
-    included  the nodes that alone were to be quantized; None if that was not asked for
-    notes     what is worth knowing about it
-    report    what each module lost, if that was asked for
-    """
-
-    relinked: RelinkResult
-    excluded: tuple[NodeEntry, ...]
-    included: tuple[NodeEntry, ...] | None = None
-    notes: tuple[str, ...] = ()
-    report: Verification | None = None
-
-    @property
-    def path(self) -> Path | None:
-        return self.relinked.path
-
-    @property
-    def ok(self) -> bool:
-        return self.relinked.ok
 
 
 def quantize(  # noqa: PLR0913 - the keywords are the command line's options

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
@@ -19,9 +18,9 @@ from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
 from modelexport.lineage.related import WeightComparison
-from modelexport.record.lineage import Lineage
 from modelexport.record.outline import Sketch, Sketches, unpack_outline
 from modelexport.record.provenance import Provenance
+from modelexport.record.results.files import RelinkResult
 
 # As far as nodes are recognized. Measured: files of other models up to 0.48, whatever a tool made of a model from 0.63.
 _RELATED = 0.55
@@ -29,32 +28,6 @@ _RELATED = 0.55
 _SAME_WEIGHTS = 0.3
 # The share of nodes that a part of a model has in common with it.
 _PART = 0.95
-
-
-@dataclass(frozen=True)
-class RelinkResult:
-    """What was found out about a file that a tool made.
-
-    path       the tagged file; None if nothing was written
-    before     what it was traced back to: a path, or the record inside the file
-    related    whether it comes from there at all; if not, nothing was written
-    differing  weights of the same name that do not hold the same numbers
-    idle       tools that were run and changed nothing, as they were asked for
-    """
-
-    path: Path | None
-    files: tuple[Path, ...]
-    before: str
-    provenance: Provenance
-    lineage: Lineage
-    related: bool
-    differing: tuple[str, ...] = ()
-    idle: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
-
-    @property
-    def ok(self) -> bool:
-        return self.related and not self.differing
 
 
 @dataclass(frozen=True)
@@ -102,7 +75,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         with clock.step("write"):
             result = write_tagged(made.file, found.provenance, target, embedding)
             written, found = result.files, replace(found, provenance=result.provenance)
-    return replace(found, path=target if written else None, files=written, seconds=clock.seconds)
+    return replace(found, after=str(after), path=target if written else None, files=written, seconds=clock.seconds)
 
 
 def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
 from modelexport.api.options import embed_options
-from modelexport.api.relink import RelinkResult, ancestor_of, relinked
+from modelexport.api.relink import ancestor_of, relinked
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.writing import ensure_model_target, save_model
 from modelexport.graph.soundness import are_same, ensure_sound
+from modelexport.record.results.files import RelinkResult
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
@@ -69,7 +70,7 @@ def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
         with clock.step("link"):
             made = steps.last
             ensure_sound(made.file.proto, made.graph, f"what {run.label} made")
-            found = replace(relinked(ancestor, made, run.label), idle=tuple(steps.idle))
+            found = replace(relinked(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
         if not found.related:
             return replace(found, seconds=clock.seconds)
         with clock.step("write"):

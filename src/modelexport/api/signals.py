@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from modelexport.attribute.projection.project import Kinship, kinship
+from modelexport.attribute.projection.project import ValueOverlap, measure_value_overlap
 from modelexport.attribute.strategies import Need, Strategy
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph
@@ -42,7 +42,7 @@ class Recorded:
 
     signals: Signals
     fx: Mapping[str, FxCapture]
-    kinship: Kinship | None = None
+    overlap: ValueOverlap | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def record_signals(
         return Recorded(Signals(scopes), captures)
     values = _values(file, found, options)
     graph = file.graph
-    common = kinship(graph, found.trace, values)
+    common = measure_value_overlap(graph, found.trace, values)
     signals = Signals(scopes, trace=found.trace, values=_trusted(values, graph, common))
     return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)
 
@@ -107,7 +107,7 @@ def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValue
     return graph_values(file, feed)
 
 
-def _trusted(values: GraphValues, graph: Graph, common: Kinship) -> GraphValues:
+def _trusted(values: GraphValues, graph: Graph, common: ValueOverlap) -> GraphValues:
     """The values if the graph computes what the model computes; else its weights alone."""
     if values.failure or common.computes_the_same:
         return values

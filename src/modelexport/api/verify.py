@@ -18,13 +18,13 @@ from modelexport.api.observe import Finding, Observer, Opened, Sampler, open_tag
 from modelexport.api.opened_file import Clock, Progress
 from modelexport.api.verify_model import Plan, as_it_runs, drawing_notes, summed
 from modelexport.errors import InputError, ModelMismatch, UserError
+from modelexport.graph.crossings import calls_by_end
 from modelexport.graph.sample import Sample
 from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Tolerance, Verification
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import calls_by_end
-from modelexport.verify.numbers import Reference
+from modelexport.verify.numbers import ReferenceRun
 
 if TYPE_CHECKING:
     import torch
@@ -146,8 +146,8 @@ class _Recorder:
         ended = calls_by_end(self._believed.subject.provenance.hierarchy)
         return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
 
-    def reference(self) -> Reference:
-        return Reference(self.calls, self._samples, self._spool.__contains__, self._spool.get)
+    def reference(self) -> ReferenceRun:
+        return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
         found: dict[ModuleCall, list[int]] = {}

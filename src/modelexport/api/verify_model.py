@@ -23,11 +23,11 @@ from modelexport.record.results.verification import (
     Tolerance,
     Verification,
 )
-from modelexport.verify.attribution import Court
-from modelexport.verify.divergence import is_rounding, merged
-from modelexport.verify.numbers import Reference, measure
+from modelexport.verify.attribution import AttributionProver
+from modelexport.verify.divergence import is_rounding, merge_runs
+from modelexport.verify.numbers import ReferenceRun, measure
 from modelexport.verify.weights import compare_parameters
-from modelexport.verify.witness import Issuing, first_unlike
+from modelexport.verify.witness import OperatorSources, find_first_difference
 
 if TYPE_CHECKING:
     import torch
@@ -227,7 +227,7 @@ def watched_run(run: TracedRun, spool: Spool, seed: int) -> Watched:
     from modelexport.capture.eager import Spool as Scratch
 
     with Scratch() as scratch:
-        where = first_unlike(watched.run, watched.samples, _watch(run, scratch, seed + 2).samples)
+        where = find_first_difference(watched.run, watched.samples, _watch(run, scratch, seed + 2).samples)
     raise ModelUnrepeatable(
         f"{type(run.model).__name__} gives other numbers each time that it runs on the same inputs"
         + (f", from {where} on" if where else ""),
@@ -263,7 +263,7 @@ def _finding(
     from modelexport.capture.onnxruntime.session import feed_for
 
     feed = feed_for(opened.file.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
-    reference = Reference(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
+    reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = Observer(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
     see_stored_outputs(opened, observer)
@@ -273,9 +273,9 @@ def _finding(
 def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     subject = opened.subject
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
-    issuing = Issuing(watched.run, watched.samples)
+    issuing = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(subject.proto)}
-    return Court(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+    return AttributionProver(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
 
 
 def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
@@ -295,7 +295,7 @@ def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Pl
         reference=reference,
         samples=len(findings),
         tolerance=plan.tolerance,
-        calls=merged([finding.calls for finding in findings]),
+        calls=merge_runs([finding.calls for finding in findings]),
         outputs=_worst_outputs(findings),
         missing=tuple(dict.fromkeys(name for finding in findings for name in finding.missing)),
         skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.skipped)),

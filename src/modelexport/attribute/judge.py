@@ -24,7 +24,15 @@ from modelexport.attribute.dataflow import (
 )
 from modelexport.attribute.resolve import Agreement, absent_modules, agreement, build_provenance, disagreements
 from modelexport.attribute.roles.assign import assign_roles
-from modelexport.attribute.strategies import ALL, CATALOGUE, GraphClaims, Strategy, by_initializer, by_node, chosen
+from modelexport.attribute.strategies import (
+    ALL,
+    CATALOGUE,
+    GraphClaims,
+    Strategy,
+    claims_by_initializer,
+    claims_by_node,
+    strategies_named,
+)
 from modelexport.graph.index import Graph, Node, edges_of
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import adopt, carry
@@ -35,7 +43,7 @@ from modelexport.record.signals import Signals
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttributionInput:
     """Everything that is judged by.
 
     graph     the graph that is written
@@ -58,7 +66,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Judged:
+class StrategyResult:
     """What one strategy says of the written graph.
 
     owned_before  the modules that owned something before the exporter's optimizer ran, where that is known
@@ -70,7 +78,7 @@ class Judged:
     owned_before: set[str] | None = None
 
 
-def judge(strategy: Strategy, scene: Scene) -> Judged:
+def run_strategy(strategy: Strategy, scene: AttributionInput) -> StrategyResult:
     start = time.perf_counter()
     owned: set[str] | None = None
     if scene.before is not None and _reads_exporter(strategy, scene.signals):
@@ -81,7 +89,7 @@ def judge(strategy: Strategy, scene: Scene) -> Judged:
             claims, owned = _look_behind_folding(strategy, scene, scene.unfolded, claims)
     if scene.foreign and _reads_exporter(strategy, scene.signals):
         claims = GraphClaims({key: _doubted(claim) for key, claim in claims.nodes.items()}, claims.initializers)
-    return Judged(strategy.name, claims, time.perf_counter() - start, owned)
+    return StrategyResult(strategy.name, claims, time.perf_counter() - start, owned)
 
 
 def _doubted(claim: Claim) -> Claim:
@@ -94,7 +102,7 @@ def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
     return strategy.before and (not strategy.needs or (signals.fx is None and bool(signals.scopes.fx_calls)))
 
 
-def _judge_before(strategy: Strategy, scene: Scene, before: Graph) -> tuple[GraphClaims, set[str]]:
+def _judge_before(strategy: Strategy, scene: AttributionInput, before: Graph) -> tuple[GraphClaims, set[str]]:
     """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it."""
     graph, hierarchy, lineage = scene.graph, scene.hierarchy, scene.lineage
     origin = strategy.judge(before, hierarchy, scene.signals)
@@ -110,10 +118,10 @@ def _judge_before(strategy: Strategy, scene: Scene, before: Graph) -> tuple[Grap
 
 
 def _look_behind_folding(
-    strategy: Strategy, scene: Scene, unfolded: Callable[[], Graph], claims: GraphClaims
+    strategy: Strategy, scene: AttributionInput, unfolded: Callable[[], Graph], claims: GraphClaims
 ) -> tuple[GraphClaims, set[str] | None]:
     """Where an exporter that folds before it can be seen hid a module, find out what it became part of."""
-    orphans = orphaned(scene.hierarchy, claims)
+    orphans = find_orphans(scene.hierarchy, claims)
     if not orphans:
         return claims, None
     before = unfolded()
@@ -143,7 +151,7 @@ def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
     return {name: [before.by_key[key] for key in link.sources] for name, link in lineage.initializers.items()}
 
 
-def orphaned(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
+def find_orphans(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
     """Modules with parameters that ran and own neither a node nor an initializer."""
     owned = _owners(claims.nodes) | _owners(claims.initializers)
     ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].parameters}
@@ -155,15 +163,15 @@ def _owners(claims: Mapping[str, Claim]) -> set[str]:
     return {call.path for claim in firm for call in claim.owners}
 
 
-def undecided(provenance: Provenance) -> frozenset[str]:
+def find_ambiguous_calls(provenance: Provenance) -> frozenset[str]:
     """Keys of nodes whose module the exporter names, and whose call is a guess."""
     return frozenset(key for key, entry in provenance.nodes.items() if _is_guess(entry.attribution))
 
 
-def settled(provenance: Provenance, by_value: Provenance) -> Provenance:
+def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenance:
     """The calls that values show, where the module is the same."""
     nodes = dict(provenance.nodes)
-    for key in undecided(provenance):
+    for key in find_ambiguous_calls(provenance):
         guess, shown = nodes[key].attribution, by_value.nodes[key].attribution
         same = {owner.path for owner in guess.owners} == {owner.path for owner in shown.owners}
         if same and shown.confidence >= Confidence.STRONG:
@@ -184,31 +192,35 @@ _TOO_MANY = 0.2
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AttributionResult:
     """One answer for each node, what each strategy had said, and what to know about it."""
 
     provenance: Provenance
-    judged: tuple[Judged, ...]
+    judged: tuple[StrategyResult, ...]
     notes: tuple[str, ...]
 
 
-def decide(scene: Scene, origin: Origin) -> Verdict:
+def attribute_graph(scene: AttributionInput, origin: Origin) -> AttributionResult:
     """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
-    strategies, notes = _able(chosen(origin.strategy), scene.signals)
-    judged = tuple(judge(strategy, scene) for strategy in strategies)
+    strategies, notes = _able(strategies_named(origin.strategy), scene.signals)
+    judged = tuple(run_strategy(strategy, scene) for strategy in strategies)
     refuted = _refuted(judged, scene) if scene.foreign else []
     notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
     claims = [item.claims for item in judged if item.strategy not in refuted]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
     found = build_provenance(
-        scene.graph, scene.hierarchy, by_node(*claims), by_initializer(*claims), replace(origin, strategy=used)
+        scene.graph,
+        scene.hierarchy,
+        claims_by_node(*claims),
+        claims_by_initializer(*claims),
+        replace(origin, strategy=used),
     )
     found = replace(found, absent=_absent(found, scene, judged), edges=edges_of(scene.graph))
     found = assign_roles(scene.graph, found)
-    return Verdict(found, judged, (*notes, *_remarks(found, scene.signals, strategies)))
+    return AttributionResult(found, judged, (*notes, *_remarks(found, scene.signals, strategies)))
 
 
-def _refuted(judged: tuple[Judged, ...], scene: Scene) -> list[str]:
+def _refuted(judged: tuple[StrategyResult, ...], scene: AttributionInput) -> list[str]:
     """Strategies that go by what a file says of itself, where values show that it says something else than is true."""
     known = next((item.claims.nodes for item in judged if item.strategy == _BY_VALUE), {})
     certain = {key: claim for key, claim in known.items() if claim.confidence is Confidence.EXACT}
@@ -242,7 +254,7 @@ def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Str
     return kept or (CATALOGUE["htp"],), (note if kept else f"{note}; attributed by htp",)
 
 
-def _absent(found: Provenance, scene: Scene, judged: tuple[Judged, ...]) -> dict[str, str]:
+def _absent(found: Provenance, scene: AttributionInput, judged: tuple[StrategyResult, ...]) -> dict[str, str]:
     owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
     owned |= {owner.path for attribution in found.initializers.values() for owner in attribution.owners}
     before = next((item.owned_before for item in judged if item.owned_before is not None), None)

@@ -40,9 +40,9 @@ from modelexport.attribute.dataflow import (
     parameter_claims,
     weight_claims,
 )
+from modelexport.attribute.projection.anchor_regions import uses_of, weight_uses
+from modelexport.attribute.projection.matched_values import MatchedRun
 from modelexport.attribute.projection.project import project
-from modelexport.attribute.projection.regions import uses_of, weight_uses
-from modelexport.attribute.projection.values import Matched
 from modelexport.attribute.scopes import (
     dynamo_calls,
     dynamo_claims,
@@ -65,12 +65,12 @@ class GraphClaims:
     initializers: Mapping[str, Claim]
 
 
-def by_node(*said: GraphClaims) -> dict[str, tuple[Claim, ...]]:
+def claims_by_node(*said: GraphClaims) -> dict[str, tuple[Claim, ...]]:
     """What several strategies say of each node."""
     return _gathered(claims.nodes for claims in said)
 
 
-def by_initializer(*said: GraphClaims) -> dict[str, tuple[Claim, ...]]:
+def claims_by_initializer(*said: GraphClaims) -> dict[str, tuple[Claim, ...]]:
     """What several strategies say of each initializer."""
     return _gathered(claims.initializers for claims in said)
 
@@ -126,10 +126,12 @@ HTP = "htp"
 def htp(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
     if signals.trace is None or signals.values is None:
         return GraphClaims({}, {})
-    return projected(graph, hierarchy, signals, signals.trace, HTP)
+    return claim_by_projection(graph, hierarchy, signals, signals.trace, HTP)
 
 
-def projected(graph: Graph, hierarchy: Hierarchy, signals: Signals, trace: Trace, strategy: str) -> GraphClaims:
+def claim_by_projection(
+    graph: Graph, hierarchy: Hierarchy, signals: Signals, trace: Trace, strategy: str
+) -> GraphClaims:
     """What the projection of a run says, and dataflow for the rest."""
     assert signals.values is not None
     nodes = project(graph, hierarchy, trace, signals.values, strategy)
@@ -148,7 +150,7 @@ _SEVERAL = ModuleCall("", -1)
 def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
     if signals.trace is None or signals.values is None:
         return GraphClaims({}, {})
-    matched = Matched(graph, signals.trace, signals.values)
+    matched = MatchedRun(graph, signals.trace, signals.values)
     users = _users(matched)
     nodes = {key: _claim_usage(call, EvidenceKind.PARAMETER, "used by") for key, call in users.items()}
     inside = _enclosed(graph, users, _without_calls(hierarchy))
@@ -156,7 +158,7 @@ def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphCl
     return GraphClaims(nodes, weight_claims(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
 
 
-def _users(matched: Matched) -> dict[str, ModuleCall]:
+def _users(matched: MatchedRun) -> dict[str, ModuleCall]:
     """Nodes that read a weight, and the one call that used it."""
     uses = _uses(matched)
     found: dict[str, ModuleCall] = {}
@@ -172,14 +174,14 @@ def _users(matched: Matched) -> dict[str, ModuleCall]:
     return found
 
 
-def _uses(matched: Matched) -> dict[int, tuple[int, ...]]:
+def _uses(matched: MatchedRun) -> dict[int, tuple[int, ...]]:
     """Where the run put weights to use, and constants: one of these may hold the same as a weight."""
     trace = matched.trace
     fixed = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
     return weight_uses(replace(trace, tensors=fixed)) | weight_uses(trace)
 
 
-def _becomes(node: Node, place: int, matched: Matched) -> bool:
+def _becomes(node: Node, place: int, matched: MatchedRun) -> bool:
     """Unlike elsewhere, an operator that no exporter knows becomes nothing."""
     op = matched.trace.ops[place]
     return any(node.op_type in matched.trace.operators.get(name, ()) for name in (op.name, op.function))
@@ -223,7 +225,7 @@ FX_GRAPH = "fx_graph"
 def fx_graph(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
     """Claims from `signals.fx` if it was recorded, else from the exporter's own FX nodes if it has any."""
     if signals.fx is not None and signals.values is not None:
-        return projected(graph, hierarchy, signals, signals.fx, FX_GRAPH)
+        return claim_by_projection(graph, hierarchy, signals, signals.fx, FX_GRAPH)
     return _named(graph, hierarchy, signals)
 
 
@@ -282,6 +284,6 @@ ALL = "all"
 NAMES = (*CATALOGUE, ALL)
 
 
-def chosen(name: str) -> tuple[Strategy, ...]:
+def strategies_named(name: str) -> tuple[Strategy, ...]:
     """The strategies that a name stands for."""
     return tuple(CATALOGUE.values()) if name == ALL else (CATALOGUE[name],)

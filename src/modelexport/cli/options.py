@@ -206,7 +206,7 @@ def _decorated(function: _Function, options: tuple[Callable[[Any], Any], ...]) -
 
 
 if TYPE_CHECKING:
-    from modelexport.api.options import ExportResult
+    from modelexport.record.results.files import ExportResult
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from modelexport.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from modelexport.api.relink import RelinkResult
+    from modelexport.record.results.files import RelinkResult
     from modelexport.show.text.lineage import LineageSummary
 
 _FILE = click.Path(path_type=Path)
@@ -227,7 +227,7 @@ def run_tool(file: Path, output: Path, no_check: bool, form: str, speech: Speech
 
 
 if TYPE_CHECKING:
-    from modelexport.api.quantize import QuantizeResult
+    from modelexport.record.results.files import QuantizeResult
 
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "float8")
 

@@ -1,225 +1,278 @@
-"""Graphs with functions put in the place of their calls, as runtimes do before they run them.
+"""Function inlining: the bodies of model-local functions in the place of their calls, as runtimes do before they run.
 
-Attributes that a function is given by those who call it, and that nodes inside of it refer to.
+    y = Block(x; alpha=2)              with Block(a) {              y|Block|b = Exp(x)
+    z = Block(y)                           b = Exp(a)               y         = LeakyRelu(y|Block|b; alpha=2)
+                                           return LeakyRelu(b) }    z|Block|b = Exp(y) …
 
-Nodes of functions with what the calls around them say: an attribute that refers to the call's has that value.
+A value inside of a function is called after the call that it is for, and every node remembers its origin: the calls
+around it, from the outside in, and the node of the function that it is a copy of. An attribute of a function's node may
+refer to one of the call (`ref_attr_name`); `InlinedModel` gives nodes with the values that these references have.
+See https://github.com/onnx/onnx/blob/main/docs/IR.md, "Functions".
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import onnx
+import onnx.helper
 
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node, called_id, function_id, walk_nodes
+from modelexport.graph.index import (
+    KEY_SEPARATOR,
+    MAIN,
+    Graph,
+    Node,
+    Tensor,
+    called_id,
+    function_id,
+    value_id,
+    walk_nodes,
+)
 from modelexport.graph.protos import attributes_of
 
-# Functions that call functions that call functions can unfold to more than any machine holds.
-_MOST = 1_000_000
+# Functions that call functions that call functions can unfold to more than any machine holds. Calls beyond stay calls.
+MOST_NODES = 1_000_000
+DEEPEST_CALL = 100
+
+# By name.
+Attributes = Mapping[str, onnx.AttributeProto]
+# From the calls around a value and its name in the function to the name that it gets, in the graph of the first call.
+Naming = Callable[[Sequence[str], str], str]
 
 
 @dataclass(frozen=True)
 class Inlined:
-    """
-    origins  by the key of a node that was put in: the keys of the calls that it is for, from the outside in, and of
-             the node of the function that it is a copy of
+    """A graph without functions.
+
+    origins    by the key of a node that was put in: the keys of the calls that it is for, from the outside in, and of
+               the node of the function that it is a copy of
+    subgraphs  by the id of a subgraph that was put in: its id in the function, and what ids of values there became
     """
 
     graph: Graph
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    subgraphs: Mapping[str, tuple[str, Callable[[str], str]]] = field(default_factory=dict)
+
+    def origin(self, key: str) -> tuple[tuple[str, ...], str]:
+        """The keys of the calls that a node is for, and its own key in the file."""
+        *calls, own = self.origins.get(key, (key,))
+        return tuple(calls), own
 
 
-def inlined(graph: Graph, kept: Collection[str] = ()) -> Inlined:
-    """The graph without functions but those that are named in `kept`."""
+def inline_graph(graph: Graph, kept: Collection[str] = (), naming: Naming | None = None) -> Inlined:
+    """The graph without functions but those that are named in `kept`.
+
+    naming  what values of functions are called; by default `<key of the call>|<name in the function>`
+    """
     functions = {name for name in graph.yields if name != MAIN and name not in graph.owners and name not in kept}
-    return _Inliner(graph, functions).result() if functions else Inlined(graph)
+    return _Inliner(graph, functions, naming).inline() if functions else Inlined(graph)
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where nodes are put: the calls around them, of which functions, and what its values are called there.
+    """A call that is being inlined: where its nodes are put, and what its values are called there.
 
-    place  the key of the innermost call in the graph without functions: in the file, a call inside of a function is
-           one node for all calls of that function
-    graph  the graph that this call is in there: the main one, or a body
-    bodies ids of bodies in the function, and what they are there; filled while nodes are put
+    calls     keys of the calls around, from the outside in, as they are in the file
+    place     the key of the innermost call in the graph without functions: in the file, a call inside of a function is
+              one node for all calls of that function
+    graph     the graph that this call is in there: the main one, or a subgraph
+    values    by the id in the function: the id in the graph; what it is given and returns from the start
+    subgraphs ids in the function, and what they are there
     """
 
     calls: tuple[str, ...] = ()
     place: str = ""
     graph: str = MAIN
     functions: tuple[str, ...] = ()
-    values: Mapping[str, str] = field(default_factory=dict)
-    bodies: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    subgraphs: dict[str, str] = field(default_factory=dict)
+    naming: Naming | None = None
 
     def value(self, name: str) -> str:
         if not name or not self.calls:
             return name
-        body, _, local = name.rpartition(KEY_SEPARATOR)
-        if body in self.bodies:
-            return f"{self.bodies[body]}{KEY_SEPARATOR}{local}"
-        return self.values.get(name, self.inner(name))
+        if name not in self.values:
+            self.values[name] = self._name_value(name)
+        return self.values[name]
 
-    def inner(self, name: str) -> str:
-        """What lies inside of a function has the name of the call before its own; a graph around it stays the same."""
-        return f"{self.place}{KEY_SEPARATOR}{name}" if self.calls and name else name
+    def _name_value(self, name: str) -> str:
+        subgraph, _, local = name.rpartition(KEY_SEPARATOR)
+        if subgraph in self.subgraphs:
+            return value_id(self.subgraphs[subgraph], self.naming(self.calls, local) if self.naming else local)
+        if self.naming is None:
+            return value_id(self.place, name)
+        return value_id(self.graph, self.naming(self.calls, name.removeprefix(self.functions[-1] + KEY_SEPARATOR)))
 
 
 class _Inliner:
-    def __init__(self, graph: Graph, functions: Collection[str]) -> None:
-        self._graph = graph
-        self._functions = functions
+    def __init__(self, graph: Graph, functions: Collection[str], naming: Naming | None) -> None:
+        self._graph, self._functions, self._naming = graph, functions, naming
         self._members: dict[str, list[Node]] = {}
         for node in graph.nodes:
             self._members.setdefault(root_of(node.graph, graph), []).append(node)
+        self._stored: dict[str, list[str]] = {}  # initializers by the graph that holds them
+        for name in graph.initializers:
+            self._stored.setdefault(name.rpartition(KEY_SEPARATOR)[0], []).append(name)
+        self._initializers: dict[str, Tensor] = {}
         self._owners: dict[str, str] = {}
         self._yields: dict[str, tuple[str, ...]] = {}
         self._takes: dict[str, tuple[str, ...]] = {}
         self._origins: dict[str, tuple[str, ...]] = {}
+        self._subgraphs: dict[str, tuple[str, Callable[[str], str]]] = {}
 
-    def result(self) -> Inlined:
-        roots = [name for name in self._graph.yields if name not in self._graph.owners and name not in self._functions]
-        nodes = [node for root in roots for node in self._put(root, _Frame())]
-        placed = tuple(replace(node, position=place) for place, node in enumerate(nodes))
-        ends = {root: (self._graph.yields[root], self._graph.takes[root]) for root in roots}
+    def inline(self) -> Inlined:
+        graph = self._graph
+        roots = [name for name in graph.yields if name not in graph.owners and name not in self._functions]
+        nodes = [node for root in roots for node in self._put_nodes(root, _Frame())]
         return Inlined(
             replace(
-                self._graph,
-                nodes=placed,
+                graph,
+                nodes=tuple(replace(node, position=position) for position, node in enumerate(nodes)),
+                initializers=MappingProxyType({**graph.initializers, **self._initializers}),
                 owners=MappingProxyType(self._owners),
-                yields=MappingProxyType({**{root: one for root, (one, _) in ends.items()}, **self._yields}),
-                takes=MappingProxyType({**{root: one for root, (_, one) in ends.items()}, **self._takes}),
+                yields=MappingProxyType({**{root: graph.yields[root] for root in roots}, **self._yields}),
+                takes=MappingProxyType({**{root: graph.takes[root] for root in roots}, **self._takes}),
             ),
             self._origins,
+            self._subgraphs,
         )
 
-    def _put(self, root: str, frame: _Frame) -> Iterator[Node]:
+    def _put_nodes(self, root: str, frame: _Frame) -> Iterator[Node]:
         """The nodes of a graph or a function, with all that is inside of them, where `frame` says."""
         around = frame.graph if frame.calls else root
         for node in self._members.get(root, ()):
-            copied = self._copied(node, frame.bodies.get(node.graph, around), frame)
+            copied = self._copy_node(node, frame.subgraphs.get(node.graph, around), frame)
             if node.function in self._functions and not self._is_endless(node.function, frame):
-                yield from self._put(node.function, self._called(node.function, node, copied, frame))
+                yield from self._put_call(node, copied, frame)
             else:
                 if frame.calls:
                     self._origins[copied.key] = (*frame.calls, node.key)
-                self._put_bodies(node, copied, frame)
+                self._put_subgraphs(node, copied, frame)
                 yield copied
 
     def _is_endless(self, function: str, frame: _Frame) -> bool:
-        """Functions cannot call themselves; a call of one that does stays a call."""
-        return function in frame.functions or len(self._origins) > _MOST
+        """ONNX forbids functions that call themselves; a call of one that does stays a call."""
+        return function in frame.functions or len(self._origins) > MOST_NODES or len(frame.functions) > DEEPEST_CALL
 
-    def _called(self, function: str, node: Node, copied: Node, frame: _Frame) -> _Frame:
-        takes, yields = self._graph.takes[function], self._graph.yields[function]
-        given = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
-        made = dict(zip(yields, copied.outputs, strict=False))
-        return _Frame(
-            (*frame.calls, node.key), copied.key, copied.graph, (*frame.functions, function), {**given, **made}
-        )
+    def _put_call(self, call: Node, copied: Node, frame: _Frame) -> Iterator[Node]:
+        function = call.function
+        takes = self._graph.takes[function]
+        values = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
+        passed: list[tuple[str, str]] = []
+        for inner, outer in zip(self._graph.yields[function], copied.outputs, strict=False):
+            if inner in values and outer:  # given and returned as it is, or returned twice
+                passed.append((inner, outer))
+            elif outer:
+                values[inner] = outer
+        calls, functions = (*frame.calls, call.key), (*frame.functions, function)
+        inside = _Frame(calls, copied.key, copied.graph, functions, values, naming=self._naming)
+        yield from self._put_nodes(function, inside)
+        for inner, outer in passed:
+            self._origins[outer] = calls
+            identity = replace(copied, op_type="Identity", domain="", overload="", attributes=b"", constant=None)
+            yield replace(identity, key=outer, inputs=(inside.value(inner),), outputs=(outer,))
 
-    def _copied(self, node: Node, graph_id: str, frame: _Frame) -> Node:
+    def _copy_node(self, node: Node, graph_id: str, frame: _Frame) -> Node:
         outputs = tuple(map(frame.value, node.outputs))
         first = next(filter(None, outputs), "")
-        return replace(
-            node,
-            key=first or frame.inner(node.key),
-            graph=graph_id,
-            inputs=tuple(map(frame.value, node.inputs)),
-            outputs=outputs,
-        )
+        inputs = tuple(map(frame.value, node.inputs))
+        return replace(node, key=first or frame.value(node.key), graph=graph_id, inputs=inputs, outputs=outputs)
 
-    def _put_bodies(self, node: Node, copied: Node, frame: _Frame) -> None:
-        """A body is called after its node, and the values inside after the body, as in a file without functions."""
-        for body in self._graph.bodies.get(node.key, ()):
-            name = frame.bodies[body] = copied.key + body.removeprefix(node.key)
-            self._owners[name] = copied.key
-            self._yields[name] = tuple(map(frame.value, self._graph.yields[body]))
-            self._takes[name] = tuple(map(frame.value, self._graph.takes[body]))
+    def _put_subgraphs(self, node: Node, copied: Node, frame: _Frame) -> None:
+        """A subgraph is called after its node, and the values inside after it, as in a file without functions."""
+        for inner_id in self._graph.bodies.get(node.key, ()):
+            graph_id = frame.subgraphs[inner_id] = copied.key + inner_id.removeprefix(node.key)
+            self._subgraphs[graph_id] = inner_id, frame.value
+            self._owners[graph_id] = copied.key
+            self._yields[graph_id] = tuple(map(frame.value, self._graph.yields[inner_id]))
+            self._takes[graph_id] = tuple(map(frame.value, self._graph.takes[inner_id]))
+            for name in self._stored.get(inner_id, ()):
+                stored = frame.value(name)
+                self._initializers[stored] = replace(self._graph.initializers[name], name=stored)
 
 
 def root_of(graph_id: str, graph: Graph) -> str:
-    """The main graph or the function that a body is in, however deep."""
+    """The main graph or the function that a subgraph is in, however deep."""
     while graph_id in graph.owners:
         graph_id = graph.by_key[graph.owners[graph_id]].graph
     return graph_id
 
 
-# By name.
-Attributes = Mapping[str, onnx.AttributeProto]
+class InlinedModel:
+    """The nodes of a model without functions, each with its attributes as the calls around it give them.
+
+    proto   as it is in the file, functions included
+    inlined its graph
+    """
+
+    def __init__(self, proto: onnx.ModelProto, inlined: Inlined) -> None:
+        self.inlined = inlined
+        self._protos = dict(walk_nodes(proto))
+        self._functions = {function_id(function): function for function in proto.functions}
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Two nodes of one function differ here if their calls give them different attributes."""
+        referring = {key for key, proto in self._protos.items() if _has_references(proto)}
+        copies = {key for key, origin in self.inlined.origins.items() if origin[-1] in referring}
+        if not copies:
+            return self.inlined.graph
+        nodes = (
+            replace(node, attributes=attributes_of(self.node_proto(node))) if node.key in copies else node
+            for node in self.inlined.graph.nodes
+        )
+        return replace(self.inlined.graph, nodes=tuple(nodes))
+
+    def origin(self, node: Node) -> tuple[tuple[str, ...], str]:
+        return self.inlined.origin(node.key)
+
+    def node_proto(self, node: Node) -> onnx.NodeProto:
+        """The node as it is in the file, or in its function, without references. Names of values are as they are there.
+
+        Raise KeyError for a node that is not in the model.
+        """
+        calls, own = self.origin(node)
+        proto = self._protos[own]
+        if proto.op_type != node.op_type:  # what a function returns as it was given
+            return onnx.helper.make_node(node.op_type, node.inputs, node.outputs)
+        if not calls or not _has_references(proto):
+            return proto
+        copied = onnx.NodeProto()
+        copied.CopyFrom(proto)
+        del copied.attribute[:]
+        given = call_attributes((self._protos[call] for call in calls), self._functions)
+        copied.attribute.extend(resolve_references(proto.attribute, given))
+        return copied
 
 
-def resolved(attributes: Iterable[onnx.AttributeProto], given: Attributes) -> Iterator[onnx.AttributeProto]:
+def resolve_references(attributes: Iterable[onnx.AttributeProto], given: Attributes) -> Iterator[onnx.AttributeProto]:
     """Attributes as the call has them. One that refers to something the call does not give is not there."""
-    for one in attributes:
-        if not one.ref_attr_name:
-            yield one
-        elif one.ref_attr_name in given:
+    for attribute in attributes:
+        if not attribute.ref_attr_name:
+            yield attribute
+        elif attribute.ref_attr_name in given:
             value = onnx.AttributeProto()
-            value.CopyFrom(given[one.ref_attr_name])
-            value.name = one.name
+            value.CopyFrom(given[attribute.ref_attr_name])
+            value.name = attribute.name
             yield value
 
 
-def given_by(
-    calls: Iterable[onnx.NodeProto], functions: Mapping[str, onnx.FunctionProto], around: Attributes | None = None
-) -> Attributes:
-    """What the last of these calls gives to its function, or else the function's own.
+def call_attributes(calls: Iterable[onnx.NodeProto], functions: Mapping[str, onnx.FunctionProto]) -> Attributes:
+    """What the last of these calls gives to its function, or else the function's own default.
 
     calls      each but the first is made in the function that the one before it calls
     functions  by id
-    around     what the function is given that the first call is in
     """
-    found = around or {}
+    given: Attributes = {}
     for call in calls:
         function = functions.get(called_id(call))
-        usual = () if function is None else function.attribute_proto
-        found = {one.name: one for one in (*usual, *resolved(call.attribute, found))}
-    return found
+        defaults = () if function is None else function.attribute_proto
+        given = {item.name: item for item in (*defaults, *resolve_references(call.attribute, given))}
+    return given
 
 
-def node_protos(
-    model: onnx.ModelProto, origins: Mapping[str, Sequence[str]], keys: Iterator[str]
-) -> dict[str, onnx.NodeProto]:
-    """By the key of a node, functions put in the place of their calls.
-
-    origins  by the key of a node that was put in: the keys of the calls around it and its own, from the outside in
-    """
-    written = dict(walk_nodes(model))
-    functions = {function_id(one): one for one in model.functions}
-    found: dict[str, onnx.NodeProto] = {}
-    for key in keys:
-        *calls, own = origins.get(key, (key,))
-        proto = written.get(own)
-        if proto is not None:
-            around = [written[call] for call in calls if call in written]
-            found[key] = _with_attributes(proto, given_by(around, functions)) if around and _refers(proto) else proto
-    return found
-
-
-def with_given(graph: Graph, model: onnx.ModelProto, origins: Mapping[str, Sequence[str]]) -> Graph:
-    """The graph, in which nodes differ that are called with different attributes."""
-    referring = {key for key, proto in walk_nodes(model) if _refers(proto)}
-    wanted = [key for key, found in origins.items() if found[-1] in referring]
-    if not wanted:
-        return graph
-    protos = node_protos(model, origins, iter(wanted))
-    nodes: list[Node] = [
-        replace(node, attributes=attributes_of(protos[node.key])) if node.key in protos else node
-        for node in graph.nodes
-    ]
-    return replace(graph, nodes=tuple(nodes))
-
-
-def _refers(proto: onnx.NodeProto) -> bool:
-    return any(item.ref_attr_name for item in proto.attribute)
-
-
-def _with_attributes(proto: onnx.NodeProto, given: Attributes) -> onnx.NodeProto:
-    made = onnx.NodeProto()
-    made.CopyFrom(proto)
-    del made.attribute[:]
-    made.attribute.extend(resolved(proto.attribute, given))
-    return made
+def _has_references(proto: onnx.NodeProto) -> bool:
+    return any(attribute.ref_attr_name for attribute in proto.attribute)

@@ -257,19 +257,22 @@ def _rename(graph: onnx.GraphProto, known: Mapping[str, str], outer: Rename, inn
     def named(name: str) -> str:
         return names[name] if name in names else outer(name) if name else name
 
-    for value in (*graph.input, *graph.output):
-        value.name = named(value.name)
-    for value in graph.value_info:
-        value.name = names.get(value.name, value.name)
-    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
-        tensor.name = named(tensor.name)
-    for annotation in graph.quantization_annotation:
-        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
+    rename_values(graph, {**{value.name: named(value.name) for value in graph.output}, **names})
     for node in graph.node:
         node.input[:] = map(named, node.input)
         node.output[:] = map(named, node.output)
         for body in bodies_of(node):
             _rename(body, names, outer, inner)
+
+
+def rename_values(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give other names to values where they are declared beside the nodes; a name that is not there stays."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        tensor.name = names.get(tensor.name, tensor.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
 
 
 def _make_plain(graph: onnx.GraphProto) -> None:

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Protocol
 
 from modelexport.graph.constants import is_filled, single
-from modelexport.graph.functions import Inlined, inlined, root_of
+from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
 from modelexport.lineage.absorbed import Dropped, Idle, Merged, Placed, ReadThrough, Rearranged, Weighed
@@ -316,7 +316,7 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
-    old, new = inlined(before, after.yields), inlined(after, before.yields)
+    old, new = inline_graph(before, after.yields), inline_graph(after, before.yields)
     lineage = _traced(old.graph, new.graph, sketches)
     return called(lineage, (before, old), (after, new)) if old.origins or new.origins else lineage
 

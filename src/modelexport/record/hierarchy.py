@@ -6,11 +6,14 @@ that later asks "which module?" is answered from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from types import MappingProxyType
+from typing import TypeVar
 
+_Frame = TypeVar("_Frame")
 ROOT = ""
 # How the root is written where nothing at all would be hard to see, and how it may be asked for.
 ROOT_NAME = "(model)"
@@ -176,13 +179,7 @@ class Hierarchy:
         distinct = set(calls)
         if len(distinct) < 2:
             return next(iter(distinct), None)
-        stacks = [self.stack(call) for call in distinct]
-        shared: ModuleCall | None = None
-        for level in zip(*stacks, strict=False):
-            if any(call != level[0] for call in level):
-                break
-            shared = level[0]
-        return shared
+        return next(iter(common_prefix(map(self.stack, distinct))[-1:]), None)
 
     def common_module(self, calls: Iterable[ModuleCall]) -> str | None:
         """The path of the innermost module around all of `calls`, be it by several calls of that module."""
@@ -200,6 +197,15 @@ class Hierarchy:
             if path != ROOT:
                 found.setdefault(parent_path(path), []).append(path)
         return {path: tuple(children) for path, children in found.items()}
+
+
+def common_prefix(stacks: Iterable[Sequence[_Frame]]) -> tuple[_Frame, ...]:
+    """The frames that all call stacks have in common, outermost first; its last one is their innermost common caller.
+
+    Stacks (model, encoder, layer.0) and (model, encoder, layer.1) give (model, encoder).
+    """
+    levels = zip(*stacks, strict=False)
+    return tuple(level[0] for level in takewhile(lambda level: all(frame == level[0] for frame in level), levels))
 
 
 def join(path: str, name: str) -> str:

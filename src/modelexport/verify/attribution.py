@@ -19,18 +19,18 @@ from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict
-from modelexport.verify.witness import Issue, Issuing
+from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
 _Proved = Mapping[str, Frontier]
 
 
-def below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
+def nearest_proved_below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     """By node key: the calls of the first proved nodes on every way down from it."""
     return _frontiers(reversed(graph.running_order), graph.successors, proved)
 
 
-def above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
+def nearest_proved_above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     """By node key: the calls of the first proved nodes on every way up from it."""
     return _frontiers(graph.nodes, graph.predecessors, proved)
 
@@ -53,7 +53,7 @@ _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class NodeEvidence:
     """What the values of one node say.
 
     makers   calls that issued the same as something new
@@ -70,7 +70,7 @@ class Testimony:
     new: bool = True
     idle: bool = False
     silence: str = ""
-    issues: tuple[Issue, ...] = ()
+    issues: tuple[IssuedValue, ...] = ()
     results: tuple[Frontier, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ class Testimony:
         return bool(self.truth) and (self.new or self.idle)
 
 
-class Court:
+class AttributionProver:
     """Everything that verdicts are based on.
 
     samples  of the graph's values
@@ -100,7 +100,7 @@ class Court:
         graph: Graph,
         provenance: Provenance,
         samples: Mapping[str, Sample],
-        issuing: Issuing,
+        issuing: OperatorSources,
         trouble: str = "",
         drawing: Collection[str] = (),
     ) -> None:
@@ -112,8 +112,8 @@ class Court:
         self._random = _behind(graph, drawing)
         self._testimonies = {node.key: self._heard(node) for node in graph.nodes}
         truths = {key: found.truth for key, found in self._testimonies.items() if found.is_landmark}
-        self._below = below(graph, truths)
-        self._above = above(graph, truths)
+        self._below = nearest_proved_below(graph, truths)
+        self._above = nearest_proved_above(graph, truths)
         self._truths = truths
         self._known = {number for one in samples.values() for number in issuing.numbers(one)}
 
@@ -122,7 +122,7 @@ class Court:
         """Keys of nodes beside a landmark that several modules made. Only nodes that nothing else decides ask."""
         graph = self._graph
         landmarks = {key: _SEVERAL if len(truth) > 1 else truth for key, truth in self._truths.items()}
-        around = (below(graph, landmarks), above(graph, landmarks))
+        around = (nearest_proved_below(graph, landmarks), nearest_proved_above(graph, landmarks))
         return frozenset(key for found in around for key, calls in found.items() if not calls.isdisjoint(_SEVERAL))
 
     def proof(self) -> AttributionProof:
@@ -170,7 +170,7 @@ class Court:
         stack = self._provenance.hierarchy.stack
         return any(inner.path in self._issuing.hooked and stack(inner)[-2:-1] == (outer,) for outer, inner in pairs)
 
-    def _completed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
+    def _completed(self, node: Node, owners: Frontier, heard: NodeEvidence) -> tuple[Verdict, str, Frontier]:
         """A node that its owner issued: whether all of its owners did, and nobody who is not named."""
         if not heard.new:
             return self._without_extras(node, owners, heard, heard.truth)
@@ -188,7 +188,7 @@ class Court:
         return self._without_extras(node, owners, heard, worked | heard.makers | heard.passers, idle)
 
     def _without_extras(
-        self, node: Node, owners: Frontier, heard: Testimony, shown: Frontier, idle: Frontier = _NOBODY
+        self, node: Node, owners: Frontier, heard: NodeEvidence, shown: Frontier, idle: Frontier = _NOBODY
     ) -> tuple[Verdict, str, Frontier]:
         """A node that is its owner's: whether those who are named beside had any part in it.
 
@@ -216,7 +216,7 @@ class Court:
             waiting += self._graph.predecessors(other)
         return frozenset(found)
 
-    def _enclosed(self, node: Node, owners: Frontier, heard: Testimony) -> tuple[Verdict, str, Frontier]:
+    def _enclosed(self, node: Node, owners: Frontier, heard: NodeEvidence) -> tuple[Verdict, str, Frontier]:
         if node.graph != MAIN:
             return Verdict.NOT_PROVABLE, heard.silence, _NOBODY  # a branch may not even have run
         under, over = self._below[node.key], self._above[node.key]
@@ -243,7 +243,7 @@ class Court:
                 found.update(owners)
         return frozenset(found)
 
-    def _misplaced(self, node: Node, heard: Testimony, under: Frontier) -> tuple[Verdict, str, Frontier]:
+    def _misplaced(self, node: Node, heard: NodeEvidence, under: Frontier) -> tuple[Verdict, str, Frontier]:
         """A node that says something, and not that it is its owner's."""
         owners = frozenset(self._provenance.nodes[node.key].attribution.owners)
         if node.domain in _OWN_LAYOUTS:
@@ -260,18 +260,18 @@ class Court:
         callers = {call for one in around for call in stack(one)}
         return not around or owner in callers or not around.isdisjoint(stack(owner))
 
-    def _heard(self, node: Node) -> Testimony:
+    def _heard(self, node: Node) -> NodeEvidence:
         seen = [self._samples[output] for output in node.outputs if output in self._samples]
         silence = self._silence(node, seen)
         if silence:
-            return Testimony(silence=silence)
+            return NodeEvidence(silence=silence)
         telling = [one for one in seen if self._is_telling(one)]
         read = [self._samples[value] for value in node.inputs if value in self._samples]
         handed_on = [(one, other) for one in telling for other in read if alike(one, other)]
         issues = [(one, issue) for one in telling for issue in self._issuing.of(one)]
         results = [frozenset(issue.op.call for found, issue in issues if found is one and issue.new) for one in telling]
         makers = frozenset(issue.op.call for _, issue in issues if issue.new)
-        return Testimony(
+        return NodeEvidence(
             makers=makers,
             passers=frozenset(issue.op.call for one, issue in issues if self._issuing.shape(issue) == one.shape),
             new=not handed_on,

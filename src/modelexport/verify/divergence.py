@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from modelexport.graph.crossings import Crossings, is_fused
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, Status
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import Crossings, is_fused
-from modelexport.verify.numbers import Numbers, Pairing
+from modelexport.verify.numbers import Pairing, ValueComparison
 
 # Once something is known to be wrong, it is looked for where it begins, which may be below the tolerance: modules lose
 # a few decibels to rounding and, in single precision, mostly stay above 110; 98 was seen after a steep softmax.
@@ -25,7 +25,7 @@ def is_rounding(difference: Difference | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedCall:
     """A call with what was found of its inputs and outputs."""
 
     item: CallTensors
@@ -47,13 +47,13 @@ class Compared:
         return Difference.worst(pairing.difference for pairing in self.outputs)
 
 
-def compared_calls(calls: Iterable[CallTensors], numbers: Numbers) -> dict[ModuleCall, Compared]:
+def compare_calls(calls: Iterable[CallTensors], numbers: ValueComparison) -> dict[ModuleCall, ComparedCall]:
     return {
-        item.call: Compared(item, tuple(numbers.inputs_of(item)), tuple(numbers.outputs_of(item))) for item in calls
+        item.call: ComparedCall(item, tuple(numbers.inputs_of(item)), tuple(numbers.outputs_of(item))) for item in calls
     }
 
 
-def call_numbers(compared: Iterable[Compared], provenance: Provenance) -> tuple[CallNumbers, ...]:
+def summarize_calls(compared: Iterable[ComparedCall], provenance: Provenance) -> tuple[CallNumbers, ...]:
     found = list(compared)
     fusions = _Fusions(found, provenance)
     return tuple(_numbers(one, provenance.hierarchy, fusions) for one in found)
@@ -62,7 +62,7 @@ def call_numbers(compared: Iterable[Compared], provenance: Provenance) -> tuple[
 class _Fusions:
     """With whom calls share a node, whose result then is in no value of its own."""
 
-    def __init__(self, compared: Sequence[Compared], provenance: Provenance) -> None:
+    def __init__(self, compared: Sequence[ComparedCall], provenance: Provenance) -> None:
         self._order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
         self._partners = _partners(provenance, self._order)
         self._given = {one.item.call: one.numbers_in for one in compared}
@@ -97,9 +97,9 @@ def _partners(provenance: Provenance, order: Mapping[ModuleCall, int]) -> dict[M
     return {call: tuple(partners) for call, partners in by_start.items() if partners}
 
 
-def first_divergence(
-    compared: Mapping[ModuleCall, Compared],
-    numbers: Numbers,
+def find_first_divergence(
+    compared: Mapping[ModuleCall, ComparedCall],
+    numbers: ValueComparison,
     graph: Graph,
     crossings: Crossings,
     provenance: Provenance,
@@ -130,7 +130,11 @@ def first_divergence(
 
 
 def _wrong_values(
-    compared: Mapping[ModuleCall, Compared], numbers: Numbers, crossings: Crossings, hierarchy: Hierarchy, sharp: bool
+    compared: Mapping[ModuleCall, ComparedCall],
+    numbers: ValueComparison,
+    crossings: Crossings,
+    hierarchy: Hierarchy,
+    sharp: bool,
 ) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
     returned = {number: one.item.call for one in reversed(list(compared.values())) for number in one.item.outputs}
@@ -174,7 +178,7 @@ def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) 
     return tuple(dict.fromkeys((call, *owners))) if len(owners) > 1 and call in owners else (call,)
 
 
-def _numbers(compared: Compared, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
+def _numbers(compared: ComparedCall, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
     call, outputs = compared.item.call, compared.numbers_out
     inputs = fusions.given_to(call) if compared.numbers_in is None else compared.numbers_in
     status, name = _status(inputs, outputs), class_name(hierarchy, call)
@@ -198,7 +202,7 @@ def _why_not(item: CallTensors, fused_with: Sequence[ModuleCall]) -> str:
     return "fused with other modules" if fused_with else "what it returned is not in the graph"
 
 
-def merged(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
+def merge_runs(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
     """The worst of several runs, call by call."""
     by_call: dict[ModuleCall, list[CallNumbers]] = {}
     for run in samples:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from modelexport.graph.crossings import Crossings
 from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.record.signals import CallTensors
-from modelexport.verify.crossings import Crossings
-from modelexport.verify.witness import Lookup
+from modelexport.verify.witness import SampleIndex
 
 _SLICE = 1 << 16
 # A hundred times what the same arithmetic in another order was seen to change in float32: of numbers about one, which
@@ -33,7 +33,7 @@ _ENDLESS = 3.38e38
 _HUGE = 1e14
 
 
-def fitting(tolerance: Tolerance, seen: Sample) -> Tolerance:
+def adapt_tolerance(tolerance: Tolerance, seen: Sample) -> Tolerance:
     """The tolerance where nobody chose one: numbers that went through a type with few bits are as coarse as that."""
     return replace(tolerance, rtol=seen.grain) if tolerance.rtol is None and seen.is_coarse else tolerance
 
@@ -190,7 +190,7 @@ _ROUNDING = 100.0
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRun:
     """The run that is believed: what each call was given and returned, and samples of all values.
 
     kept  whether the content of a value can be had
@@ -220,7 +220,7 @@ _Noted = dict[tuple[ModuleCall, int], Pairing]
 _Crossing = Mapping[str, tuple[ModuleCall, ...]]
 
 
-class Numbers:
+class ValueComparison:
     """What was compared so far.
 
     right     by number of the first run's value: what holds the same
@@ -231,7 +231,7 @@ class Numbers:
     is_coarse  whether anything went through a type with few bits
     """
 
-    def __init__(self, reference: Reference, graph: Graph, crossings: Crossings, tolerance: Tolerance) -> None:
+    def __init__(self, reference: ReferenceRun, graph: Graph, crossings: Crossings, tolerance: Tolerance) -> None:
         self.right: dict[int, Pairing] = {}
         self.returned: _Noted = {}
         self.given: _Noted = {}
@@ -244,7 +244,7 @@ class Numbers:
         self._graph = graph
         self._crossings = crossings
         self.tolerance = tolerance
-        self._lookup = Lookup(reference.samples)
+        self._lookup = SampleIndex(reference.samples)
         self._outputs = {item.call: item.outputs for item in reference.calls}
         self._inputs = {item.call: item.inputs for item in reference.calls}
 
@@ -346,7 +346,7 @@ class Numbers:
     def measured(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         """How far an array is from a value of the first run."""
         coarser = max(seen, self._reference.samples[number], key=lambda one: one.grain)
-        return measure(self._reference.get(number), array, fitting(self.tolerance, coarser))
+        return measure(self._reference.get(number), array, adapt_tolerance(self.tolerance, coarser))
 
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:

@@ -73,7 +73,7 @@ def precision_of(dtype: np.dtype[Any]) -> Precision | None:
     return _FORMATS.get(dtype.name)
 
 
-def rounded_to(values: np.ndarray) -> str:
+def detect_rounding(values: np.ndarray) -> str:
     """The narrow format that some numbers went through before they were widened again; empty if they did not.
 
     A few numbers fit everywhere, and so do whole ones.
@@ -89,14 +89,14 @@ def rounded_to(values: np.ndarray) -> str:
 
 def held_precision(values: np.ndarray) -> Precision | None:
     """That of the format that numbers were rounded to before; None if they were not."""
-    return _FORMATS.get(rounded_to(values))
+    return _FORMATS.get(detect_rounding(values))
 
 
 def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> Precision:
     return next(precision for name, precision in _FORMATS.items() if name in (a.name, b.name))
 
 
-def sampled(array: np.ndarray) -> np.ndarray:
+def sample_elements(array: np.ndarray) -> np.ndarray:
     """A table of at most 65,536 elements; of a matrix and its transposition, the same ones. `array` is not empty."""
     table = array.reshape(1, -1) if array.ndim < 2 else array.reshape(len(array), -1)
     rows, columns = table.shape
@@ -256,7 +256,7 @@ def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution)
         elif name in held.names and array.size != held.array.size and not made:
             yield _Pair(name, _Kin.LIKELY, _NO_COPY)
         return
-    ours = sampled(held.array)
+    ours = sample_elements(held.array)
     if any(ours.dtype == view.dtype and np.array_equal(ours, view) for view in views):
         yield _Pair(name, _Kin.EQUAL, _NO_GAP)
         return
@@ -275,7 +275,7 @@ def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution)
 
 def _precision(ours: np.ndarray, weight: np.ndarray, *, made: bool) -> Precision:
     """A tool may have rounded a weight and widened it again."""
-    rounded = held_precision(sampled(weight)) if made and weight.size else None
+    rounded = held_precision(sample_elements(weight)) if made and weight.size else None
     return narrower(ours.dtype, weight.dtype) if rounded is None else rounded
 
 
@@ -291,9 +291,9 @@ def _holds_same(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> b
 
 def _views(shape: tuple[int, ...], weight: np.ndarray) -> Iterator[np.ndarray]:
     if weight.shape == shape:
-        yield sampled(weight)
+        yield sample_elements(weight)
     if weight.ndim == 2 and weight.shape[::-1] == shape:
-        yield sampled(weight).T
+        yield sample_elements(weight).T
 
 
 def _is_mixed(attribution: Attribution) -> bool:
@@ -339,7 +339,7 @@ _TYPES = {name: helper.tensor_dtype_to_np_dtype(kind) for kind, name in _NARROW.
 _FEW = 16
 
 
-def coarse_weights(file: ModelFile, provenance: Provenance) -> dict[str, Sample]:
+def find_coarse_weights(file: ModelFile, provenance: Provenance) -> dict[str, Sample]:
     """By name, something as coarse: weights of a narrow type, and those that a tool rounded to one and widened."""
     found = {tensor.name: _format(file, tensor, provenance) for tensor in file.proto.graph.initializer}
     return {name: sample(np.ones(1, _TYPES[narrow])) for name, narrow in found.items() if narrow}
@@ -353,4 +353,4 @@ def _format(file: ModelFile, tensor: TensorProto, provenance: Provenance) -> str
     attribution = provenance.initializers.get(tensor.name)
     if attribution is None or not is_made_by_tool(attribution):
         return ""
-    return rounded_to(sampled(content_of(file, tensor)))
+    return detect_rounding(sample_elements(content_of(file, tensor)))

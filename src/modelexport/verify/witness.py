@@ -33,7 +33,7 @@ class _Shelf:
     grain: float
 
 
-class Lookup:
+class SampleIndex:
     """The values of one run, by content."""
 
     def __init__(self, samples: Mapping[int, Sample]) -> None:
@@ -82,7 +82,7 @@ def _shelf(pairs: Sequence[tuple[float, int]], samples: Mapping[int, Sample]) ->
     return _Shelf(lengths, numbers, max(samples[number].grain for number in numbers))
 
 
-def origins(
+def find_nonfinite_origins(
     graph: Graph, provenance: Provenance, seen: Mapping[str, Sample], expected: Callable[[str, str], bool]
 ) -> Iterator[NotFinite]:
     """Nodes that make a NaN of what has none, or an infinity of what is finite.
@@ -105,7 +105,7 @@ def _has_before(node: Node, troubled: Mapping[str, str], kind: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
+class IssuedValue:
     """One value, the operator that made it, and whether it is new: views, copies and casts pass on what they read."""
 
     number: int
@@ -113,15 +113,17 @@ class Issue:
     new: bool
 
 
-class Issuing:
+class OperatorSources:
     """The values of a run that operators made from the model's inputs."""
 
     def __init__(self, run: EagerRun, samples: Sequence[Sample]) -> None:
         self._run = run
         self._samples = samples
-        self.issues = {number: Issue(number, op, self._is_new(op, number)) for op in run.ops for number in op.makes}
+        self.issues = {
+            number: IssuedValue(number, op, self._is_new(op, number)) for op in run.ops for number in op.makes
+        }
 
-    def of(self, seen: Sample) -> list[Issue]:
+    def of(self, seen: Sample) -> list[IssuedValue]:
         """Everything that holds the same and depends on the model's inputs."""
         return [self.issues[number] for number in self._lookup.alike(seen)]
 
@@ -133,15 +135,15 @@ class Issuing:
         """Whether it is what the model was given, or a part of it: anybody can hand that on."""
         return any(alike(self._samples[number], seen) for number in self._run.given)
 
-    def behind(self, issue: Issue, known: Container[int]) -> list[IssuedOp]:
+    def behind(self, issue: IssuedValue, known: Container[int]) -> list[IssuedOp]:
         """The operators between values that are known and this one."""
         return [issue.op, *(one.op for one in self._way(issue, known) if one.new)]
 
-    def idle_behind(self, issue: Issue, known: Container[int]) -> list[IssuedOp]:
+    def idle_behind(self, issue: IssuedValue, known: Container[int]) -> list[IssuedOp]:
         """Those on the same way that did work and changed no number by it, as a norm that is as it was made."""
         return [one.op for one in self._way(issue, known) if not one.new]
 
-    def _way(self, issue: Issue, known: Container[int]) -> Iterator[Issue]:
+    def _way(self, issue: IssuedValue, known: Container[int]) -> Iterator[IssuedValue]:
         seen, waiting = {issue.number}, [*issue.op.reads]
         while waiting:
             number = waiting.pop()
@@ -157,19 +159,19 @@ class Issuing:
         """The values of the run that hold the same."""
         return self._lookup.alike(seen)
 
-    def shape(self, issue: Issue) -> tuple[int, ...]:
+    def shape(self, issue: IssuedValue) -> tuple[int, ...]:
         return self._samples[issue.number].shape
 
     @cached_property
-    def _lookup(self) -> Lookup:
-        return Lookup({number: self._samples[number] for number in self.issues if number in self._run.computed})
+    def _lookup(self) -> SampleIndex:
+        return SampleIndex({number: self._samples[number] for number in self.issues if number in self._run.computed})
 
     def _is_new(self, op: IssuedOp, number: int) -> bool:
         made = self._samples[number]
         return not any(alike(self._samples[read], made) for read in op.reads)
 
 
-def first_unlike(run: EagerRun, samples: Sequence[Sample], others: Sequence[Sample]) -> str:
+def find_first_difference(run: EagerRun, samples: Sequence[Sample], others: Sequence[Sample]) -> str:
     """The call that issued the first value which two runs of the same operators do not have in common."""
     for op in run.ops:
         if any(number >= len(others) or not alike(samples[number], others[number]) for number in op.makes):

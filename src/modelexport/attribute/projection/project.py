@@ -24,15 +24,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from modelexport.attribute.projection.regions import Anchor, Regions, passing_anchors, value_anchors, weight_anchors
-from modelexport.attribute.projection.values import Matched, ValueIndex, match_values
+from modelexport.attribute.projection.anchor_regions import (
+    Anchor,
+    AnchorRegions,
+    passing_anchors,
+    value_anchors,
+    weight_anchors,
+)
+from modelexport.attribute.projection.matched_values import MatchedRun, ValueIndex, match_values
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.signals import GraphValues, Trace
 
 
-def fused_calls(matched: Matched, anchors: Mapping[str, Anchor], regions: Regions) -> dict[str, frozenset[ModuleCall]]:
+def find_fused_calls(
+    matched: MatchedRun, anchors: Mapping[str, Anchor], regions: AnchorRegions
+) -> dict[str, frozenset[ModuleCall]]:
     """Anchors by value that do what several calls did, and those calls."""
     found: dict[str, frozenset[ModuleCall]] = {}
     for key, anchor in anchors.items():
@@ -45,7 +53,7 @@ def fused_calls(matched: Matched, anchors: Mapping[str, Anchor], regions: Region
     return found
 
 
-def _unaccounted(node: Node, anchor: Anchor, matched: Matched, regions: Regions) -> list[int]:
+def _unaccounted(node: Node, anchor: Anchor, matched: MatchedRun, regions: AnchorRegions) -> list[int]:
     """Work that lies before an anchor and that no other node can be part of."""
     # A node that passes a value on does nobody's work.
     others = [found for other, found in regions.candidates(node, anchor) if not matched.passes_on(other)]
@@ -58,7 +66,7 @@ def _unaccounted(node: Node, anchor: Anchor, matched: Matched, regions: Regions)
     return [place for place in work if place not in taken and matched.fits_itself(node, place)]
 
 
-def _let_through(node: Node, matched: Matched) -> list[int]:
+def _let_through(node: Node, matched: MatchedRun) -> list[int]:
     """Operators that let a node's value through by weights that change nothing, if no node does that after it."""
     if any(matched.passes_on(reader) for reader in matched.graph.successors(node)):
         return []
@@ -66,7 +74,7 @@ def _let_through(node: Node, matched: Matched) -> list[int]:
     return [place for place in passers if not matched.weights.isdisjoint(matched.trace.ops[place].inputs)]
 
 
-def _work(places: list[int], matched: Matched) -> list[int]:
+def _work(places: list[int], matched: MatchedRun) -> list[int]:
     """Operators that depend on what the model is given; those that rearrange it only if there are no others."""
     ops = matched.trace.ops
     on_data = [place for place in places if not matched.from_data.isdisjoint(ops[place].inputs)]
@@ -78,7 +86,7 @@ _ENOUGH = 0.2
 
 
 @dataclass(frozen=True)
-class Kinship:
+class ValueOverlap:
     """How many telling weights and computed values of a graph there are, and how many were found in the run."""
 
     weights: int
@@ -103,12 +111,12 @@ class Kinship:
         return f"{weights} and {self.values_found} of {self.values} computed values" if self.values else weights
 
 
-def kinship(graph: Graph, trace: Trace, values: GraphValues) -> Kinship:
+def measure_value_overlap(graph: Graph, trace: Trace, values: GraphValues) -> ValueOverlap:
     telling = {name: print_ for name, print_ in values.prints.items() if print_.telling}
     found = match_values(ValueIndex(trace), telling)
     weights = [name for name in telling if name in graph.initializers]
     computed = [name for name in telling if name in graph.computed and name not in graph.inputs]
-    return Kinship(
+    return ValueOverlap(
         len(weights), sum(name in found for name in weights), len(computed), sum(name in found for name in computed)
     )
 
@@ -118,7 +126,7 @@ def kinship(graph: Graph, trace: Trace, values: GraphValues) -> Kinship:
 _MISFIT, _PART, _LEFT_OUT, _LEFT_OUT_UNCHANGING = 6, 4, 4, 1
 
 
-def aligned(matched: Matched, anchors: Mapping[str, Anchor]) -> dict[str, int]:
+def align_by_order(matched: MatchedRun, anchors: Mapping[str, Anchor]) -> dict[str, int]:
     """For each node without an anchor, the place of the operator that it goes with."""
     nodes = [node for node in matched.nodes if node.key in matched.graph.computed]
     pinned = {place for anchor in anchors.values() for place in anchor.places}
@@ -130,7 +138,7 @@ def aligned(matched: Matched, anchors: Mapping[str, Anchor]) -> dict[str, int]:
     return found
 
 
-def _cost_left_out(matched: Matched, place: int) -> int:
+def _cost_left_out(matched: MatchedRun, place: int) -> int:
     return _LEFT_OUT_UNCHANGING if matched.rearranges(place) else _LEFT_OUT
 
 
@@ -169,7 +177,7 @@ def _increasing(anchors: list[tuple[str, Anchor]]) -> dict[str, int]:
     return kept
 
 
-def _align(nodes: list[Node], places: list[int], left_out: list[int], matched: Matched) -> Iterator[tuple[str, int]]:
+def _align(nodes: list[Node], places: list[int], left_out: list[int], matched: MatchedRun) -> Iterator[tuple[str, int]]:
     """The cheapest alignment in which no node goes back, by dynamic programming."""
     if not places:
         return
@@ -203,7 +211,7 @@ def _advance(best: list[int], skipped: list[int], misfits: list[int]) -> tuple[l
     return costs, came
 
 
-def _misfit(node: Node, place: int, matched: Matched) -> int:
+def _misfit(node: Node, place: int, matched: MatchedRun) -> int:
     if matched.fits_itself(node, place):
         return 0
     return _PART if matched.fits(node, place) else _MISFIT
@@ -219,11 +227,11 @@ _CERTAINTY = {
 
 def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str) -> dict[str, Claim]:
     """Claims for the nodes of the main graph that the run explains."""
-    matched = Matched(graph, trace, values)
+    matched = MatchedRun(graph, trace, values)
     anchors = value_anchors(matched)
     anchors |= weight_anchors(matched, anchors)
-    regions = Regions(matched, hierarchy, anchors, strategy)
-    fused = {} if values.failure else fused_calls(matched, anchors, regions)
+    regions = AnchorRegions(matched, hierarchy, anchors, strategy)
+    fused = {} if values.failure else find_fused_calls(matched, anchors, regions)
     firm = {
         key: _anchored(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
         for key, anchor in (passing_anchors(matched) | anchors).items()
@@ -240,10 +248,10 @@ def _anchored(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strate
 
 
 def _by_order(
-    matched: Matched, anchors: Mapping[str, Anchor], regions: Regions, values: GraphValues, strategy: str
+    matched: MatchedRun, anchors: Mapping[str, Anchor], regions: AnchorRegions, values: GraphValues, strategy: str
 ) -> dict[str, Claim]:
     """Claims by order. Where regions are known, it only chooses among what lies in them."""
-    places = aligned(matched, anchors)
+    places = align_by_order(matched, anchors)
     kept = {key: place for key, place in places.items() if values.failure or regions.allow(key, place)}
     return {key: _ordered(place, matched.trace, strategy) for key, place in kept.items()}
 

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from modelexport.attribute.roles.attention import attention_roles, find_attentions
-from modelexport.attribute.roles.blocks import find_norms, find_residuals, mlp_roles
-from modelexport.attribute.roles.flow import Flow, trace_flow
-from modelexport.attribute.roles.positions_and_ends import (
-    embedding_roles,
-    find_places,
-    head_roles,
-    operand_roles,
-    other_products,
+from modelexport.attribute.roles.attention import find_attentions, name_attention_roles
+from modelexport.attribute.roles.blocks import find_feed_forward, find_norms, find_residuals
+from modelexport.attribute.roles.embedding_and_head import (
+    find_embeddings,
+    find_heads,
+    find_query_key_steps,
+    locate_nodes,
+    name_other_products,
 )
+from modelexport.attribute.roles.value_origins import RoleFlow, trace_flow
 from modelexport.graph.index import Graph
 from modelexport.graph.operators import MOVES
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of, parent_path
@@ -137,24 +137,24 @@ def _lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
     return {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
 
 
-def _find_roles(flow: Flow, lists: Mapping[str, str]) -> dict[str, str]:
+def _find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
     """Earlier rules win: each one is told what is known already."""
     roles = find_norms(flow)
     attentions = find_attentions(flow)
-    roles |= attention_roles(flow, attentions)
-    roles |= operand_roles(flow, attentions, roles)
-    roles |= embedding_roles(flow, attentions, roles)
+    roles |= name_attention_roles(flow, attentions)
+    roles |= find_query_key_steps(flow, attentions, roles)
+    roles |= find_embeddings(flow, attentions, roles)
     roles |= find_residuals(flow, roles)
-    places = find_places(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
-    roles |= head_roles(flow, places, roles)
-    roles |= mlp_roles(flow, roles)
-    roles |= other_products(flow, places, roles)
+    places = locate_nodes(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
+    roles |= find_heads(flow, places, roles)
+    roles |= find_feed_forward(flow, roles)
+    roles |= name_other_products(flow, places, roles)
     roles |= _biases(flow, roles)
     roles |= _moved_weights(flow, roles)
     return roles
 
 
-def _biases(flow: Flow, roles: Mapping[str, str]) -> dict[str, str]:
+def _biases(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
     """Adding a vector to a product is part of it."""
     found: dict[str, str] = {}
     for key, product in flow.products.items():
@@ -166,7 +166,7 @@ def _biases(flow: Flow, roles: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _moved_weights(flow: Flow, roles: Mapping[str, str]) -> dict[str, str]:
+def _moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
     """Transposing or converting a weight is part of what reads it."""
     found: dict[str, str] = {}
     for node in reversed(flow.order):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from modelexport.attribute.roles.flow import CROWD, Flow, Product
+from modelexport.attribute.roles.value_origins import CROWD, ProductNode, RoleFlow
 from modelexport.graph.constants import integer, integers, text
 from modelexport.graph.index import Node
 from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, data_inputs
@@ -23,7 +23,7 @@ from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, dat
 _LAST, _BEFORE_LAST = -1, -2
 
 
-def key_is_left(scores: Product, chain: list[tuple[Node, str]], context: Product) -> bool:
+def key_is_left(scores: ProductNode, chain: list[tuple[Node, str]], context: ProductNode) -> bool:
     """`chain` holds the nodes from the operand of `context` back to `scores`, each with the input that was followed."""
     probabilities = chain[0][0].outputs if chain else scores.node.outputs
     axis = _summed_axis(context, is_left=context.left in probabilities)
@@ -32,7 +32,7 @@ def key_is_left(scores: Product, chain: list[tuple[Node, str]], context: Product
     return _belongs_to_left(scores, axis)
 
 
-def _summed_axis(product: Product, *, is_left: bool) -> int:
+def _summed_axis(product: ProductNode, *, is_left: bool) -> int:
     terms = _terms(product)
     if terms is not None:
         left, right, result = terms
@@ -49,7 +49,7 @@ def _before(node: Node, axis: int) -> int:
     return order[axis] - len(order) if len(order) >= -axis else axis
 
 
-def _belongs_to_left(product: Product, axis: int) -> bool:
+def _belongs_to_left(product: ProductNode, axis: int) -> bool:
     terms = _terms(product)
     if terms is not None:
         left, right, result = terms
@@ -58,7 +58,7 @@ def _belongs_to_left(product: Product, axis: int) -> bool:
     return axis == _BEFORE_LAST
 
 
-def _terms(product: Product) -> tuple[str, str, str] | None:
+def _terms(product: ProductNode) -> tuple[str, str, str] | None:
     """The two operands and the result of an Einsum, as labels of axes."""
     if product.node.op_type != "Einsum":
         return None
@@ -67,7 +67,7 @@ def _terms(product: Product) -> tuple[str, str, str] | None:
     return (terms[0], terms[1], result) if len(terms) == 2 else None
 
 
-def chain_back(flow: Flow, value: str, scores: Product) -> list[tuple[Node, str]]:
+def chain_back(flow: RoleFlow, value: str, scores: ProductNode) -> list[tuple[Node, str]]:
     """The nodes from a value back to the product that it comes from, each with the input that leads there."""
     passed: list[tuple[Node, str]] = []
     while True:
@@ -126,16 +126,16 @@ class Attention:
     query: str
     key: str
     value: str
-    scores: Product | None = None
+    scores: ProductNode | None = None
     steps: tuple[tuple[Node, str], ...] = ()
     softmax: Node | None = None
 
 
-def find_attentions(flow: Flow) -> list[Attention]:
+def find_attentions(flow: RoleFlow) -> list[Attention]:
     return [*_fused(flow), *_spelled_out(flow)]
 
 
-def _fused(flow: Flow) -> Iterator[Attention]:
+def _fused(flow: RoleFlow) -> Iterator[Attention]:
     for node in flow.order:
         if node.op_type not in ATTENTIONS:
             continue
@@ -145,7 +145,7 @@ def _fused(flow: Flow) -> Iterator[Attention]:
         yield Attention(kind, node, query, key, value)
 
 
-def _spelled_out(flow: Flow) -> Iterator[Attention]:
+def _spelled_out(flow: RoleFlow) -> Iterator[Attention]:
     probabilities = _probabilities(flow)
     for context in flow.products.values():
         if context.weight:
@@ -156,12 +156,12 @@ def _spelled_out(flow: Flow) -> Iterator[Attention]:
                 yield from _between(flow, softmax, context, operand, value)
 
 
-def _is_computed(flow: Flow, value: str) -> bool:
+def _is_computed(flow: RoleFlow, value: str) -> bool:
     """Made of what the model is fed, or of learned vectors in place of it that went through a product."""
     return flow.trace(value).content or flow.source(value) is not None
 
 
-def _probabilities(flow: Flow) -> Mapping[str, Node]:
+def _probabilities(flow: RoleFlow) -> Mapping[str, Node]:
     """Values that are the result of a softmax, however masked, moved or converted since."""
     found: dict[str, Node] = {}
     for node in flow.order:
@@ -174,7 +174,7 @@ def _probabilities(flow: Flow) -> Mapping[str, Node]:
     return found
 
 
-def _between(flow: Flow, softmax: Node, context: Product, operand: str, value: str) -> Iterator[Attention]:
+def _between(flow: RoleFlow, softmax: Node, context: ProductNode, operand: str, value: str) -> Iterator[Attention]:
     for scores in _score_products(flow, softmax):
         steps = chain_back(flow, operand, scores)
         left = key_is_left(scores, steps, context)
@@ -184,7 +184,7 @@ def _between(flow: Flow, softmax: Node, context: Product, operand: str, value: s
             yield Attention(kind, context.node, query, key, value, scores, tuple(steps), softmax)
 
 
-def _score_products(flow: Flow, softmax: Node) -> list[Product]:
+def _score_products(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
     """The products of two computed values that went into the scores.
 
     Some networks add products with positions to them: where one is of what the model is fed alone, those are not meant.
@@ -194,30 +194,30 @@ def _score_products(flow: Flow, softmax: Node) -> list[Product]:
     return both or found
 
 
-def _is_learned_query(flow: Flow, product: Product) -> bool:
+def _is_learned_query(flow: RoleFlow, product: ProductNode) -> bool:
     """The weight is a query that was worked out beforehand: it is split into heads already, as no projection is."""
     tensor = flow.graph.initializers.get(flow.trace(product.weight).weight)
     return product.weight == product.left and tensor is not None and len(tensor.shape) > _RANK_OF_A_PROJECTION
 
 
-def score_addends(flow: Flow, softmax: Node) -> list[Product]:
+def score_addends(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
     """All products that went into what a softmax reads."""
     sources = flow.trace(softmax.inputs[0]).sources
     return [flow.products[key] for key in sorted(sources) if key in flow.products]
 
 
-def _are_apart(flow: Flow, query: str, key: str) -> bool:
+def _are_apart(flow: RoleFlow, query: str, key: str) -> bool:
     """Query and key come from different streams: what their projections read did not begin at one value."""
     first, second = (_stream(flow, value) for value in (query, key))
     return first != second
 
 
-def _stream(flow: Flow, value: str) -> str:
+def _stream(flow: RoleFlow, value: str) -> str:
     source = flow.source(value)
     return flow.trace(source.data if source is not None and source.weight else value).root
 
 
-def attention_roles(flow: Flow, attentions: Iterable[Attention]) -> dict[str, str]:
+def name_attention_roles(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
     """Roles of the projections and of the nodes between them."""
     found = list(attentions)
     roles: dict[str, str] = {}
@@ -229,7 +229,7 @@ def attention_roles(flow: Flow, attentions: Iterable[Attention]) -> dict[str, st
     return roles
 
 
-def _name_center(flow: Flow, item: Attention, roles: dict[str, str]) -> None:
+def _name_center(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> None:
     if item.scores is None or item.softmax is None:
         roles[item.context.key] = item.kind
         return
@@ -243,7 +243,7 @@ def _name_center(flow: Flow, item: Attention, roles: dict[str, str]) -> None:
             roles.setdefault(node.key, f"{item.kind}.{component}")
 
 
-def _on_scores(flow: Flow, node: Node, followed: str) -> str:
+def _on_scores(flow: RoleFlow, node: Node, followed: str) -> str:
     others = [flow.trace(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
     if node.op_type in ("Mul", "Div"):
         return "scale"
@@ -254,7 +254,7 @@ def _on_scores(flow: Flow, node: Node, followed: str) -> str:
     return ""
 
 
-def _name_positions(flow: Flow, item: Attention, roles: dict[str, str]) -> None:
+def _name_positions(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> None:
     """Products with positions that are added to the scores, and the projections of positions that they read."""
     if item.softmax is None or item.scores is None:
         return
@@ -279,7 +279,7 @@ _TOGETHER = {
 }
 
 
-def _projections(flow: Flow, attentions: Iterable[Attention]) -> dict[str, str]:
+def _projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
     serves: dict[str, set[str]] = {}
     kinds: dict[str, set[str]] = {}
     operands = [
@@ -305,7 +305,7 @@ def _part(parts: Iterable[str]) -> str:
     return _TOGETHER.get(distinct) or next(iter(distinct))
 
 
-def _outputs(flow: Flow, attentions: Iterable[Attention]) -> dict[str, str]:
+def _outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
     """Products with a weight that read nothing but results of one kind of attention."""
     kinds = {item.context.key: item.kind for item in attentions}
     found: dict[str, str] = {}

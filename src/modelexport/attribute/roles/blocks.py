@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from modelexport.attribute.roles.flow import Flow, Product, is_cast
+from modelexport.attribute.roles.value_origins import ProductNode, RoleFlow, is_cast
 from modelexport.graph.constants import constant
 from modelexport.graph.index import Node
 from modelexport.graph.operators import ACTIVATIONS, MATRIX_PRODUCTS, MOVES, NORMS
@@ -23,7 +23,7 @@ from modelexport.graph.operators import ACTIVATIONS, MATRIX_PRODUCTS, MOVES, NOR
 UP, GATE, DOWN, ACTIVATION, GATE_UP = "mlp.up", "mlp.gate", "mlp.down", "mlp.activation", "mlp.gate_up"
 
 
-def mlp_roles(flow: Flow, known: Mapping[str, str]) -> dict[str, str]:
+def find_feed_forward(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
     gates, halves = _gates(flow)
     found: dict[str, str] = {}
     for product in flow.products.values():
@@ -38,12 +38,12 @@ def mlp_roles(flow: Flow, known: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _is_linear(product: Product) -> bool:
+def _is_linear(product: ProductNode) -> bool:
     return bool(product.weight) and product.node.op_type in MATRIX_PRODUCTS
 
 
 def _opening(
-    flow: Flow, down: Product, gates: Mapping[frozenset[str], dict[str, str]], halves: frozenset[str]
+    flow: RoleFlow, down: ProductNode, gates: Mapping[frozenset[str], dict[str, str]], halves: frozenset[str]
 ) -> dict[str, str]:
     """The products that one reads through a nonlinear function, with their roles."""
     sources = flow.trace(down.data).sources
@@ -55,7 +55,7 @@ def _opening(
     return gates.get(sources, {})
 
 
-def _gates(flow: Flow) -> tuple[dict[frozenset[str], dict[str, str]], frozenset[str]]:
+def _gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], frozenset[str]]:
     """Pairs of products of which one gates the other, and products whose one half gates the other half."""
     pairs: dict[frozenset[str], dict[str, str]] = {}
     halves: set[str] = set()
@@ -73,7 +73,7 @@ def _gates(flow: Flow) -> tuple[dict[frozenset[str], dict[str, str]], frozenset[
     return pairs, frozenset(halves)
 
 
-def _between(flow: Flow, down: Product, opening: Mapping[str, str]) -> Iterator[Node]:
+def _between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]) -> Iterator[Node]:
     """The nodes between the products."""
     waiting = [down.data]
     seen = set(opening)
@@ -86,7 +86,7 @@ def _between(flow: Flow, down: Product, opening: Mapping[str, str]) -> Iterator[
         waiting += [value for value in node.inputs if flow.trace(value).sources & opening.keys()]
 
 
-def _is_activation(flow: Flow, node: Node, opening: Mapping[str, str]) -> bool:
+def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bool:
     """A nonlinear function, or the arithmetic of one that was taken apart; not a bias, not the gating."""
     traces = [flow.trace(value) for value in node.inputs]
     computed = [trace for trace in traces if trace.content]
@@ -105,7 +105,7 @@ NORM = "norm"
 _NEGATIVE_ROOT = -0.5
 
 
-def find_norms(flow: Flow) -> dict[str, str]:
+def find_norms(flow: RoleFlow) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in flow.order:
         if node.op_type in NORMS:
@@ -118,12 +118,12 @@ def find_norms(flow: Flow) -> dict[str, str]:
     return found
 
 
-def _is_negative_root(flow: Flow, node: Node) -> bool:
+def _is_negative_root(flow: RoleFlow, node: Node) -> bool:
     exponent = constant(flow.graph, node.inputs[1]) if node.op_type == "Pow" else None
     return exponent is not None and exponent.tolist() == [_NEGATIVE_ROOT]
 
 
-def _around(flow: Flow, root: Node) -> list[Node]:
+def _around(flow: RoleFlow, root: Node) -> list[Node]:
     """All nodes of the normalization that takes this square root; none if it is not one."""
     before = _squares(flow, root)
     if not before:
@@ -136,7 +136,7 @@ def _around(flow: Flow, root: Node) -> list[Node]:
     return [root, *before, *_mean(flow, centered), *after, *_affine(flow, after[-1])]
 
 
-def _squares(flow: Flow, root: Node) -> list[Node]:
+def _squares(flow: RoleFlow, root: Node) -> list[Node]:
     """From the root back to the square, over the mean and the number that keeps it above zero."""
     passed: list[Node] = []
     node = flow.graph.producers.get(root.inputs[0])
@@ -158,7 +158,7 @@ def _is_square(node: Node) -> bool:
     return (node.op_type == "Mul" and node.inputs[0] == node.inputs[1]) or node.op_type == "Pow"
 
 
-def _division(flow: Flow, root: Node, centered: str) -> list[Node]:
+def _division(flow: RoleFlow, root: Node, centered: str) -> list[Node]:
     """From the root on to where it divides the value that was squared."""
     passed: list[Node] = []
     value = root.outputs[0]
@@ -176,11 +176,11 @@ def _division(flow: Flow, root: Node, centered: str) -> list[Node]:
 _AFTER_ROOT = frozenset({"Reciprocal", "Div", "Mul", "Cast"})
 
 
-def _reads(flow: Flow, node: Node, value: str) -> bool:
+def _reads(flow: RoleFlow, node: Node, value: str) -> bool:
     return any(flow.uncast(item) == flow.uncast(value) for item in node.inputs)
 
 
-def _mean(flow: Flow, centered: str) -> list[Node]:
+def _mean(flow: RoleFlow, centered: str) -> list[Node]:
     """The subtraction of the mean, and the mean; none where only squares are averaged."""
     taken = flow.graph.producers.get(flow.uncast(centered))
     if taken is None or taken.op_type != "Sub":
@@ -189,7 +189,7 @@ def _mean(flow: Flow, centered: str) -> list[Node]:
     return [taken, mean] if mean is not None and mean.op_type == "ReduceMean" else []
 
 
-def _affine(flow: Flow, node: Node) -> Iterator[Node]:
+def _affine(flow: RoleFlow, node: Node) -> Iterator[Node]:
     """What scales and shifts the result by weights, each once."""
     waiting = ["Mul", "Add"]
     value = node.outputs[0]
@@ -206,7 +206,7 @@ def _affine(flow: Flow, node: Node) -> Iterator[Node]:
         value = reader.outputs[0]
 
 
-def _has_vector(flow: Flow, node: Node) -> bool:
+def _has_vector(flow: RoleFlow, node: Node) -> bool:
     """One of its inputs is made of a weight with at most one dimension of more than one number."""
     for value in node.inputs:
         tensor = flow.graph.initializers.get(_weight_behind(flow, value))
@@ -215,7 +215,7 @@ def _has_vector(flow: Flow, node: Node) -> bool:
     return False
 
 
-def _weight_behind(flow: Flow, value: str) -> str:
+def _weight_behind(flow: RoleFlow, value: str) -> str:
     """The weight that a value is, or that it becomes by adding a constant (some norms store their scale less one)."""
     weight = flow.trace(value).weight
     maker = flow.graph.producers.get(flow.uncast(value))
@@ -229,7 +229,7 @@ RESIDUAL = "residual"
 _MOST_MARKS = 64
 
 
-def find_residuals(flow: Flow, known: Mapping[str, str]) -> dict[str, str]:
+def find_residuals(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
     last = _last_additions(flow)
     marks: dict[str, frozenset[str]] = {}
     found: dict[str, str] = {}
@@ -250,7 +250,7 @@ def _marks_of(value: str, marks: Mapping[str, frozenset[str]], last: Mapping[str
     return found | {value} if value in last else found
 
 
-def _last_additions(flow: Flow) -> dict[str, int]:
+def _last_additions(flow: RoleFlow) -> dict[str, int]:
     """Values that an addition may come back to, with the place of the last one."""
     last: dict[str, int] = {}
     for place, node in enumerate(flow.order):
@@ -262,12 +262,12 @@ def _last_additions(flow: Flow) -> dict[str, int]:
     return last
 
 
-def _shortcut(flow: Flow, value: str) -> str:
+def _shortcut(flow: RoleFlow, value: str) -> str:
     source = flow.source(value)
     return flow.uncast(source.data) if source is not None and source.weight else ""
 
 
-def _is_residual(flow: Flow, node: Node, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> bool:
+def _is_residual(flow: RoleFlow, node: Node, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> bool:
     operands = tuple(map(flow.uncast, node.inputs))
     for value, other in (operands, operands[::-1]):
         if value in last and value in marks.get(other, frozenset()):

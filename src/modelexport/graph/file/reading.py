@@ -29,6 +29,7 @@ from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
+from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, index_model
 
 
@@ -51,6 +52,11 @@ class ModelFile:
     def graph(self) -> Graph:
         """The index of what `proto` was when it was first asked for. Tagging changes names and metadata only."""
         return index_model(self.proto)
+
+    @cached_property
+    def inlined(self) -> InlinedModel:
+        """The nodes without functions, and with what their calls give them."""
+        return InlinedModel(self.proto, inline_graph(self.graph))
 
     def is_detached(self, initializer: onnx.TensorProto) -> bool:
         """Whether this initializer's data is neither in the proto nor in an external file."""

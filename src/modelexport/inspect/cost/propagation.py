@@ -5,15 +5,15 @@ The nodes of a file with functions put in the place of their calls, each with it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import onnx
 
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.functions import given_by, inlined, resolved
-from modelexport.graph.index import MAIN, Graph, Node, function_id, walk_nodes
+from modelexport.graph.functions import Inlined, InlinedModel, inline_graph
+from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import RANDOM, named
 from modelexport.graph.protos import plain_domain
 from modelexport.inspect.cost.contents import computed_content, made_type
@@ -28,13 +28,9 @@ from modelexport.record.results.cost import ZERO, Kind
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
-class Unfolded:
-    def __init__(self, proto: onnx.ModelProto, graph: Graph) -> None:
-        found = inlined(graph)
-        self.graph = found.graph
-        self._origins = found.origins
-        self._protos = dict(walk_nodes(proto))
-        self._functions = {function_id(one): one for one in proto.functions}
+class Unfolded(InlinedModel):
+    def __init__(self, proto: onnx.ModelProto, inlined: Inlined) -> None:
+        super().__init__(proto, inlined)
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
         self._members: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
@@ -43,14 +39,6 @@ class Unfolded:
     def nodes(self, graph_id: str) -> Sequence[Node]:
         return self._members.get(graph_id, ())
 
-    def origin(self, node: Node) -> tuple[tuple[str, ...], str]:
-        """The keys of the calls that it is for, from the outside in, and its own key in the file."""
-        *calls, key = self._origins.get(node.key, (node.key,))
-        return tuple(calls), key
-
-    def proto(self, node: Node) -> onnx.NodeProto:
-        return self._protos[self.origin(node)[1]]
-
     def domain(self, node: Node) -> str:
         return plain_domain(node.domain)
 
@@ -58,11 +46,8 @@ class Unfolded:
         return self._opsets.get(plain_domain(node.domain), 1)
 
     def attributes(self, node: Node) -> dict[str, Any]:
-        found: Iterable[onnx.AttributeProto] = self.proto(node).attribute
-        if any(item.ref_attr_name for item in found):
-            calls, _ = self.origin(node)
-            found = resolved(found, given_by((self._protos[key] for key in calls), self._functions))
-        return {item.name: plain_attribute(item) for item in found if item.type not in _GRAPHS}
+        attributes = self.node_proto(node).attribute
+        return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
 
 
 # What they make is the weight that they read, in another form.
@@ -70,8 +55,11 @@ _SAME_WEIGHT = named("Identity Transpose Reshape Cast DequantizeLinear Squeeze U
 
 
 class Propagation:
-    def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
-        self.unfolded = Unfolded(proto, graph)
+    def __init__(
+        self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], inlined: Inlined | None = None
+    ) -> None:
+        """inlined  the graph without functions, where that is known already"""
+        self.unfolded = Unfolded(proto, inlined or inline_graph(graph))
         self.graph = self.unfolded.graph
         self.known = Known(proto, graph, at)
 
@@ -120,7 +108,7 @@ class Propagation:
 
     def _made(self, op: Operator, node: Node) -> list[Value]:
         if op.op_type == "Constant" and not op.domain:
-            return [constant_of(self.unfolded.proto(node))]
+            return [constant_of(self.unfolded.node_proto(node))]
         shapes, types = self._shapes(op, node)
         content = computed_content(op)
         weight = next((value.weight for value in op.inputs if value is not None), "")
@@ -144,7 +132,7 @@ class Propagation:
             shapes = ()
         types = [made_type(op, place) for place in range(len(op.outputs))]
         if len(shapes) < len(op.outputs):
-            more = inferred(op, self.unfolded.proto(node))
+            more = inferred(op, self.unfolded.node_proto(node))
             shapes = [*shapes, *(shape for _, shape in more[len(shapes) :])]
             types = [dtype or old for old, (dtype, _) in zip(types, more, strict=False)] or types
         return shapes, types

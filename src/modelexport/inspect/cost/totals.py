@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from modelexport.graph.functions import Inlined
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.protos import data_of
 from modelexport.inspect.cost.parameters import Charging, Holdings
@@ -105,9 +106,19 @@ _UNSHAPED = "the shape or the type of what it makes is not known"
 _UNTAGGED = "the file has no record of its modules: everything is counted, and belongs to none"
 
 
-def count(file: str, proto: onnx.ModelProto, graph: Graph, record: Provenance | None, at: Mapping[str, int]) -> Cost:
-    """What a graph costs. Without a record, everything belongs to no module."""
-    spread = Propagation(proto, graph, at)
+def count(
+    file: str,
+    proto: onnx.ModelProto,
+    graph: Graph,
+    record: Provenance | None,
+    at: Mapping[str, int],
+    inlined: Inlined | None = None,
+) -> Cost:
+    """What a graph costs. Without a record, everything belongs to no module.
+
+    inlined  the graph without functions, where that is known already
+    """
+    spread = Propagation(proto, graph, at, inlined)
     pieces = spread.pieces()
     charging = Charging(graph, record)
     counting = Counting(graph, charging, Holdings(spread.unfolded, record, charging), pieces)

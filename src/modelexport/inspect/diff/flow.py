@@ -14,10 +14,9 @@ from math import prod
 
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import FLOATS, MAIN, Graph, Node
+from modelexport.graph.operators import is_commutative
 from modelexport.graph.protos import ONNX_DOMAINS, plain_domain, type_of
 
-# The order of what they read changes nothing, not even the last bit.
-COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
 # More elements than this make a weight; fewer may say how a node does its work.
 FEW = 16
 
@@ -42,6 +41,20 @@ class Use:
 
     reader: Node
     place: int
+
+    @property
+    def operand(self) -> int:
+        return operand(self.reader, self.place)
+
+
+def reads_unordered(node: Node) -> bool:
+    """Whether the inputs of a node can change places."""
+    return is_commutative(node.op_type, node.domain)
+
+
+def operand(node: Node, place: int) -> int:
+    """The number of an input as far as it matters: all inputs of `Max(a, b)` are one and the same operand."""
+    return 0 if reads_unordered(node) else place
 
 
 class Flow:
@@ -148,9 +161,9 @@ class Signatures:
         return self._numbers(("readers", tuple(sorted((self.own[key], self.up[key]) for key in uses))))
 
     def _own(self, node: Node) -> int:
-        constants = [(place, self._seen(constant)) for place, constant in self.flow.read_constants(node)]
-        if node.op_type in COMMUTATIVE:
-            constants = [(0, self._seen(constant)) for _, constant in self.flow.read_constants(node)]
+        read = self.flow.read_constants(node)
+        constants = [(operand(node, place), self._seen(constant)) for place, constant in read]
+        if reads_unordered(node):
             constants.sort(key=repr)
         return self._numbers(("own", operator_of(node), node.attributes, tuple(constants)))
 
@@ -165,7 +178,7 @@ class Signatures:
             inside = tuple(
                 self._input(value, found) for body in graph.bodies.get(node.key, ()) for value in graph.yields[body]
             )
-            operator, commutative = (self.own[node.key], inside), node.op_type in COMMUTATIVE
+            operator, commutative = (self.own[node.key], inside), reads_unordered(node)
             operation = self._numbers.number_operation(operator, read, commutative=commutative)
             for place, value in enumerate(node.outputs):
                 if value:
@@ -196,8 +209,8 @@ class Signatures:
             for place, value in enumerate(node.outputs):
                 uses += [(place, 0, end) for end in returned.get(value, ())] if value else []
                 for use in flow.uses.get(value, ()):
-                    where = 0 if use.reader.op_type in COMMUTATIVE else use.place
-                    uses.append((place, 1 + where, self._numbers((self.own[use.reader.key], found[use.reader.key]))))
+                    reader = self._numbers((self.own[use.reader.key], found[use.reader.key]))
+                    uses.append((place, 1 + use.operand, reader))
             owner = graph.owners.get(node.graph)
             if owner is not None and owner in found:
                 body = node.graph.removeprefix(owner)
@@ -228,12 +241,12 @@ def neighbourhoods(flow: Flow, numbers: ValueNumbers, own: Mapping[str, int], st
 
 def _around(node: Node, flow: Flow, near: Mapping[str, int]) -> tuple[object, ...]:
     above = [
-        (0 if node.op_type in COMMUTATIVE else place, near[flow.producers[value][0].key])
+        (operand(node, place), near[flow.producers[value][0].key])
         for place, value in enumerate(node.inputs)
         if value in flow.producers
     ]
     below = [
-        (place, 0 if use.reader.op_type in COMMUTATIVE else use.place, near[use.reader.key])
+        (place, use.operand, near[use.reader.key])
         for place, value in enumerate(node.outputs)
         for use in flow.uses.get(value, ())
     ]

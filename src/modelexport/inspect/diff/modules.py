@@ -20,7 +20,7 @@ from modelexport.inspect.diff.flow import Flow
 from modelexport.inspect.diff.pairing import Pairs
 from modelexport.inspect.diff.regions import Region
 from modelexport.inspect.diff.sides import Compared
-from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.hierarchy import ROOT, ModuleCall, common_prefix
 from modelexport.record.lineage import Link
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.results.cost import NodeCost
@@ -109,13 +109,7 @@ def _inherited(
 
 
 def _innermost(stacks: Iterable[tuple[str, ...]]) -> str:
-    """The last call that all of some stacks begin with."""
-    shared = ROOT
-    for level in zip(*stacks, strict=False):
-        if len(set(level)) > 1:
-            break
-        shared = level[0]
-    return shared
+    return next(reversed(common_prefix(stacks)), ROOT)
 
 
 def _spread(flow: Flow, calls: dict[str, str]) -> None:

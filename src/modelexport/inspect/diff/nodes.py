@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
 
-from modelexport.graph.functions import node_protos
 from modelexport.graph.index import KEY_SEPARATOR, Node
 from modelexport.inspect.diff.ends import Opsets, ValueType, attribute_changes, opsets_of, shapes_differ, types_differ
-from modelexport.inspect.diff.flow import COMMUTATIVE, Constant, Flow
+from modelexport.inspect.diff.flow import Constant, Flow
 from modelexport.inspect.diff.pairing import Pairs
 from modelexport.inspect.diff.sides import Compared
 from modelexport.record.results.diff import FieldChange
@@ -45,9 +44,9 @@ class Comparing:
         """Whether a paired node of the second file reads other constants, or works in another way."""
         return key in self._altered
 
-    def right_proto(self, node: Node) -> onnx.NodeProto | None:
+    def right_proto(self, node: Node) -> onnx.NodeProto:
         """What the second file says of a node."""
-        return self._protos[1].get(node.key)
+        return self._right.model.node_proto(node)
 
     def fields(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
         """Every paired node that is not the same, in the order of the first file."""
@@ -64,7 +63,7 @@ class Comparing:
         if node.attributes != other.attributes:
             yield from self._attributes(node, other)
         unexplained = True
-        for place, (value, theirs) in enumerate(self._inputs(node, other)):
+        for place, (value, theirs) in enumerate(self._pairs.aligned_inputs(node, other)):
             change, explains = self._value(f"input {place}", (value, theirs), (node, other))
             unexplained &= not explains
             if change is not None:
@@ -92,38 +91,12 @@ class Comparing:
                     yield change
 
     def _attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
-        mine, theirs = self._protos[0].get(node.key), self._protos[1].get(other.key)
-        if mine is None or theirs is None:
-            yield FieldChange("attributes", "", "")
-        else:
-            yield from attribute_changes(mine, theirs, self._opsets)
-
-    @cached_property
-    def _protos(self) -> tuple[Mapping[str, onnx.NodeProto], Mapping[str, onnx.NodeProto]]:
-        left, right = (_protos_of(side) for side in (self._left, self._right))
-        return left, right
+        protos = self._left.model.node_proto(node), self.right_proto(other)
+        yield from attribute_changes(*protos, self._opsets)
 
     @cached_property
     def _opsets(self) -> tuple[Opsets, Opsets]:
         return opsets_of(self._left.proto), opsets_of(self._right.proto)
-
-    def _inputs(self, node: Node, other: Node) -> Iterator[tuple[str, str]]:
-        """What is read in the same place; in which place does not matter where operators say so."""
-        mine, theirs = list(node.inputs), list(other.inputs)
-        length = max(len(mine), len(theirs))
-        mine += [""] * (length - len(mine))
-        theirs += [""] * (length - len(theirs))
-        turned = length == 2 and (self._fits(mine[0], theirs[1]) or self._fits(mine[1], theirs[0]))
-        if turned and node.op_type in COMMUTATIVE and not self._fits(mine[0], theirs[0]):
-            theirs.reverse()
-        yield from zip(mine, theirs, strict=True)
-
-    def _fits(self, value: str, theirs: str) -> bool:
-        one = self._pairs.left_flow.constants.get(value)
-        other = self._pairs.right_flow.constants.get(theirs)
-        if one is not None or other is not None:
-            return one is not None and other is not None and one.digest == other.digest and one.shape == other.shape
-        return self._pairs.are_same(value, theirs)
 
     def _value(
         self, what: str, values: tuple[str, str], readers: tuple[Node, Node] | None
@@ -206,7 +179,3 @@ def _described(value: str, flow: Flow) -> str:
 
 def _differ(one: ValueType, other: ValueType) -> bool:
     return types_differ(one, other) or shapes_differ(one, other)
-
-
-def _protos_of(side: Compared) -> dict[str, onnx.NodeProto]:
-    return node_protos(side.proto, side.origins, (node.key for node in side.graph.nodes))

@@ -22,7 +22,6 @@ from modelexport.graph.index import Node
 from modelexport.inspect.diff.flow import (
     BACKWARDS,
     CERTAIN,
-    COMMUTATIVE,
     CONTENT,
     CONTENT_USED,
     NEAR,
@@ -43,6 +42,7 @@ from modelexport.inspect.diff.flow import (
     neighbourhoods,
     operator_of,
     read_by_the_same,
+    reads_unordered,
     told_alike,
     told_near,
 )
@@ -87,6 +87,36 @@ class Pairs:
         left, right = self.exact[0].down, self.exact[1].down
         twins = right.get(partner.outputs[theirs[1]]) == right.get(other)
         return twins or left.get(origin.outputs[mine[1]]) == left.get(value)
+
+    def aligned_inputs(self, node: Node, other: Node) -> list[tuple[str, str]]:
+        """What two paired nodes read in the same place; an input that only one of them has goes with an empty name.
+
+        The inputs of a commutative operator have no places: `Max(a, b)` beside `Max(b, c)` gives `(b, b), (a, c)`.
+        """
+        length = max(len(node.inputs), len(other.inputs))
+        left, right = ([*one.inputs, *[""] * (length - len(one.inputs))] for one in (node, other))
+        if reads_unordered(node):
+            right = self._reordered(left, right)
+        return list(zip(left, right, strict=True))
+
+    def _reordered(self, left: list[str], right: list[str]) -> list[str]:
+        """The inputs of the second node, each in the place of the one that is the same; the rest as they come."""
+        spare = dict(enumerate(right))
+        matches: dict[int, str] = {}
+        for place, value in enumerate(left):
+            candidates = sorted(spare, key=lambda other: other != place)
+            match = next((other for other in candidates if self._are_equal(value, spare[other])), None)
+            if match is not None:
+                matches[place] = spare.pop(match)
+        rest = iter(spare.values())
+        return [matches[place] if place in matches else next(rest) for place in range(len(left))]
+
+    def _are_equal(self, value: str, other: str) -> bool:
+        """The same value, or constants of the same content."""
+        one, now = self.left_flow.constants.get(value), self.right_flow.constants.get(other)
+        if one is None and now is None:
+            return self.are_same(value, other)
+        return one is not None and now is not None and (one.digest, one.shape) == (now.digest, now.shape)
 
     def _are_given(self, value: str, other: str) -> bool:
         if self.ends.get(f"i:{value}") == other:
@@ -239,10 +269,14 @@ class _Pairing:
 
     def _neighbours(self, node: Node, other: Node) -> Iterator[tuple[Node | None, Node | None]]:
         """The partner that a neighbour of the one has, and the neighbour of the other in the same place."""
-        for value, theirs in zip(node.inputs, other.inputs, strict=False):
-            maker, found = self._left.producers.get(value), self._right.producers.get(theirs)
-            if maker is not None:
-                yield self._pairs.right.get(maker[0].key), found[0] if found is not None else None
+        makers = [self._right.producers.get(value) for value in other.inputs]
+        for value, same_place in zip(node.inputs, makers, strict=False):
+            maker = self._left.producers.get(value)
+            if maker is None:
+                continue
+            partner = self._pairs.right.get(maker[0].key)
+            anywhere = reads_unordered(node) and any(one is not None and one[0] is partner for one in makers)
+            yield partner, partner if anywhere else same_place and same_place[0]
         for value, theirs in zip(node.outputs, other.outputs, strict=False):
             uses = self._left.uses.get(value, ())[:_LOOKED_AT]
             readers = {use.reader.key: use.reader for use in self._right.uses.get(theirs, ())[: 2 * _LOOKED_AT]}
@@ -288,8 +322,7 @@ class _Pairing:
         theirs = list(_makers(other, self._right, self._pairs.left))
         if not mine or not theirs:
             return
-        ordered = node.op_type not in COMMUTATIVE
-        self._pair_alike(mine, theirs, likeness, ordered=ordered)
+        self._pair_alike(mine, theirs, likeness, ordered=not reads_unordered(node))
 
     def _pair_below(self, node: Node, other: Node, likeness: tuple[Key, Key]) -> None:
         for value, same in zip(node.outputs, other.outputs, strict=False):
@@ -341,8 +374,7 @@ def _makers(node: Node, flow: Flow, paired_ones: Mapping[str, Node]) -> Iterator
 def _readers(value: str, flow: Flow, paired_ones: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
     for use in flow.uses.get(value, ()):
         if use.reader.key not in paired_ones:
-            place = 0 if use.reader.op_type in COMMUTATIVE else use.place
-            yield place, use.reader
+            yield use.operand, use.reader
 
 
 def _by_kind(nodes: Iterable[tuple[int, Node]], kind_of: Key, *, ordered: bool) -> dict[object, list[Node]]:

@@ -97,7 +97,7 @@ class Regions:
         """What makes the values that a paired node reads in the same place."""
         for node in self._flows[_LEFT].order:
             other = self._pairs.right.get(node.key)
-            for value, theirs in zip(node.inputs, other.inputs, strict=False) if other is not None else ():
+            for value, theirs in self._pairs.aligned_inputs(node, other) if other is not None else ():
                 self._join_makers(value, theirs)
 
     def _join_by_outputs(self) -> None:
@@ -253,8 +253,8 @@ class ReplacedWeights:
         """By the name of a packed weight: the numbers that it stands for."""
         for node in region.right:
             proto = self._comparing.right_proto(node)
-            place = None if proto is None else packed_place(proto)
-            if proto is None or place is None or not self._is_read(node.inputs[place]):
+            place = packed_place(proto)
+            if place is None or not self._is_read(node.inputs[place]):
                 continue
             stored = (value if value in self._pairs.right_flow.constants else "" for value in node.inputs)
             numbers = unpacked(proto, self._weighing.stored(stored))

@@ -22,10 +22,11 @@ from onnx.numpy_helper import to_array
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.file.external import external_data, is_external
 from modelexport.graph.file.reading import ModelFile, content_of
+from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
 from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
-from modelexport.inspect.diff.flow import COMMUTATIVE, Flow, Signatures, by_content, by_shape, is_literal
+from modelexport.inspect.diff.flow import Flow, Signatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.results.diff import Source
 
@@ -141,12 +142,13 @@ class Compared:
     held       by the name of a weight: the call of the module that holds it, where that is known
     hierarchy  the modules, where they are known
     module     the part that was asked for; empty for all
-    origins    by the key of a node that was put in the place of a call: the keys of the calls and of the node itself
+    model      the nodes of the whole file without functions
     """
 
     path: str
     file: ModelFile
     graph: Graph
+    model: InlinedModel
     holdings: Holdings
     told: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +156,6 @@ class Compared:
     source: Source = Source.NONE
     exporter: str = ""
     module: str = ""
-    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def flow(self) -> Flow:
@@ -276,11 +277,7 @@ def _use_of(signatures: Signatures) -> Callable[[str], object]:
     def found(value: str) -> object:
         uses = signatures.flow.uses.get(value, ())
         return tuple(
-            sorted(
-                (0 if use.reader.op_type in COMMUTATIVE else use.place, signatures.own[key], signatures.up[key])
-                for use in uses
-                for key in [use.reader.key]
-            )
+            sorted((use.operand, signatures.own[key], signatures.up[key]) for use in uses for key in [use.reader.key])
         )
 
     return found

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from modelexport.record.provenance import Provenance
-from modelexport.record.results.verification import Difference
+from modelexport.record.lineage import Lineage
+from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.record.results.verification import Difference, Verification
+from modelexport.record.signals import OutputCheck
 
 # Elements of an extracted file and of the PyTorch module may differ by this much.
 TOLERANCE = 1e-4
@@ -188,3 +190,97 @@ class Flattening:
     inlined: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What an export gave.
+
+    notes    what the user should know: random weights, axes that torch fixed, …
+    seconds  how long each step took
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    provenance: Provenance
+    check: OutputCheck | None = None
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def strategy(self) -> str:
+        """The strategy that attributed the nodes: another one than asked for where that could not judge this model."""
+        return self.provenance.origin.strategy
+
+
+@dataclass(frozen=True)
+class RelinkResult:
+    """What was found out about a file that a tool made.
+
+    after      the file that was looked at, or that the tool's result was to be written to
+    path       the tagged file; None if nothing was written
+    before     what it was traced back to: a path, or the record inside the file
+    related    whether it comes from there at all; if not, nothing was written
+    differing  weights of the same name that do not hold the same numbers
+    idle       tools that were run and changed nothing, as they were asked for
+    """
+
+    path: Path | None
+    files: tuple[Path, ...]
+    before: str
+    provenance: Provenance
+    lineage: Lineage
+    related: bool
+    differing: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    after: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.related and not self.differing
+
+
+@dataclass(frozen=True)
+class QuantizeResult:
+    """
+    relinked  the file that was written, with its record
+    excluded  the nodes that were left in float because that was asked for
+    included  the nodes that alone were to be quantized; None if that was not asked for
+    notes     what is worth knowing about it
+    report    what each module lost, if that was asked for
+    """
+
+    relinked: RelinkResult
+    excluded: tuple[NodeEntry, ...]
+    included: tuple[NodeEntry, ...] | None = None
+    notes: tuple[str, ...] = ()
+    report: Verification | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return self.relinked.path
+
+    @property
+    def ok(self) -> bool:
+        return self.relinked.ok
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """The files that were written, the record as it is in them, and what became of the modules."""
+
+    path: Path
+    files: tuple[Path, ...]
+    provenance: Provenance
+    folding: Folding
+
+
+@dataclass(frozen=True)
+class FlattenResult:
+    """The files that were written, the record as it is in them (None if there is none), and how it was done."""
+
+    path: Path
+    files: tuple[Path, ...]
+    provenance: Provenance | None
+    flattening: Flattening

@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from modelexport.graph.algorithms import UnionFind
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.hierarchy import ModuleCall, common_prefix
 from modelexport.record.provenance import Edges, Provenance
 from modelexport.show.page.layout import flow_order
 
@@ -117,9 +117,7 @@ class _Flows:
 
     def _pass(self, value: str, maker: str, reader: str) -> None:
         before, after = self._boxes(maker), self._boxes(reader)
-        shared = 0
-        while shared < min(len(before), len(after)) and before[shared].call == after[shared].call:
-            shared += 1
+        shared = len(common_prefix([seen.call for seen in boxes] for boxes in (before, after)))
         if shared:
             # Up to here both lie in the same calls: the innermost of these sees two boxes, the others one.
             call = before[shared - 1].call

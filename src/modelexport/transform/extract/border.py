@@ -13,14 +13,14 @@ is given: from an input of it, or from one that has an axis of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import SHAPE_READERS, Node
 from modelexport.graph.types import ValueTypes
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.hierarchy import ModuleCall, common_prefix
 from modelexport.record.provenance import Provenance
 from modelexport.transform.extract.selection import Inside, Nest, Selection
 
@@ -114,14 +114,7 @@ class Border:
     def _depth(self, maker: ModuleCall, reader: ModuleCall) -> int:
         """How many calls around both of them are the same."""
         stack = self._selection.hierarchy.stack
-        return sum(1 for _ in _shared(stack(maker), stack(reader)))
-
-
-def _shared(a: Sequence[ModuleCall], b: Sequence[ModuleCall]) -> Iterator[ModuleCall]:
-    for one, other in zip(a, b, strict=False):
-        if one != other:
-            return
-        yield one
+        return len(common_prefix((stack(maker), stack(reader))))
 
 
 class Between:

@@ -5,25 +5,30 @@ There is nobody to say what the nodes and values inside were called, so they get
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
 from modelexport.errors import UserError
-from modelexport.graph.functions import Attributes, given_by, resolved
-from modelexport.graph.index import MAIN, bodies, called_id, function_id, node_key, walk_nodes
-from modelexport.graph.protos import ONNX_DOMAINS, bodies_of, names_inside, plain_domain, rename_captured, with_inner
+from modelexport.graph.functions import DEEPEST_CALL, MOST_NODES, Inlined, InlinedModel, inline_graph
+from modelexport.graph.index import (
+    KEY_SEPARATOR,
+    MAIN,
+    Node,
+    bodies,
+    called_id,
+    function_id,
+    index_model,
+    value_id,
+    walk_nodes,
+)
+from modelexport.graph.protos import ONNX_DOMAINS, declared, names_inside, plain_domain, rename_values, with_inner
 from modelexport.record.hierarchy import Hierarchy
-from modelexport.record.provenance import Attribution, Evidence, EvidenceKind, Provenance, unattributed
+from modelexport.record.provenance import Attribution, Evidence, EvidenceKind, Provenance
 from modelexport.transform.fold.working_graph import Names
-
-# Functions that call functions that call functions can unfold to more than any machine holds.
-_MOST = 1_000_000
-_DEEPEST = 100
-_NO_RECORD = unattributed("there is no record")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +51,29 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
     flat.CopyFrom(model)
     kept = dict(_not_inlined(model))
     functions = {function_id(one): one for one in model.functions if function_id(one) not in kept}
-    inliner = _Inliner(functions, record, Names(_all_values(model)), Names(node.name for _, node in walk_nodes(model)))
-    nodes = list(inliner.expanded(model.graph.node, _Scope(), _Place(MAIN, MAIN)))
-    left = [one for one in model.functions if function_id(one) in kept]
+    built = _FlatModel(model, kept)
+    if any(node.function in functions for node in built.inlined.graph.nodes):
+        raise UserError(
+            f"without functions the graph would have more than {MOST_NODES:,} nodes, "
+            f"or functions call each other more than {DEEPEST_CALL} deep"
+        )
     del flat.graph.node[:], flat.functions[:]
-    flat.graph.node.extend(nodes)
-    for function in left:
+    flat.graph.node.extend(built.build_nodes(MAIN))
+    for function in (function for function in model.functions if function_id(function) in kept):
         copied = flat.functions.add()
         copied.CopyFrom(function)
-        graph_id = function_id(function)
-        inner = list(inliner.expanded(function.node, _Scope(functions=(graph_id,)), _Place(graph_id, graph_id)))
         del copied.node[:]
-        copied.node.extend(inner)
+        copied.node.extend(built.build_nodes(function_id(function)))
     _set_imports(flat, functions)
-    return Inlining(flat, inliner.attributions, tuple(functions), kept)
+    attributions = {} if record is None else dict(_attribute_nodes(built.inlined, record))
+    return Inlining(flat, attributions, tuple(functions), kept)
+
+
+def _attribute_nodes(inlined: Inlined, record: Provenance) -> Iterator[tuple[str, Attribution]]:
+    for node in inlined.graph.nodes:
+        calls, own = inlined.origin(node.key)
+        attributions = [record.recorded(call) for call in calls]
+        yield node.key, narrowed(record.recorded(own), attributions, record.hierarchy)
 
 
 def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
@@ -104,133 +118,60 @@ def _set_imports(flat: onnx.ModelProto, gone: Mapping[str, onnx.FunctionProto]) 
     flat.opset_import.extend(left)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The ids of the graph that nodes are taken from and of the one that they go to.
+class _FlatModel:
+    """Protos of the nodes of a graph whose functions are inlined, under the names that they have in the file to be."""
 
-    nodes  as they were there, where they have been given other names since
-    """
+    def __init__(self, model: onnx.ModelProto, kept: Collection[str]) -> None:
+        self._protos = dict(walk_nodes(model))
+        self._values = Names(_all_values(model))
+        self._nodes = Names(node.name for node in self._protos.values())
+        graph = index_model(model)
+        self.inlined = inline_graph(graph, kept, lambda calls, name: self._values.free(self._prefix(calls) + name))
+        self._model = InlinedModel(model, self.inlined)
+        self._members: dict[str, list[Node]] = {}
+        for node in self.inlined.graph.nodes:
+            self._members.setdefault(node.graph, []).append(node)
 
-    old: str
-    new: str
-    nodes: tuple[onnx.NodeProto, ...] = ()
+    def _prefix(self, calls: Sequence[str]) -> str:
+        protos = (self._protos[call] for call in calls)
+        return "".join(f"{call.name or next(filter(None, call.output), call.op_type)}/" for call in protos)
 
+    def build_nodes(
+        self, graph_id: str, declared_values: Iterable[str] = (), outer: Mapping[str, str] | None = None
+    ) -> list[onnx.NodeProto]:
+        """
+        declared_values  ids of what a subgraph is given or stores
+        outer            by the ids of values that are visible from the graphs around: their names
+        """
+        nodes = self._members.get(graph_id, [])
+        inside = (*declared_values, *self.inlined.graph.takes[graph_id])
+        own = {*inside, *(value for node in nodes for value in node.outputs)} if graph_id else ()
+        names = {**(outer or {}), **{value: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for value in own}}
+        return [self._build_node(node, names) for node in nodes]
 
-@dataclass(frozen=True)
-class _Scope:
-    """Where nodes are put: what values are called there, and the calls around them.
+    def _build_node(self, node: Node, names: Mapping[str, str]) -> onnx.NodeProto:
+        proto = onnx.NodeProto()
+        proto.CopyFrom(self._model.node_proto(node))
+        proto.input[:] = (names.get(value, value) for value in node.inputs)
+        proto.output[:] = (names.get(value, value) for value in node.outputs)
+        if node.key in self.inlined.origins:
+            calls, own = self.inlined.origin(node.key)
+            # An Identity for what a function returns as it was given stands for the call itself.
+            around = calls if node.op_type == self._protos[own].op_type else (*calls, own)
+            proto.name = self._nodes.free(f"{self._prefix(around)}{proto.name or proto.op_type}")
+        for graph_id, subgraph in bodies(proto, node.key):
+            self._build_subgraph(subgraph, graph_id, names)
+        return proto
 
-    values      by the names in a function; a name that is not there is as it was
-    prefix      goes before names; empty in the main graph
-    attributes  that the call gives to the function
-    calls       attributions of the calls around, from the outside in
-    functions   that are being unfolded
-    """
-
-    values: dict[str, str] = field(default_factory=dict)
-    prefix: str = ""
-    attributes: Attributes = field(default_factory=dict)
-    calls: tuple[Attribution, ...] = ()
-    functions: tuple[str, ...] = ()
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, name)
-
-
-class _Inliner:
-    def __init__(
-        self, functions: Mapping[str, onnx.FunctionProto], record: Provenance | None, values: Names, nodes: Names
-    ) -> None:
-        self._functions = functions
-        self._record = record
-        self._values = values
-        self._nodes = nodes
-        self._count = 0
-        self.attributions: dict[str, Attribution] = {}
-
-    def expanded(self, nodes: Sequence[onnx.NodeProto], scope: _Scope, place: _Place) -> Iterator[onnx.NodeProto]:
-        """Nodes with functions in the place of calls."""
-        for node, before in zip(nodes, place.nodes or nodes, strict=True):
-            name = called_id(node)
-            old = node_key(before, place.old)
-            if name in self._functions and name not in scope.functions:
-                yield from self._called(node, scope, old, place.new)
-            else:
-                made = self._copied(node, scope, old, place.new)
-                self._expand_bodies(before, made, scope, (old, node_key(made, place.new)))
-                yield made
-
-    def _called(self, node: onnx.NodeProto, scope: _Scope, key: str, new: str) -> Iterator[onnx.NodeProto]:
-        name = called_id(node)
-        if len(scope.functions) > _DEEPEST:
-            raise UserError(f"functions call each other more than {_DEEPEST} deep, down to {name!r}")
-        function = self._functions[name]
-        prefix = f"{scope.prefix}{node.name or next(filter(None, node.output), node.op_type)}/"
-        values = dict(zip(function.input, [*map(scope.value, node.input), *[""] * len(function.input)], strict=False))
-        made = [pair for pair in zip(function.output, map(scope.value, node.output), strict=False) if pair[1]]
-        passed = []
-        for inner, outer in made:
-            if inner in values:  # given and returned as it is, or returned twice
-                passed.append((inner, outer))
-            else:
-                values[inner] = outer
-        for output in (output for inner in function.node for output in inner.output if output):
-            if output not in values:
-                values[output] = self._values.free(prefix + output)
-        attributes = given_by([node], self._functions, scope.attributes)
-        calls = (*scope.calls, self._known(key))
-        inside = _Scope(values, prefix, attributes, calls, (*scope.functions, name))
-        yield from self.expanded(function.node, inside, _Place(name, new))
-        for inner, outer in passed:
-            identity = onnx.helper.make_node(
-                "Identity", [values[inner]], [outer], name=self._nodes.free(f"{prefix}Identity")
-            )
-            self.attributions[node_key(identity, new)] = calls[-1]
-            yield identity
-
-    def _copied(self, node: onnx.NodeProto, scope: _Scope, old: str, new: str) -> onnx.NodeProto:
-        self._count += 1
-        if self._count > _MOST:
-            raise UserError(f"without functions the graph would have more than {_MOST:,} nodes")
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        if scope.calls:
-            made.input[:] = map(scope.value, node.input)
-            made.output[:] = map(scope.value, node.output)
-            rename_captured(made, scope.value, lambda name: self._values.free(scope.prefix + name))
-            self._rename(made, scope.prefix)
-            _set_attributes(made, scope.attributes)
-        self.attributions[node_key(made, new)] = self._attribution(old, scope)
-        return made
-
-    def _rename(self, node: onnx.NodeProto, prefix: str) -> None:
-        node.name = self._nodes.free(f"{prefix}{node.name or node.op_type}")
-        for body in bodies_of(node):
-            for inner in body.node:
-                self._rename(inner, prefix)
-
-    def _expand_bodies(
-        self, before: onnx.NodeProto, made: onnx.NodeProto, scope: _Scope, keys: tuple[str, str]
-    ) -> None:
-        """Calls inside of bodies, where everything has its name already. What was there before has the old keys."""
-        for (old, was), (new, body) in zip(bodies(before, keys[0]), bodies(made, keys[1]), strict=True):
-            inside = _Scope(functions=scope.functions)
-            inner = list(self.expanded(list(body.node), inside, _Place(old, new, tuple(was.node))))
-            for node in inner if scope.calls else ():
-                key = node_key(node, new)
-                if self._record is not None:
-                    self.attributions[key] = narrowed(self.attributions[key], scope.calls, self._record.hierarchy)
-            del body.node[:]
-            body.node.extend(inner)
-
-    def _known(self, key: str) -> Attribution:
-        return _NO_RECORD if self._record is None else self._record.recorded(key)
-
-    def _attribution(self, key: str, scope: _Scope) -> Attribution:
-        found = self._known(key)
-        if self._record is None or not scope.calls:
-            return found
-        return narrowed(found, scope.calls, self._record.hierarchy)
+    def _build_subgraph(self, subgraph: onnx.GraphProto, graph_id: str, outer: Mapping[str, str]) -> None:
+        old_id, rename = self.inlined.subgraphs.get(graph_id, (graph_id, str))
+        ids = {name: rename(value_id(old_id, name)) for name in declared(subgraph)}
+        nodes = self.build_nodes(graph_id, ids.values(), outer)
+        names = {name: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for name, value in ids.items()}
+        returned = (outer.get(value, value) for value in self.inlined.graph.yields[graph_id])
+        rename_values(subgraph, {**dict(zip((one.name for one in subgraph.output), returned, strict=True)), **names})
+        del subgraph.node[:]
+        subgraph.node.extend(nodes)
 
 
 def narrowed(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
@@ -251,17 +192,6 @@ def narrowed(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierar
         ancestor=hierarchy.common_ancestor(owners),
         evidence=(*found.evidence, evidence),
     )
-
-
-def _set_attributes(node: onnx.NodeProto, given: Attributes) -> None:
-    """Attributes that refer to those of the call, in a node and its bodies."""
-    if any(one.ref_attr_name for one in node.attribute):
-        found = list(resolved(node.attribute, given))
-        del node.attribute[:]
-        node.attribute.extend(found)
-    for body in bodies_of(node):
-        for inner in body.node:
-            _set_attributes(inner, given)
 
 
 def _all_values(model: onnx.ModelProto) -> Iterator[str]:

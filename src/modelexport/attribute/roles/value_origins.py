@@ -20,7 +20,7 @@ _TABLE_RANK = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ValueOrigin:
     """What one value is made of.
 
     content     something of what the model is fed is in it, beyond shapes, masks and angles
@@ -49,11 +49,11 @@ class Trace:
     counted: bool = False
 
 
-_BLANK = Trace()
+_BLANK = ValueOrigin()
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductNode:
     """A node that multiplies two operands.
 
     weight  the operand that is a weight; empty if both are computed
@@ -72,18 +72,18 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Flow:
+class RoleFlow:
     """A graph, its nodes in the order in which they run, the trace of every value, and every product by node key."""
 
     graph: Graph
     order: tuple[Node, ...]
-    traces: Mapping[str, Trace]
-    products: Mapping[str, Product]
+    traces: Mapping[str, ValueOrigin]
+    products: Mapping[str, ProductNode]
 
-    def trace(self, value: str) -> Trace:
+    def trace(self, value: str) -> ValueOrigin:
         return self.traces.get(value, _BLANK)
 
-    def source(self, value: str) -> Product | None:
+    def source(self, value: str) -> ProductNode | None:
         """The one product that a value comes from."""
         sources = self.trace(value).sources
         return self.products.get(next(iter(sources))) if len(sources) == 1 else None
@@ -97,30 +97,30 @@ class Flow:
         return value
 
 
-def trace_flow(graph: Graph) -> Flow:
-    tracer = _Tracer(graph)
+def trace_flow(graph: Graph) -> RoleFlow:
+    tracer = _OriginTracer(graph)
     for node in graph.running_order:
         tracer.add(node)
-    return Flow(graph, graph.running_order, tracer.traces, tracer.products)
+    return RoleFlow(graph, graph.running_order, tracer.traces, tracer.products)
 
 
-class _Tracer:
+class _OriginTracer:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.products: dict[str, Product] = {}
-        self.traces: dict[str, Trace] = {}
+        self.products: dict[str, ProductNode] = {}
+        self.traces: dict[str, ValueOrigin] = {}
         self.inputs = frozenset(graph.inputs) - graph.initializers.keys()
         for name in self.inputs:
-            self.traces[name] = Trace(content=True, sources=frozenset({name}), root=name)
+            self.traces[name] = ValueOrigin(content=True, sources=frozenset({name}), root=name)
         for name, tensor in graph.initializers.items():
             learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in FLOATS
             masking = learned and vanishes(graph, name)
-            self.traces[name] = Trace(weight=name, learned=learned and not masking, masking=masking)
+            self.traces[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
         self.returned: dict[str, list[str]] = {}
         for body, owner in graph.owners.items():
             self.returned.setdefault(owner, []).extend(graph.yields[body])
 
-    def trace(self, value: str) -> Trace:
+    def trace(self, value: str) -> ValueOrigin:
         return self.traces.get(value, _BLANK)
 
     def add(self, node: Node) -> None:
@@ -129,29 +129,29 @@ class _Tracer:
             part = output if node.op_type in CUTS and found.content else found.part
             # What is chosen is content, which were chosen is not.
             chosen = node.op_type == "TopK" and place > 0
-            self.traces[output] = Trace(masking=True) if chosen else _with_part(found, part)
+            self.traces[output] = ValueOrigin(masking=True) if chosen else _with_part(found, part)
 
-    def _made_by(self, node: Node) -> Trace:
+    def _made_by(self, node: Node) -> ValueOrigin:
         if node.op_type in PRODUCTS:
             return self._multiply(node)
         if node.op_type in ATTENTIONS:
-            return Trace(content=True, sources=frozenset({node.key}), root=node.key)
+            return ValueOrigin(content=True, sources=frozenset({node.key}), root=node.key)
         if node.op_type == "Constant":
-            return Trace(weight=node.key, masking=vanishes(self.graph, node.key))
+            return ValueOrigin(weight=node.key, masking=vanishes(self.graph, node.key))
         if self._reads_table(node):
             return self._look_up(node)
         return self._combine(node)
 
-    def _multiply(self, node: Node) -> Trace:
+    def _multiply(self, node: Node) -> ValueOrigin:
         first, second = PRODUCTS[node.op_type]
         left, right = (node.inputs[place] if place < len(node.inputs) else "" for place in (first, second))
         before, after = self.trace(left), self.trace(right)
         # Where both are constants, exporters put the weight second.
         second_first = ((right, left), (left, right))
         weight, data = next(((mine, other) for mine, other in second_first if self._is_weight(mine)), ("", ""))
-        self.products[node.key] = Product(node, left, right, weight, data)
+        self.products[node.key] = ProductNode(node, left, right, weight, data)
         given = self.trace(data) if weight else _BLANK
-        return Trace(
+        return ValueOrigin(
             content=given.content if weight else before.content or after.content,
             sources=frozenset({node.key}),
             root=given.root if weight else node.key,
@@ -186,24 +186,26 @@ class _Tracer:
     def _rows(self, initializer: str) -> int:
         return next(iter(self._shape(initializer)), 0)
 
-    def _look_up(self, node: Node) -> Trace:
+    def _look_up(self, node: Node) -> ValueOrigin:
         table, indices = (self.trace(value) for value in node.inputs[:2])
         counted = indices.counted or self._is_as_long(indices.weight, table.weight)
         content = node.inputs[1] in self.graph.computed
         sources = frozenset({node.key})
-        return Trace(content, sources, root=node.key, learned=True, positional=counted or not content, counted=counted)
+        return ValueOrigin(
+            content, sources, root=node.key, learned=True, positional=counted or not content, counted=counted
+        )
 
     def _is_as_long(self, indices: str, table: str) -> bool:
         """A constant row of indices with one for each row of the table can only go through it in order."""
         shape = self._shape(indices)
         return bool(shape) and shape[-1] == self._rows(table)
 
-    def _combine(self, node: Node) -> Trace:
+    def _combine(self, node: Node) -> ValueOrigin:
         values = (*data_inputs(node.op_type, node.inputs), *self.returned.get(node.key, ()))
         operands = [self.trace(value) for value in values]
         content = [operand for operand in operands if operand.content]
         roots = {operand.root for operand in content}
-        return Trace(
+        return ValueOrigin(
             content=bool(content),
             sources=self._sources(node, content or operands),
             root=roots.pop() if len(roots) == 1 else node.key if roots else "",
@@ -217,7 +219,7 @@ class _Tracer:
             counted=self._counts(node),
         )
 
-    def _sources(self, node: Node, operands: list[Trace]) -> frozenset[str]:
+    def _sources(self, node: Node, operands: list[ValueOrigin]) -> frozenset[str]:
         found = [operand.sources for operand in operands if operand.sources]
         if node.op_type not in ("Add", "Sub", "Sum"):
             # What a network is fed as it stands scales, masks or precedes (a cache) what was computed beside it.
@@ -234,7 +236,7 @@ class _Tracer:
         return node.op_type in ("Range", "CumSum") or any(self.trace(value).counted for value in node.inputs)
 
 
-def _with_part(trace: Trace, part: str) -> Trace:
+def _with_part(trace: ValueOrigin, part: str) -> ValueOrigin:
     return trace if trace.part == part else replace(trace, part=part)
 
 

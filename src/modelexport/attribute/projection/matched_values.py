@@ -96,7 +96,7 @@ def rearranges(trace: Trace, place: int) -> bool:
     return any(distance(a, b) == 0 for a in made for b in given if a.kind == b.kind and size_of(a) == size_of(b))
 
 
-class Matched:
+class MatchedRun:
     """Operators of the run are known by their place in its order, values of the run by number.
 
     nodes    the main graph's nodes; what is in bodies and functions has no values of its own

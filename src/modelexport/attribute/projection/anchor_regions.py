@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from modelexport.attribute.projection.values import Matched
+from modelexport.attribute.projection.matched_values import MatchedRun
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -29,7 +29,7 @@ class Anchor:
     evidence: Evidence
 
 
-def value_anchors(matched: Matched) -> dict[str, Anchor]:
+def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that make a value which one call alone made."""
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source)
     uses = weight_uses(matched.trace)
@@ -47,7 +47,7 @@ def value_anchors(matched: Matched) -> dict[str, Anchor]:
     return anchors
 
 
-def passing_anchors(matched: Matched) -> dict[str, Anchor]:
+def passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that pass a value on as one call alone did, by an operator that becomes such a node."""
     evidence = Evidence(EvidenceKind.TRACE, matched.trace.source, "passed on")
     uses = weight_uses(matched.trace)
@@ -62,7 +62,7 @@ def passing_anchors(matched: Matched) -> dict[str, Anchor]:
     return found
 
 
-def weight_anchors(matched: Matched, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
+def weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
     """Nodes that read a weight, or what the run made of it, which one call alone put to use."""
     evidence = Evidence(EvidenceKind.PARAMETER, matched.trace.source)
     uses = weight_uses(matched.trace)
@@ -102,13 +102,13 @@ def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
     return {value: tuple(sorted(places)) for value, places in uses.items() if places}
 
 
-def uses_of(name: str, matched: Matched, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
+def uses_of(name: str, matched: MatchedRun, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
     """Places of the operators that use a weight which holds what a constant of the graph holds."""
     numbers = () if name in matched.graph.computed else matched.matches.get(name, ())
     return {place for number in numbers for place in uses.get(number, ())}
 
 
-def _paired(nodes: list[Node], places: Iterable[int], matched: Matched) -> Iterator[tuple[Node, list[int]]]:
+def _paired(nodes: list[Node], places: Iterable[int], matched: MatchedRun) -> Iterator[tuple[Node, list[int]]]:
     """The places that each node stands for: with as many nodes as calls, one call each, in their order."""
     by_call: dict[ModuleCall, list[int]] = {}
     for place in places:
@@ -120,7 +120,7 @@ def _paired(nodes: list[Node], places: Iterable[int], matched: Matched) -> Itera
         yield from zip(nodes, groups, strict=True)
 
 
-def _of_one_call(node: Node, places: Iterable[int], matched: Matched, evidence: Evidence) -> dict[str, Anchor]:
+def _of_one_call(node: Node, places: Iterable[int], matched: MatchedRun, evidence: Evidence) -> dict[str, Anchor]:
     """An anchor if the places are one call's, or those are whose operator becomes such a node."""
     own = sorted(places)
     if len(matched.calls(own)) > 1:
@@ -135,14 +135,14 @@ _NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Ends:
+class RegionEnds:
     """Numbers of ends, by the values that they are in the run and in the graph."""
 
     of_run: Mapping[int, int]
     of_graph: Mapping[str, int]
 
     @classmethod
-    def at(cls, matched: Matched, anchors: Mapping[str, Anchor]) -> Ends:
+    def at(cls, matched: MatchedRun, anchors: Mapping[str, Anchor]) -> RegionEnds:
         places: dict[str, Iterable[int]] = {name: matched.matches.get(name, ()) for name in matched.graph.inputs}
         for key, anchor in anchors.items():
             for name in filter(None, matched.graph.by_key[key].outputs):
@@ -151,7 +151,7 @@ class Ends:
         return cls._numbered(places)
 
     @classmethod
-    def inside(cls, matched: Matched, nodes: Iterable[Node], places: Iterable[int]) -> Ends:
+    def inside(cls, matched: MatchedRun, nodes: Iterable[Node], places: Iterable[int]) -> RegionEnds:
         """Values within a region that both have; they do not tell by themselves, but there they do."""
         made = {value for place in places for value in matched.trace.ops[place].outputs}
         names = [name for node in nodes for name in node.outputs if name in matched.matches]
@@ -159,7 +159,7 @@ class Ends:
         return cls._numbered({name: numbers for name, numbers in shared.items() if numbers})
 
     @classmethod
-    def _numbered(cls, places: Mapping[str, Iterable[int]]) -> Ends:
+    def _numbered(cls, places: Mapping[str, Iterable[int]]) -> RegionEnds:
         """An end's number is the first value of the run that it is."""
         of_run: dict[int, int] = {}
         of_graph: dict[str, int] = {}
@@ -185,15 +185,15 @@ class _Candidates:
     alone: bool
 
 
-class Regions:
+class AnchorRegions:
     """The regions of one projection."""
 
-    def __init__(self, matched: Matched, hierarchy: Hierarchy, anchors: Mapping[str, Anchor], strategy: str) -> None:
+    def __init__(self, matched: MatchedRun, hierarchy: Hierarchy, anchors: Mapping[str, Anchor], strategy: str) -> None:
         self._matched = matched
         self._hierarchy = hierarchy
         self._anchors = anchors
         self._strategy = strategy
-        self._ends = Ends.at(matched, anchors)
+        self._ends = RegionEnds.at(matched, anchors)
         self._behind: dict[int, frozenset[int]] = {}
 
         self._by_node: dict[str, list[_Candidates]] = {}
@@ -217,7 +217,7 @@ class Regions:
         if not nodes:
             return
         places = self.ops_before(anchor.places)
-        inside = Ends.inside(self._matched, nodes, places)
+        inside = RegionEnds.inside(self._matched, nodes, places)
         needs = self._needs_of_ops(places, inside)
         alone = len(self._matched.calls(places)) == 1
         for node, needed in self._needs_of_nodes(nodes, inside).items():
@@ -245,7 +245,7 @@ class Regions:
 
         return sorted(backward_slice(places, makers))
 
-    def _needs_of_ops(self, places: Iterable[int], inside: Ends) -> dict[int, frozenset[int]]:
+    def _needs_of_ops(self, places: Iterable[int], inside: RegionEnds) -> dict[int, frozenset[int]]:
         """The ends that each operator depends on."""
         needs: dict[int, frozenset[int]] = {}
         for place in places:
@@ -259,7 +259,7 @@ class Regions:
             needs[place] = frozenset(found)
         return needs
 
-    def _needs_of_nodes(self, nodes: Iterable[Node], inside: Ends) -> dict[Node, frozenset[int]]:
+    def _needs_of_nodes(self, nodes: Iterable[Node], inside: RegionEnds) -> dict[Node, frozenset[int]]:
         needs: dict[str, frozenset[int]] = {}
         found: dict[Node, frozenset[int]] = {}
         for node in nodes:
@@ -300,7 +300,7 @@ class Regions:
             # While it is being looked for it has none: a value that is written into leads back to itself.
             self._behind[end] = _NONE
             place = self._matched.maker.get(end)
-            nothing = Ends({}, {})
+            nothing = RegionEnds({}, {})
             found = {} if place is None else self._needs_of_ops(self.ops_before([place]), nothing)
             self._behind[end] = found[place] if place is not None else _NONE
         return self._behind[end]

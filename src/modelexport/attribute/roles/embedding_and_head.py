@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from modelexport.attribute.roles.attention import Attention, score_addends
-from modelexport.attribute.roles.flow import Flow, Trace
+from modelexport.attribute.roles.value_origins import RoleFlow, ValueOrigin
 from modelexport.graph.constants import is_single
 from modelexport.graph.index import FLOATS, Node
 from modelexport.graph.operators import ANGLES, CONVOLUTIONS, data_inputs
@@ -33,7 +33,7 @@ EMBEDDING, POSITION = "embedding", "position"
 _AXES_OF_A_TABLE = 2
 
 
-def embedding_roles(flow: Flow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
+def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in flow.order:
         if node.key in known:
@@ -47,7 +47,7 @@ def embedding_roles(flow: Flow, attentions: Iterable[Attention], known: Mapping[
     return found
 
 
-def _looked_up(flow: Flow, node: Node) -> str:
+def _looked_up(flow: RoleFlow, node: Node) -> str:
     trace = flow.trace(node.key)
     if trace.sources != {node.key}:
         return ""
@@ -56,7 +56,7 @@ def _looked_up(flow: Flow, node: Node) -> str:
     return EMBEDDING if trace.content else ""
 
 
-def _added(flow: Flow, node: Node) -> str:
+def _added(flow: RoleFlow, node: Node) -> str:
     if node.op_type != "Add" or not flow.trace(node.key).content:
         return ""
     for value, other in (node.inputs, node.inputs[::-1]):
@@ -65,7 +65,7 @@ def _added(flow: Flow, node: Node) -> str:
     return ""
 
 
-def _is_position(flow: Flow, value: str) -> bool:
+def _is_position(flow: RoleFlow, value: str) -> bool:
     """It comes from one table, read by a count, and nothing else."""
     trace = flow.trace(value)
     sources = trace.sources
@@ -74,14 +74,14 @@ def _is_position(flow: Flow, value: str) -> bool:
     return len(sources) == 1 and trace.positional and all(flow.trace(source).counted for source in sources)
 
 
-def _is_constant_table(flow: Flow, value: str) -> bool:
+def _is_constant_table(flow: RoleFlow, value: str) -> bool:
     tensor = flow.graph.initializers.get(flow.trace(value).weight)
     if tensor is None or tensor.dtype not in FLOATS or not flow.trace(value).learned:
         return False
     return sum(size > 1 for size in tensor.shape) >= _AXES_OF_A_TABLE
 
 
-def _added_to_scores(flow: Flow, attentions: Iterable[Attention]) -> Iterable[str]:
+def _added_to_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
     """Tables that reach the scores of an attention without being projected: relative positions."""
     seen: set[str] = set()
     for item in attentions:
@@ -104,7 +104,7 @@ def _added_to_scores(flow: Flow, attentions: Iterable[Attention]) -> Iterable[st
 ROTARY_POSITION = "position"
 
 
-def operand_roles(flow: Flow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
+def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     seen: set[str] = set()
     for item in attentions:
@@ -118,7 +118,7 @@ def operand_roles(flow: Flow, attentions: Iterable[Attention], known: Mapping[st
     return found
 
 
-def _back_to_source(flow: Flow, value: str, seen: set[str]) -> Iterable[Node]:
+def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node]:
     """The nodes between a value and the products that it comes from. Each is given once."""
     waiting = [value]
     while waiting:
@@ -130,7 +130,7 @@ def _back_to_source(flow: Flow, value: str, seen: set[str]) -> Iterable[Node]:
         waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.trace(item).sources]
 
 
-def _role(flow: Flow, node: Node, kind: str) -> str:
+def _role(flow: RoleFlow, node: Node, kind: str) -> str:
     moving = [flow.trace(value) for value in node.inputs if flow.trace(value).sources]
     beside = [value for value in node.inputs if not flow.trace(value).sources]
     if node.op_type == "RotaryEmbedding" or (node.op_type in ("Add", "Sub") and _are_copies(moving)):
@@ -142,16 +142,16 @@ def _role(flow: Flow, node: Node, kind: str) -> str:
     return ""
 
 
-def _are_copies(traces: list[Trace]) -> bool:
+def _are_copies(traces: list[ValueOrigin]) -> bool:
     return len(traces) > 1 and len({trace.sources for trace in traces}) == 1
 
 
-def _is_scale(flow: Flow, value: str) -> bool:
+def _is_scale(flow: RoleFlow, value: str) -> bool:
     """One constant number, or one that was worked out from a shape."""
     return is_single(flow.graph, value) or not (flow.trace(value).weight or flow.trace(value).learned)
 
 
-def _is_turned(flow: Flow, node: Node) -> bool:
+def _is_turned(flow: RoleFlow, node: Node) -> bool:
     """The product goes into a sum with another copy of itself, and nowhere else."""
     readers = flow.graph.consumers.get(node.outputs[0], ())
     if len(readers) != 1 or readers[0].op_type not in ("Add", "Sub"):
@@ -159,7 +159,7 @@ def _is_turned(flow: Flow, node: Node) -> bool:
     return _are_copies([flow.trace(value) for value in readers[0].inputs])
 
 
-def _angles(flow: Flow, node: Node, seen: set[str]) -> Iterable[str]:
+def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
     """The sines and cosines that a multiplication reads."""
     waiting = [value for value in node.inputs if flow.trace(value).angle and not flow.trace(value).sources]
     while waiting:
@@ -177,7 +177,7 @@ HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class NetworkPositions:
     """Keys of nodes by where they stand.
 
     inside   in a block that repeats
@@ -192,7 +192,7 @@ class Places:
     begun: frozenset[str]
 
 
-def head_roles(flow: Flow, places: Places, known: Mapping[str, str]) -> dict[str, str]:
+def find_heads(flow: RoleFlow, places: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
     return {
         key: HEAD
         for key, product in flow.products.items()
@@ -205,7 +205,7 @@ def head_roles(flow: Flow, places: Places, known: Mapping[str, str]) -> dict[str
     }
 
 
-def other_products(flow: Flow, places: Places, known: Mapping[str, str]) -> dict[str, str]:
+def name_other_products(flow: RoleFlow, places: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, product in flow.products.items():
         if not product.weight or key in known:
@@ -218,7 +218,7 @@ def other_products(flow: Flow, places: Places, known: Mapping[str, str]) -> dict
     return found
 
 
-def find_places(flow: Flow, lists: Mapping[str, str], residuals: Mapping[str, str]) -> Places:
+def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[str, str]) -> NetworkPositions:
     """`lists` says for the nodes inside a repeated block which list that block is in.
 
     Lists whose blocks add nothing back (convolutions in front of a network) do not count where others do.
@@ -235,10 +235,10 @@ def find_places(flow: Flow, lists: Mapping[str, str], residuals: Mapping[str, st
     for node in reversed(flow.order):
         if any(reader.key in blocks or reader.key in before for reader in _readers(flow, node)):
             before.add(node.key)
-    return Places(blocks, frozenset(after), frozenset(before), frozenset(begun))
+    return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))
 
 
-def _readers(flow: Flow, node: Node) -> list[Node]:
+def _readers(flow: RoleFlow, node: Node) -> list[Node]:
     """Nodes that read the content of what a node makes, not merely its shape."""
     readers = flow.graph.successors(node)
     made = set(node.outputs)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import takewhile
 
 from modelexport.graph.index import Graph, Node
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.hierarchy import Hierarchy, ModuleCall, common_prefix
 from modelexport.record.lineage import is_introduced
 from modelexport.record.provenance import Attribution, Provenance
 
@@ -54,7 +53,7 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _ReadingNode:
     """A node that is credited to somebody.
 
     begins  the calls that were open when it read: a fused one reads for its first
@@ -68,21 +67,21 @@ class _Reader:
     passes: bool
 
 
-def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Reader]:
+def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _ReadingNode]:
     """By key of the node."""
     stack = provenance.hierarchy.stack
 
-    def reader(attribution: Attribution) -> _Reader:
+    def reader(attribution: Attribution) -> _ReadingNode:
         owners = attribution.owners
         first = min(owners, key=lambda call: order.get(call, -1))
         works = frozenset(call for owner in owners for call in stack(owner))
-        return _Reader(stack(first), works, is_introduced(attribution))
+        return _ReadingNode(stack(first), works, is_introduced(attribution))
 
     attributions = {key: entry.attribution for key, entry in provenance.nodes.items()}
     return {key: reader(attribution) for key, attribution in attributions.items() if attribution.owners}
 
 
-def _works(maker: Node | None, credited: Mapping[str, _Reader]) -> frozenset[ModuleCall]:
+def _works(maker: Node | None, credited: Mapping[str, _ReadingNode]) -> frozenset[ModuleCall]:
     return credited[maker.key].works if maker is not None and maker.key in credited else frozenset()
 
 
@@ -97,9 +96,9 @@ def _around_nodes(graph: Graph, provenance: Provenance, order: Mapping[ModuleCal
     for node in graph.nodes:
         owners = provenance.nodes[node.key].attribution.owners or _weight_owners(node, provenance)
         if owners:
-            found[node.key] = hierarchy.stack(last_of(owners, hierarchy, order))
+            found[node.key] = hierarchy.stack(last_owner(owners, hierarchy, order))
         else:
-            found[node.key] = _shared([found[key] for key in _data_before(node, graph) if found.get(key)])
+            found[node.key] = common_prefix(found[key] for key in _data_before(node, graph) if found.get(key))
     return found
 
 
@@ -114,13 +113,7 @@ def _weight_owners(node: Node, provenance: Provenance) -> _Calls:
     return tuple(owner for weight in read if weight is not None for owner in weight.owners)
 
 
-def _shared(stacks: Sequence[_Calls]) -> _Calls:
-    """The calls that all of them have open."""
-    levels = zip(*stacks, strict=False)
-    return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
-
-
-def _readers(value: str, graph: Graph, credited: Mapping[str, _Reader]) -> Iterator[_Reader]:
+def _readers(value: str, graph: Graph, credited: Mapping[str, _ReadingNode]) -> Iterator[_ReadingNode]:
     """Whoever reads a value; what does nobody's work (a quantizer, say) reads for those behind it."""
     waiting, seen = list(graph.consumers.get(value, ())), set[str]()
     while waiting:
@@ -134,7 +127,7 @@ def _readers(value: str, graph: Graph, credited: Mapping[str, _Reader]) -> Itera
             waiting += graph.successors(node)
 
 
-def last_of(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> ModuleCall:
+def last_owner(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> ModuleCall:
     """Whose result a node of several modules holds.
 
     Fused: that of the last of them, or of one that encloses it and may go on after it. If others ran in between, it is

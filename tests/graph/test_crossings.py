@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.building import attribution, model, module, node, provenance, run, tree
 from tests.support.proof_stories import dags
 
+from modelexport.graph.crossings import Crossings, calls_by_end, find_crossings, last_owner
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
-from modelexport.verify.crossings import Crossings, calls_by_end, find_crossings, last_of
 
 NET = tree(
     {"": "Net", "enc": "Encoder", "enc.fc": "Linear", "enc.act": "ReLU", "head": "Linear"},
@@ -215,14 +215,14 @@ def test_a_fused_node_that_became_several_hands_nothing_to_its_own_modules() -> 
 def test_the_last_of_several_modules_or_one_around_it(owners: str, last: str) -> None:
     order = {site.call: place for place, site in enumerate(NET.calls)}
     for calls in (owners.split(), owners.split()[::-1]):
-        assert str(last_of(map(ModuleCall.parse, calls), NET, order)) == last
+        assert str(last_owner(map(ModuleCall.parse, calls), NET, order)) == last
 
 
 def test_what_modules_share_that_are_far_apart_is_nobodys_result() -> None:
     """Others ran in between: it is no chain of work, but something that they all need."""
     order = {site.call: place for place, site in enumerate(NET.calls)}
     for owners, shared in (("enc.fc enc.fc#1", ""), ("enc.fc head", ""), ("enc.act enc.act#1 head", "")):
-        assert str(last_of(map(ModuleCall.parse, owners.split()), NET, order)) == shared
+        assert str(last_owner(map(ModuleCall.parse, owners.split()), NET, order)) == shared
 
 
 # the order in which calls end
