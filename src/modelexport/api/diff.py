@@ -13,13 +13,12 @@ from modelexport.graph.file.metadata import MODULE_KEY, read_outline, read_recor
 from modelexport.graph.file.reading import small_inside
 from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
+from modelexport.graph.related import are_comparable, describes, module_overlap
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import differences
 from modelexport.inspect.diff.sides import Compared, Holdings, part_of
-from modelexport.inspect.records import belongs
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, Hierarchy, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
@@ -27,9 +26,6 @@ from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrowed
 
-# The share of nodes, and of weights, below which two files have nothing to do with each other.
-_RELATED = 0.35
-_SAME_WEIGHTS = 0.1
 # Nodes whose cost is counted without being asked: it takes longer than all the rest.
 _COUNTED = 20_000
 # The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
@@ -98,7 +94,7 @@ def _told(opened: OpenedFile) -> _Told:
     except (RecordMissing, RecordUnreadable):
         return _Told(opened, None, None)
     beside = read_record(opened.file.proto) is None
-    if beside and not belongs(record, opened.graph, beside=True):
+    if beside and not describes(record, opened.graph, beside=True):
         return _Told(opened, None, None)  # that of another file lies beside this one
     return _Told(opened, record, None) if opened.is_up_to_date else _Told(opened, None, record)
 
@@ -241,11 +237,11 @@ def _costs(side: Compared) -> dict[str, NodeCost]:
 
 
 def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:
-    if found.alike >= _RELATED or found.same_weights >= _SAME_WEIGHTS:
+    if are_comparable(found.alike, found.same_weights):
         return
     trees = left.hierarchy, right.hierarchy
     whole = not (found.left.module or found.right.module)
-    if whole and trees[0] is not None and trees[1] is not None and kinship(trees[0], trees[1]).related:
+    if whole and trees[0] is not None and trees[1] is not None and module_overlap(trees[0], trees[1]).related:
         return
     what = [f"{side.module} in {side.path}" if side.module else side.path for side in (found.left, found.right)]
     raise ModelMismatch(

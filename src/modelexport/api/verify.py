@@ -19,8 +19,8 @@ from modelexport.api.opened_file import Clock, Progress
 from modelexport.api.verify_model import Plan, as_it_runs, drawing_notes, summed
 from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.crossings import calls_by_end
+from modelexport.graph.related import module_overlap
 from modelexport.graph.sample import Sample
-from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Tolerance, Verification
 from modelexport.record.signals import CallTensors
@@ -100,7 +100,7 @@ def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clo
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
     opened, believed = open_tagged(path), open_tagged(other)
-    notes = _kinship_notes(opened, believed)
+    notes = _overlap_notes(opened, believed)
     reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
     findings: list[Finding] = []
     with as_it_runs(opened, plan, clock) as judged:
@@ -220,8 +220,8 @@ def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarr
     return feed_for(opened.file.proto, feed)
 
 
-def _kinship_notes(opened: Opened, believed: Opened) -> tuple[str, ...]:
-    found = kinship(opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy)
+def _overlap_notes(opened: Opened, believed: Opened) -> tuple[str, ...]:
+    found = module_overlap(opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy)
     if not found.related:
         raise ModelMismatch(
             f"{opened.subject.path} and {believed.subject.path} are not of one model: {found}",

@@ -14,7 +14,7 @@ from modelexport.api.opened_file import Clock, need_torch
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.file.reading import contents
 from modelexport.graph.operators import random_nodes
-from modelexport.lineage.related import kinship
+from modelexport.graph.related import module_overlap
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.results.verification import (
     AttributionProof,
@@ -119,7 +119,7 @@ class ModelRuns:
         if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
             given, *self._more = given
         self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
-        self._kinship_notes = _kinship_notes(opened, self.prepared)
+        self._overlap_notes = _overlap_notes(opened, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
 
@@ -136,7 +136,7 @@ class ModelRuns:
     @property
     def notes(self) -> tuple[str, ...]:
         return (
-            *self._kinship_notes,
+            *self._overlap_notes,
             *self.prepared.notes,
             *self.first.notes,
             *_random_notes(self._opened, self.prepared.module),
@@ -185,11 +185,11 @@ def drawing_notes(opened: Opened) -> Iterator[str]:
         yield f"{opened.subject.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
-def _kinship_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
+def _overlap_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.subject.provenance.hierarchy
-    found = kinship(recorded, Hierarchy.of(read_modules(prepared.module)))
+    found = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
     if not found.related:
         raise ModelMismatch(
             f"{opened.subject.path} was not made from {prepared.source}: {found}",

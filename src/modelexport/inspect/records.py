@@ -18,6 +18,7 @@ from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, Re
 from modelexport.graph.file.metadata import read_record, sidecar_path
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, Node
+from modelexport.graph.related import count_known_nodes, describes
 from modelexport.record.document import from_document
 from modelexport.record.packed import unpack
 from modelexport.record.provenance import (
@@ -30,9 +31,6 @@ from modelexport.record.provenance import (
     unattributed,
 )
 
-# Below this share of known nodes a record says nothing about the file: it belongs to another one.
-_LEAST_KNOWN = 0.1
-_MOSTLY_KNOWN = 0.8
 _NOT_RECORDED = "not in the record: the graph was changed after export"
 
 
@@ -97,30 +95,12 @@ def read_sidecar(path: Path) -> Provenance:
     return from_document(document)
 
 
-def known_nodes(record: Provenance, graph: Graph) -> int:
-    return sum(node.key in record.nodes for node in graph.nodes)
-
-
-def belongs(record: Provenance, graph: Graph, *, beside: bool) -> bool:
-    """Whether the record speaks of this graph, or of one that it was made from.
-
-    beside  it was found beside the file, where that of another model may lie. Exporters name the values of all
-            models alike (`linear_3`), so that knowing some nodes is not enough: weights must be known as well.
-    """
-    if record.origin.graph == graph.fingerprint or not graph.nodes:
-        return True
-    nodes = known_nodes(record, graph) / len(graph.nodes)
-    weights = sum(name in record.initializers for name in graph.initializers)
-    strange = beside and graph.initializers and weights < _LEAST_KNOWN * len(graph.initializers)
-    return nodes >= (_MOSTLY_KNOWN if strange else _LEAST_KNOWN)
-
-
 def fit(record: Provenance, graph: Graph, path: Path, *, beside: bool) -> Provenance:
     """The record for exactly the nodes and initializers of this graph."""
-    if not belongs(record, graph, beside=beside):
+    if not describes(record, graph, beside=beside):
         raise RecordMismatch(
             f"the hierarchy record of {path} was made for another graph: "
-            f"it knows {known_nodes(record, graph)} of {len(graph.nodes)} nodes",
+            f"it knows {count_known_nodes(record, graph)} of {len(graph.nodes)} nodes",
             f"Remove a {sidecar_path(path).name} that belongs to another file, or export the model again.",
         )
     nodes = {node.key: _fitted(node, record.nodes.get(node.key)) for node in graph.nodes}
@@ -160,7 +140,7 @@ class Inspection:
     @property
     def foreign(self) -> bool:
         """The record speaks of another file, so that nothing else can be asked about it."""
-        return not belongs(self.record, self.graph, beside=self._beside)
+        return not describes(self.record, self.graph, beside=self._beside)
 
     @property
     def _beside(self) -> bool:

@@ -35,8 +35,9 @@ from modelexport.graph.file.metadata import (
 )
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.related import count_known_nodes
 from modelexport.graph.soundness import check_graph
-from modelexport.inspect.records import Inspection, known_nodes
+from modelexport.inspect.records import Inspection
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Attribution, Confidence, Provenance
 
@@ -212,7 +213,7 @@ def _same_graph(inspection: Inspection) -> Iterator[Finding]:
     record, graph = inspection.record, inspection.graph
     if record.origin.graph == graph.fingerprint:
         return
-    known = f"{known_nodes(record, graph)} of the file's {len(graph.nodes)} nodes are in the record"
+    known = f"{count_known_nodes(record, graph)} of the file's {len(graph.nodes)} nodes are in the record"
     if inspection.foreign:
         yield error("record-foreign", "", f"the record belongs to another file: {known}")
     else:
