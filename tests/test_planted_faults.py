@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.conftest import Exports
 from tests.support import planted_faults as planting
 from tests.support.architectures import build
+from tests.support.exports import Exports
 
 import modelexport as mx
 from modelexport.attribute.strategies import NAMES as STRATEGIES

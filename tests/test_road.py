@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import onnxruntime
 import pytest
-from tests.conftest import Exports
 from tests.support.architectures import NAMES
+from tests.support.exports import Exports
 
 import modelexport as mx
 

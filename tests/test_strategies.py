@@ -14,8 +14,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.conftest import Exports
 from tests.support.architectures import NAMES, build
+from tests.support.exports import Exports
 from tests.support.foreign_copies import plain_copy, renamed_copy
 
 import modelexport as mx

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests.conftest import Exports
 from tests.support.architectures import NAMES, build
+from tests.support.exports import Exports
 from torch.export import Dim
 
 import modelexport as mx

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from bench.odd_model import odd_model
 from onnx import TensorProto, helper
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.small_file import SmallFile
 
 import modelexport as mx

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from bench.flops import file_flops, torch_flops
 from onnx import TensorProto, helper
-from tests.conftest import Exports
 from tests.support.architectures import build
+from tests.support.exports import Exports
 from tests.support.small_file import small, small_path
 
 import modelexport as mx

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.planted_changes import KINDS, is_told, plant
 from tests.support.scrambling import scrambled
 

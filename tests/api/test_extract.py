@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from tests.conftest import Exports
 from tests.support.architectures import build
+from tests.support.exports import Exports
 from tests.support.nets import Branching, ConstantTable, FoldedNorm, Functional, Repeated, Twins, perturbed
 
 import modelexport as mx

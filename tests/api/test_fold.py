@@ -10,7 +10,7 @@ import onnx
 import onnx.checker
 import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.foldable_graphs import Made, layers, results, saved
 
 import modelexport as mx

@@ -7,9 +7,9 @@ from random import Random
 
 import onnx
 import pytest
-from tests.conftest import Exports
-from tests.lineage.test_descent import reordered
+from tests.support.exports import Exports
 from tests.support.foreign_copies import renamed_copy
+from tests.support.scrambling import reordered
 
 import modelexport as mx
 from modelexport.record.lineage import Relation

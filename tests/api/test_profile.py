@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from tests.show.text.test_profile_views import ensure_nested
+from tests.support.profiles import ensure_nested
 from torch import nn
 
 import modelexport as mx

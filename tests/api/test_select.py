@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.small_file import SmallFile, small, small_path
 
 import modelexport as mx

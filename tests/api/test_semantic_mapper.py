@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests.conftest import Exports
 from tests.support import nets
 from tests.support.architectures import build
 from tests.support.building import body, model, node, provenance, tree
+from tests.support.exports import Exports
 
 import modelexport as mx
 from modelexport.errors import UnknownName

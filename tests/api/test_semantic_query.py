@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from tests.conftest import Exports
 from tests.support.building import model, node, provenance, tree
+from tests.support.exports import Exports
 
 import modelexport as mx
 from modelexport.api.mission import MODULE_TYPES

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from tests.attribute.conftest import Rerun, Reruns
 from tests.support.building import graph, node, tree
+from tests.support.reruns import Rerun, Reruns
 
 from modelexport.attribute.strategies import GraphClaims, htp
 from modelexport.graph.index import Graph, index_model

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.attribute.conftest import Rerun, Reruns, rerun_of
 from tests.support import nets
 from tests.support.building import graph, node, tree
+from tests.support.reruns import Rerun, Reruns, rerun_of
 from torch import Tensor, nn
 
 import modelexport as mx

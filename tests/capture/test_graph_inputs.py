@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.conftest import Exports
 from tests.support.building import model, node
+from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun

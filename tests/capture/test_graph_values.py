@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.conftest import Exports
 from tests.support.building import body, model, node
+from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime import piecewise as pieces
 from modelexport.capture.onnxruntime.piecewise import graph_values, weights_only

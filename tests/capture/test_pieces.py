@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.conftest import Exports
 from tests.support.building import model, node
+from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime import piecewise as pieces
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun, blocked_values, in_usual_order

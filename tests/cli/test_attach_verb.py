@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.foreign_files import INPUTS, PlainExports, renamed_throughout
 
 import modelexport as mx

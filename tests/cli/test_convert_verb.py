@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 from bench.odd_model import odd_model
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 
 Captured = pytest.CaptureFixture[str]
 

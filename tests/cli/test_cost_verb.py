@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.cost_files import file_of, header, value
 from tests.support.small_file import SmallFile
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.small_file import SmallFile
 
 jsonschema = pytest.importorskip("jsonschema")

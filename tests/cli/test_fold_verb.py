@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.test_reading_verbs import run as run_verb
+from tests.support.command_line import run as run_verb
 from tests.support.foldable_graphs import Made, layers, saved
 
 Run = Callable[..., tuple[int, str]]

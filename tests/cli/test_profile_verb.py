@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.spoiled_files import (
     EVIL,
     Captured,

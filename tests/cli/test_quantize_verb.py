@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.small_file import SmallFile
 from tests.support.spoiled_files import contents, refused
 

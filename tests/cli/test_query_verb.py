@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.small_file import SmallFile, credited
 
 from modelexport.record.provenance import unattributed

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from tests.support.command_line import run
 from tests.support.small_file import NODES, SmallFile, credited
 
-from modelexport.cli.main import main
 from modelexport.graph.file.metadata import TAG_KEY, Level
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
 
 
 def test_analyze_shows_modules_and_tiered_coverage(small_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.foreign_copies import plain_copy
 from tests.support.spoiled_files import (
     EVIL,

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.foreign_files import PlainExports
 from tests.support.small_file import SmallFile, credited
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.cli.test_reading_verbs import run
-from tests.conftest import Exports
+from tests.support.command_line import run
+from tests.support.exports import Exports
 from tests.support.small_file import SmallFile
 from tests.support.spoiled_files import refused
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.cli.test_reading_verbs import run
+from tests.support.command_line import run
 from tests.support.overlaid_pages import profile_text
 from tests.support.small_file import SmallFile
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.conftest import Exports
 from tests.support.building import body, model, node
+from tests.support.exports import Exports
 
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.operators import RandomNode, random_nodes

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.conftest import Exports
 from tests.support.building import model, node
+from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 from modelexport.graph.file.reading import open_model

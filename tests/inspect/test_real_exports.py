@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.conftest import Exports
 from tests.support.architectures import NAMES
+from tests.support.exports import Exports
 
 from modelexport.api.read import analyze, compare, validate
 from modelexport.show.data.analysis import analysis_json

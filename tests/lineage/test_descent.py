@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from tests.support.building import body, graph, model, node, weight
 from tests.support.graphs import models
+from tests.support.scrambling import reordered
 
 from modelexport.graph.index import Graph, index_model
 from modelexport.graph.outline import sketch
@@ -522,34 +523,6 @@ def test_another_order_of_nodes_gives_the_same_links(proto: onnx.ModelProto, ran
     other = index_model(reordered(proto, random))
     found = trace_lineage(made, other)
     assert {key: set(link.sources) for key, link in found.nodes.items()} == {one.key: {one.key} for one in made.nodes}
-
-
-def reordered(proto: onnx.ModelProto, random: Random) -> onnx.ModelProto:
-    """The same graph in another order in which it can run."""
-    waiting = list(proto.graph.node)
-    there = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
-    placed: list[onnx.NodeProto] = []
-    while waiting:
-        ready = [one for one in waiting if reads(one) <= there]
-        chosen = random.choice(ready)
-        waiting.remove(chosen)
-        placed.append(chosen)
-        there |= set(chosen.output)
-    found = onnx.ModelProto()
-    found.CopyFrom(proto)
-    del found.graph.node[:]
-    found.graph.node.extend(placed)
-    return found
-
-
-def reads(proto: onnx.NodeProto) -> set[str]:
-    """What a node and its bodies read from outside."""
-    found = {name for name in proto.input if name}
-    for attribute in proto.attribute:
-        if attribute.HasField("g"):
-            inside = {output for one in attribute.g.node for output in one.output}
-            found |= {name for one in attribute.g.node for name in reads(one)} - inside
-    return found
 
 
 @given(models(), st.randoms(use_true_random=False))

@@ -5,8 +5,8 @@ from dataclasses import replace
 import onnx
 import pytest
 from onnx import helper
-from tests.conftest import Exports
 from tests.support.building import attribution, body, model, module, node, provenance, run, weight
+from tests.support.exports import Exports
 
 import modelexport as mx
 from modelexport.errors import UnknownName, UserError

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnx
-import pytest
 import torch
 from tests.support.architectures import build
 
@@ -33,40 +31,31 @@ class ByPosition(torch.nn.Module):
         return tuple(self.model(**dict(zip(INPUTS, tensors, strict=True))).values())
 
 
-@pytest.fixture(scope="session")
-def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _saved(build("bert"), tmp_path_factory.mktemp("model") / "tiny-bert")
+def save_bert(folder: Path) -> Path:
+    return _saved(build("bert"), folder)
 
 
-@pytest.fixture(scope="session")
-def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def save_other_weights(folder: Path) -> Path:
     """The same architecture, trained differently."""
     model = build("bert")
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(99)
         for parameter in model.parameters():
             parameter.copy_(torch.rand_like(parameter) - 0.5)
-    return _saved(model, tmp_path_factory.mktemp("model") / "other-bert")
+    return _saved(model, folder)
 
 
-@pytest.fixture(scope="session")
-def plain_exports(tmp_path_factory: pytest.TempPathFactory) -> PlainExports:
-    """A file that `torch.onnx.export` wrote, made on first use."""
-
-    @cache
-    def export(exporter: str, *, dynamic: bool = False) -> Path:
-        path = tmp_path_factory.mktemp(exporter) / "plain.onnx"
-        if exporter == "dynamo":
-            torch.onnx.export(build("bert"), (), path, kwargs=INPUTS, dynamo=True, external_data=False, verbose=False)
-        else:
-            axes = AXES if dynamic else None
-            arguments = tuple(INPUTS.values())
-            torch.onnx.export(
-                ByPosition(build("bert")), arguments, path, dynamo=False, input_names=list(INPUTS), dynamic_axes=axes
-            )
-        return path
-
-    return export
+def export_plainly(path: Path, exporter: str, dynamic: bool) -> Path:
+    """A file that `torch.onnx.export` writes."""
+    if exporter == "dynamo":
+        torch.onnx.export(build("bert"), (), path, kwargs=INPUTS, dynamo=True, external_data=False, verbose=False)
+    else:
+        axes = AXES if dynamic else None
+        arguments = tuple(INPUTS.values())
+        torch.onnx.export(
+            ByPosition(build("bert")), arguments, path, dynamo=False, input_names=list(INPUTS), dynamic_axes=axes
+        )
+    return path
 
 
 def renamed_throughout(path: Path, target: Path) -> Path:

@@ -11,6 +11,11 @@ from tests.support.architectures import SPECIAL, TEXT
 from tests.support.nets import perturbed
 from torch import nn
 
+from modelexport.graph.index import Graph
+from modelexport.record.provenance import Provenance
+
+Assigned = Callable[[str, str], tuple[Graph, Provenance]]
+
 _DECODER = TEXT | {"num_key_value_heads": 2}
 _SEQ2SEQ = {
     "vocab_size": 100,

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 from tests.support.building import hierarchies, provenances
@@ -117,3 +118,16 @@ def lineages(draw: st.DrawFn) -> LineageSummary:
         seconds=draw(st.dictionaries(TEXT, st.floats(0, 100), max_size=2)),
         idle=draw(keys),
     )
+
+
+def ensure_nested(found: list[dict[str, Any]]) -> None:
+    slack = 1e-3  # sums of floats
+    assert [one["ts"] for one in found] == sorted(one["ts"] for one in found)
+    ends: dict[int, list[float]] = {}
+    for one in found:
+        around = ends.setdefault(one["tid"], [])
+        while around and around[-1] <= one["ts"] + slack:
+            around.pop()
+        end = one["ts"] + one["dur"]
+        assert not around or end <= around[-1] + slack
+        around.append(end)

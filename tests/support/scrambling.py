@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from random import Random
 from typing import Any
 
 import onnx
@@ -109,3 +110,31 @@ def _clear_notes(graph: onnx.GraphProto) -> None:
         node.ClearField("doc_string")
         for _, body in bodies(node, ""):
             _clear_notes(body)
+
+
+def reordered(proto: onnx.ModelProto, random: Random) -> onnx.ModelProto:
+    """The same graph in another order in which it can run."""
+    waiting = list(proto.graph.node)
+    there = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
+    placed: list[onnx.NodeProto] = []
+    while waiting:
+        ready = [one for one in waiting if reads(one) <= there]
+        chosen = random.choice(ready)
+        waiting.remove(chosen)
+        placed.append(chosen)
+        there |= set(chosen.output)
+    found = onnx.ModelProto()
+    found.CopyFrom(proto)
+    del found.graph.node[:]
+    found.graph.node.extend(placed)
+    return found
+
+
+def reads(proto: onnx.NodeProto) -> set[str]:
+    """What a node and its bodies read from outside."""
+    found = {name for name in proto.input if name}
+    for attribute in proto.attribute:
+        if attribute.HasField("g"):
+            inside = {output for one in attribute.g.node for output in one.output}
+            found |= {name for one in attribute.g.node for name in reads(one)} - inside
+    return found

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
 import pytest
-from tests.cli.test_reading_verbs import run
-from tests.conftest import Exports
+from tests.support.command_line import run
 
 Captured = pytest.CaptureFixture[str]
 Change = Callable[[onnx.ModelProto], object]
 EVIL = "\x1b]0;evil\x07\u202e"
-
-
-@pytest.fixture
-def folder(bert: Path, exports: Exports, tmp_path: Path) -> Path:
-    """A tagged file with its record, and one of another model."""
-    other = exports("gpt2", "dynamo").path
-    for source, name in ((bert, "bert.onnx"), (other, "gpt2.onnx")):
-        shutil.copy(source, tmp_path / name)
-    shutil.copy(bert.with_suffix(".hierarchy.json"), tmp_path / "bert.hierarchy.json")
-    return tmp_path
 
 
 def changed(folder: Path, change: Change, name: str = "after.onnx") -> Path:

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tests.conftest import Exports
 from tests.support.architectures import build
 from tests.support.building import attribution
+from tests.support.exports import Exports
 
 import modelexport as mx
 from modelexport.capture.arguments import to_array

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from tests.conftest import Exports
-from tests.support import architectures
-from tests.support.further_models import NAMES, build
+from tests.support.exports import Exports
 
 import modelexport as mx
 from modelexport.attribute.roles.assign import assign_roles
@@ -16,12 +14,14 @@ from modelexport.graph.file.reading import open_model
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.provenance import Provenance
 
-Assigned = Callable[[str, str], tuple[Graph, Provenance]]
-
 
 @pytest.fixture(scope="session")
-def assigned(exports: Exports, tmp_path_factory: pytest.TempPathFactory) -> Assigned:
+def assigned(
+    exports: Exports, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], tuple[Graph, Provenance]]:
     """The graph and the record with roles of an architecture or of one of the further networks."""
+    from tests.support import architectures
+    from tests.support.further_models import NAMES, build
 
     @cache
     def assign(name: str, exporter: str) -> tuple[Graph, Provenance]:

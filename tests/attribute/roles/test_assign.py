@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from tests.attribute.roles.conftest import Assigned
-from tests.conftest import Exports
 from tests.support.building import model, node, provenance, tree, weight
+from tests.support.exports import Exports
+from tests.support.further_models import Assigned
 
 from modelexport.attribute.roles.assign import assign_roles
 from modelexport.graph.file.reading import open_model

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from tests.attribute.roles.conftest import Assigned
+from tests.support.further_models import Assigned
 
 from modelexport.graph.index import Graph
 from modelexport.record.provenance import Provenance

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Exports
-from tests.inspect.query.test_predicates import KNOWN
+from tests.support.exports import Exports
+from tests.support.queried import KNOWN
 from tests.support.small_file import SmallFile
 
 import modelexport as mx

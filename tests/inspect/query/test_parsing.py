@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.queried import EXPRESSIONS
 
 from modelexport.errors import QueryInvalid
 from modelexport.inspect.query.expression import (
-    NUMBERS,
-    ORDERED,
     And,
     Expression,
     Field,
@@ -22,8 +21,6 @@ from modelexport.inspect.query.expression import (
 )
 from modelexport.inspect.query.parsing import DEEPEST, parse_query
 from modelexport.record.provenance import Confidence
-
-EQUALITY = (Operator.IS, Operator.IS_NOT)
 
 
 def op(name: str) -> Term:
@@ -161,33 +158,6 @@ def test_terms() -> None:
     parsed = parse_query("op=A & !op=B | op!=C")
     assert list(terms_of(parsed)) == [A, B, Term(Field.OP, Operator.IS_NOT, Glob("C"))]
     assert list(asserted_terms(parsed)) == [A]
-
-
-# In a pattern a backslash stands before a star or a backslash and nowhere else.
-PATTERNS = st.lists(st.sampled_from([*"ab.*/#:&|!()=<>\"' \n層", r"\*", r"\\"]), max_size=6).map("".join)
-NUMBER = st.integers(0, 99)
-SPANS = st.lists(st.tuples(NUMBER, NUMBER).map(lambda ends: (min(ends), max(ends))), min_size=1, max_size=3).map(
-    lambda parts: Spans(tuple(parts))
-)
-TERMS = st.one_of(
-    st.builds(Term, st.sampled_from(sorted(set(Field) - ORDERED)), st.sampled_from(EQUALITY), PATTERNS.map(Glob)),
-    st.builds(Term, st.sampled_from(sorted(NUMBERS)), st.sampled_from(EQUALITY), SPANS),
-    st.builds(
-        Term,
-        st.sampled_from(sorted(NUMBERS)),
-        st.sampled_from(Operator),
-        NUMBER.map(lambda number: Spans(((number, number),))),
-    ),
-    st.builds(Term, st.just(Field.CONFIDENCE), st.sampled_from(Operator), st.sampled_from(Confidence)),
-)
-
-
-def _joined(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
-    parts = st.lists(inner, min_size=2, max_size=3).map(tuple)
-    return st.one_of(st.builds(Not, inner), st.builds(And, parts), st.builds(Or, parts))
-
-
-EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(TERMS, _joined, max_leaves=8)
 
 
 @given(EXPRESSIONS)

@@ -5,83 +5,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.inspect.query.test_parsing import EXPRESSIONS
-from tests.support.building import attribution, body, model, module, node, provenance, provenances, run, weight
+from tests.support.building import model, node, provenance, provenances
+from tests.support.queried import EXPRESSIONS, HIERARCHY, KNOWN, TENSORS, known
 
 from modelexport.errors import UserError
 from modelexport.graph.index import edges_of, index_model
 from modelexport.inspect.query.answer import select
 from modelexport.inspect.query.expression import And, Expression, Field, Glob, Not, Operator, Or, Term, deepened
 from modelexport.inspect.query.parsing import parse_query
-from modelexport.record.hierarchy import Hierarchy, TensorInfo
-from modelexport.record.provenance import Confidence, Evidence, EvidenceKind, Provenance
+from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.tags import TagPolicy
-
-TENSORS = (TensorInfo("weight", (2, 3), "float32", 24), TensorInfo("bias", (3,), "float32", 12))
-HIERARCHY = Hierarchy.of(
-    [
-        module("", "Net"),
-        module("emb", "Embedding", aliases=("head.tied",)),
-        module("layers", "ModuleList"),
-        module("layers.0", "Block"),
-        module("layers.0.fc", "Linear"),
-        module("layers.1", "Block"),
-        replace(module("layers.1.fc", "Linear"), parameters=TENSORS),
-    ],
-    run("", "emb", "layers.0", "layers.0.fc", "layers.1", "layers.1.fc", "layers.1.fc"),
-)
-OWNERS = {
-    "e": ("emb",),
-    "h": ("layers.0.fc",),
-    "c": ("layers.0",),
-    "c|then_branch|t": ("layers.0.fc", "layers.1.fc"),
-    "i": ("layers.1.fc",),
-    "j": ("layers.1.fc#1",),
-    "y": ("",),
-}
-ROLES = {"e": "embedding", "h": "attention.query", "i": "attention.value", "j": "mlp"}
-LAYERS = {"h": 0, "i": 1, "j": 1}
-
-
-def known() -> Provenance:
-    """A value of each kind; `u` is made by a node that nobody knows."""
-    branch = body(node("MatMul", "h deep", "t"), outputs="t", weights=[weight("deep", 1)])
-    proto = model(
-        node("Gather", "emb.weight ids", "e"),
-        node("MatMul", "e layers.0.fc.weight", "h"),
-        node("If", "yes", "c", then_branch=branch),
-        node("Gemm", "c val_1", "i", "named"),
-        node("Gemm", "i val_1 val_2", "j"),
-        node("Attention", "j", "u", domain="com.microsoft"),
-        node("Add", "u e", "y"),
-        inputs="ids yes",
-        weights=["emb.weight", "layers.0.fc.weight", weight("val_1", *range(6)), weight("val_2", 1)],
-    )
-    graph = index_model(proto)
-    found = provenance(proto, HIERARCHY, OWNERS)
-    nodes = {
-        key: replace(
-            entry,
-            attribution=replace(entry.attribution, role=ROLES.get(key, ""), layer_id=LAYERS.get(key)),
-        )
-        for key, entry in found.nodes.items()
-    }
-    sure = nodes["i"].attribution
-    evidence = (*sure.evidence, Evidence(EvidenceKind.LINEAGE, "closed early"))
-    nodes["i"] = replace(nodes["i"], attribution=replace(sure, confidence=Confidence.INFERRED, evidence=evidence))
-    joined = (*nodes["j"].attribution.evidence, Evidence(EvidenceKind.LINEAGE, "ort:all", "fused from 2"))
-    nodes["j"] = replace(nodes["j"], attribution=replace(nodes["j"].attribution, evidence=joined))
-    weights = {
-        "emb.weight": attribution(HIERARCHY, "emb"),
-        "layers.0.fc.weight": attribution(HIERARCHY, "layers.0.fc"),
-        "val_1": attribution(HIERARCHY, "layers.1.fc"),
-        "val_2": attribution(HIERARCHY, "layers.1.fc"),
-        "c|then_branch|deep": attribution(HIERARCHY, "layers.0.fc"),
-    }
-    return replace(found, nodes=nodes, initializers=weights, edges=edges_of(graph))
-
-
-KNOWN = known()
 
 
 def keys(query: str, found: Provenance = KNOWN) -> list[str]:

@@ -14,7 +14,7 @@ from bench.read_back import by_networkx
 from bench.round_trips import difference
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.graphs import models
 from tests.support.hostile_names import PATHS, hostile_file
 

@@ -17,7 +17,7 @@ from bench.read_back import Explorer, model_explorer
 from bench.round_trips import difference
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx

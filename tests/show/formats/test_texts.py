@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 from bench.odd_model import NAMES, odd_model
-from tests.conftest import Exports
+from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from tests.support.building import tree
-from tests.support.profiles import RUNS, credited, profiled, profiles
+from tests.support.profiles import RUNS, credited, ensure_nested, profiled, profiles
 from tests.support.verification import EVIL
 
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
@@ -108,19 +108,6 @@ def test_every_run_of_every_node_is_a_kernel_of_the_trace(profile: Profile) -> N
 def test_bars_come_in_the_order_of_time_and_nest(profile: Profile) -> None:
     """As the trace format wants it: bars of a lane lie inside of each other or apart, and the outer one comes first."""
     ensure_nested(bars(profile)[0])
-
-
-def ensure_nested(found: list[dict[str, Any]]) -> None:
-    slack = 1e-3  # sums of floats
-    assert [one["ts"] for one in found] == sorted(one["ts"] for one in found)
-    ends: dict[int, list[float]] = {}
-    for one in found:
-        around = ends.setdefault(one["tid"], [])
-        while around and around[-1] <= one["ts"] + slack:
-            around.pop()
-        end = one["ts"] + one["dur"]
-        assert not around or end <= around[-1] + slack
-        around.append(end)
 
 
 def test_levels_of_modules_are_lanes() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.transform.extract.test_cut import ROW, run
+from tests.support.cut_files import ROW, run
 
 from modelexport.errors import CutImpossible
 from modelexport.graph.file.reading import ModelFile

@@ -2,103 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from tests.support.cut_files import FUSED, ROW, SHARED, Handmade, run
 
 from modelexport.errors import CutImpossible, UnknownName, UserError
-from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import index_model
-from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, parent_path
-from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, NodeEntry, Origin, Provenance
-from modelexport.transform.extract.assembly import Extracted, assemble
-from modelexport.transform.extract.cut import Cut, Cutter
-from modelexport.transform.extract.selection import select_modules
 
-_SHARED = Evidence(EvidenceKind.LINEAGE, "torch optimizer", "shared from 2")
-_FUSED = Evidence(EvidenceKind.LINEAGE, "torch optimizer", "fused from 2")
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A graph with modules. Nodes are `output = Op(inputs)` with owners; values are float [batch, 4] unless stated."""
-
-    nodes: Sequence[tuple[str, str, Sequence[str], str]]
-    calls: Sequence[tuple[str, str]]
-    outputs: Sequence[str]
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)
-    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
-    classes: Mapping[str, str] = field(default_factory=dict)
-    through: Mapping[str, int] = field(default_factory=dict)
-
-    def file(self) -> ModelFile:
-        made = [helper.make_node(op, inputs, [output], name=f"n_{output}") for output, op, inputs, _ in self.nodes]
-        given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])]
-        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.outputs]
-        stored = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
-        graph = helper.make_graph(made, "g", given, ends, stored)
-        return ModelFile(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]), {})
-
-    def hierarchy(self) -> Hierarchy:
-        called = [ModuleCall.parse(call) for call, _ in self.calls]
-        paths = dict.fromkeys(["", *(parent_path(call.path) for call in called), *(call.path for call in called)])
-        modules = [self._module(path) for path in sorted(paths)]
-        sites = [
-            CallSite(ModuleCall.parse(call), None if call == "" else ModuleCall.parse(by), self.through.get(call))
-            for call, by in self.calls
-        ]
-        return Hierarchy.of(modules, sites)
-
-    def _module(self, path: str) -> Module:
-        name = self.classes.get(path, "Part")
-        package = "torch.nn.modules.dropout" if name == "Dropout" else "net"
-        weight = [
-            TensorInfo("weight", array.shape, "float32", array.nbytes)
-            for key, array in self.weights.items()
-            if key == f"{path}.weight"
-        ]
-        return Module(path, name, package, tuple(weight), arguments=("x",), container=name == "ModuleList")
-
-    def provenance(self) -> Provenance:
-        hierarchy = self.hierarchy()
-
-        def credited(key: str, owners: str) -> Attribution:
-            calls = tuple(ModuleCall.parse(one) for one in owners.split("+"))
-            evidence = tuple(filter(None, [Evidence(EvidenceKind.SCOPE, "hand"), self.evidence.get(key)]))
-            return Attribution(calls, hierarchy.common_ancestor(calls), Confidence.EXACT, evidence)
-
-        nodes = {
-            output: NodeEntry(output, f"n_{output}", op, credited(output, owners))
-            for output, op, _, owners in self.nodes
-        }
-        weights = {name: credited(name, parent_path(name)) for name in self.weights}
-        graph = index_model(self.file().proto)
-        return Provenance(hierarchy, nodes, weights, Origin("hand", "hand", graph.fingerprint))
-
-    def cut(self, *modules: str) -> Cut:
-        provenance = self.provenance()
-        return Cutter(self.file(), provenance).cut(select_modules(provenance, modules))
-
-    def extract(self, *modules: str) -> Extracted:
-        file, provenance = self.file(), self.provenance()
-        cutter = Cutter(file, provenance)
-        return assemble(file, provenance, cutter.cut(select_modules(provenance, modules)), cutter.types)
-
-
-def run(extracted: Extracted, **feed: np.ndarray) -> list[np.ndarray]:
-    runtime = pytest.importorskip("onnxruntime")
-    onnx.checker.check_model(extracted.file.proto, full_check=True)
-    data = extracted.file.proto.SerializeToString()
-    found: list[np.ndarray] = runtime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, feed)
-    return found
-
-
-ROW = np.array([[1.0, -2.0, 3.0, -4.0]], np.float32)
-CHAIN = Scene(
+CHAIN = Handmade(
     nodes=[
         ("a1", "Relu", ["x"], "a"),
         ("b1", "MatMul", ["a1", "b.weight"], "b"),
@@ -145,7 +57,7 @@ def test_a_module_between_several_is_named() -> None:
         CHAIN.cut("a", "c")
     assert "Ask for it as well" in refused.value.hint
     with pytest.raises(CutImpossible, match=r"^b, c lie between the parts of a d") as refused:
-        Scene(
+        Handmade(
             nodes=[
                 (f"{one}1", "Neg", [read], one) for one, read in (("a", "x"), ("b", "a1"), ("c", "b1"), ("d", "c1"))
             ],
@@ -164,7 +76,7 @@ def test_the_whole_model_returns_what_it_did_in_the_same_order() -> None:
 
 
 def test_modules_that_have_nothing_to_do_with_each_other() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[
             ("a1", "Relu", ["x"], "a"),
             ("h", "Neg", ["x"], ""),
@@ -179,7 +91,7 @@ def test_modules_that_have_nothing_to_do_with_each_other() -> None:
 
 
 def test_what_the_module_around_does_between_two_comes_along() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "a"), ("h", "Neg", ["a1"], ""), ("b1", "Abs", ["h"], "b")],
         calls=[("", ""), ("a", ""), ("b", "")],
         outputs=["b1"],
@@ -190,11 +102,11 @@ def test_what_the_module_around_does_between_two_comes_along() -> None:
 
 
 def test_a_fused_module_names_the_smallest_cut() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("c", "MatMul", ["x", "p.conv.weight"], "p.conv+p.norm"), ("y", "Relu", ["c"], "p")],
         calls=[("", ""), ("p", ""), ("p.conv", "p"), ("p.norm", "p")],
         outputs=["y"],
-        evidence={"c": _FUSED},
+        evidence={"c": FUSED},
         weights={"p.conv.weight": np.eye(4, dtype=np.float32)},
     )
     with pytest.raises(CutImpossible, match=r"^p\.conv was fused with p\.norm") as refused:
@@ -205,7 +117,7 @@ def test_a_fused_module_names_the_smallest_cut() -> None:
 
 
 def test_a_node_that_is_shared_is_copied_and_returned_to_nobody_else() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[
             ("s", "Neg", ["x"], "a.one+b.one"),
             ("a1", "Relu", ["s"], "a"),
@@ -214,7 +126,7 @@ def test_a_node_that_is_shared_is_copied_and_returned_to_nobody_else() -> None:
         ],
         calls=[("", ""), ("a", ""), ("a.one", "a"), ("b", ""), ("b.one", "b")],
         outputs=["y"],
-        evidence={"s": _SHARED},
+        evidence={"s": SHARED},
     )
     for module, inner in (("a", "a1"), ("b", "b1")):
         found = scene.cut(module)
@@ -223,7 +135,7 @@ def test_a_node_that_is_shared_is_copied_and_returned_to_nobody_else() -> None:
 
 
 def test_what_a_shared_node_reads_for_others_leaves_the_module_that_makes_it() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[
             ("bias", "Abs", ["x"], "a"),
             ("masked", "Relu", ["bias"], "a+b"),
@@ -233,14 +145,14 @@ def test_what_a_shared_node_reads_for_others_leaves_the_module_that_makes_it() -
         ],
         calls=[("", ""), ("a", ""), ("b", "")],
         outputs=["y"],
-        evidence={"masked": _SHARED},
+        evidence={"masked": SHARED},
     )
     assert scene.cut("a").leaves == ("bias", "a1")
     assert scene.cut("b").enters == ("bias",)
 
 
 def test_constants_and_shapes_come_along() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[
             ("h", "Relu", ["x"], ""),
             ("whole", "Shape", ["x"], ""),
@@ -260,7 +172,7 @@ def test_constants_and_shapes_come_along() -> None:
 
 
 def test_a_size_that_nothing_given_has_is_an_input() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[
             ("h", "ReduceSum", ["x", "axes"], "a"),
             ("whole", "Shape", ["x"], ""),
@@ -274,7 +186,7 @@ def test_a_size_that_nothing_given_has_is_an_input() -> None:
 
 
 def test_a_module_without_nodes_hands_on_what_it_is_given() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "a"), ("y", "Abs", ["a1"], "b")],
         calls=[("", ""), ("a", ""), ("drop", ""), ("b", "")],
         outputs=["y"],
@@ -286,7 +198,7 @@ def test_a_module_without_nodes_hands_on_what_it_is_given() -> None:
 
 
 def test_as_many_axes_as_went_through_a_module_whatever_lies_around_it() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[
             ("a1", "Relu", ["x"], "a"),
             ("h1", "Unsqueeze", ["a1", "axes"], ""),
@@ -304,7 +216,7 @@ def test_as_many_axes_as_went_through_a_module_whatever_lies_around_it() -> None
 
 
 def test_a_module_that_was_folded_into_several_constants() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("h", "Mul", ["x", "table.cos"], ""), ("y", "Add", ["h", "table.sin"], "")],
         calls=[("", ""), ("table", ""), ("table.inner", "table")],
         outputs=["y"],
@@ -315,7 +227,7 @@ def test_a_module_that_was_folded_into_several_constants() -> None:
 
 
 def test_the_smallest_cut_around_may_be_a_constant() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("y", "Mul", ["x", "table.folded"], "")],
         calls=[("", ""), ("table", ""), ("table.inner", "table")],
         outputs=["y"],
@@ -327,7 +239,7 @@ def test_the_smallest_cut_around_may_be_a_constant() -> None:
 
 
 def test_a_module_whose_weights_are_gone_is_not_in_the_file() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "a")],
         calls=[("", ""), ("a", ""), ("lost", "")],
         outputs=["a1"],
@@ -338,7 +250,7 @@ def test_a_module_whose_weights_are_gone_is_not_in_the_file() -> None:
 
 
 def test_the_calls_of_a_repeated_module() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "a"), ("a2", "Neg", ["a1"], "a#1"), ("y", "Abs", ["a2"], "a#2")],
         calls=[("", ""), ("a", ""), ("a#1", ""), ("a#2", "")],
         outputs=["y"],
@@ -351,7 +263,7 @@ def test_the_calls_of_a_repeated_module() -> None:
 
 
 def test_a_container_that_nobody_calls() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "layers.0"), ("a2", "Neg", ["a1"], "layers.1"), ("y", "Abs", ["a2"], "")],
         calls=[("", ""), ("layers.0", ""), ("layers.1", "")],
         outputs=["y"],
@@ -368,7 +280,7 @@ def test_names_that_nobody_has() -> None:
 
 
 def test_what_lies_between_parts_of_one_call_belongs_to_it() -> None:
-    scene = Scene(
+    scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "a"), ("h", "Neg", ["a1"], ""), ("y", "Add", ["h", "a1"], "a")],
         calls=[("", ""), ("a", "")],
         outputs=["y"],

