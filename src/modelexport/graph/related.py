@@ -159,9 +159,8 @@ def value_overlap(graph: Graph, telling: Collection[str], matched: Container[str
 
 def node_overlap(before: Collection[Node], after: Collection[Node], sources: Mapping[str, Node]) -> NodeOverlap:
     """`sources`: by the key of a node after, the node before whose work it does."""
-    linked = sum(node.key in sources for node in after)
     origins = {origin.key for origin in sources.values()}
-    return NodeOverlap(_share(linked, len(after)), _share(len(origins), len(before)))
+    return NodeOverlap(_share(len(sources), len(after)), _share(len(origins), len(before)))
 
 
 def _share(part: int, whole: int) -> float:
