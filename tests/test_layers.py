@@ -228,3 +228,12 @@ def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     imported = _imported_by("-m", "modelexport", *words)
     assert PACKAGE in imported
     assert sorted(imported & SLOW) == []
+
+
+def test_a_room_that_is_imported_does_not_hide_a_public_name() -> None:
+    script = (
+        "import modelexport.verify.numbers, modelexport as mx, types;"
+        "hidden = [name for name in mx.__all__ if isinstance(getattr(mx, name), types.ModuleType)];"
+        "assert not hidden, hidden"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import modelexport as mx
-from modelexport.api.observe import paired_names
+from modelexport.api.value_comparison import paired_names
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 

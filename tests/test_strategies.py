@@ -20,13 +20,15 @@ from tests.support.foreign_copies import plain_copy, renamed_copy
 
 import modelexport as mx
 from modelexport.api import export as exporting
-from modelexport.api.attach import Source, judge_file
-from modelexport.api.opened_file import Clock
+from modelexport.api.attach import judge_file
+from modelexport.api.environment import Clock
 from modelexport.attribute.judge import AttributionInput, AttributionResult, attribute_graph
 from modelexport.attribute.roles.assign import Layers
 from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.index import Graph, Node, index_model
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin
 
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
@@ -68,7 +70,7 @@ def stranger(exports: Exports, tmp_path_factory: pytest.TempPathFactory) -> Stra
         names = renamed_copy(own.path, file) if kind == "renamed" else {}
         if kind == "plain":
             plain_copy(own.path, file)
-        verdict = judge_file(file, Source(build(name)), "all", Clock(None)).verdict
+        verdict = judge_file(open_tagged(file), ModelSource(build(name)), "all", Clock(None))
         return Judged(verdict, own.provenance, index_model(open_model(own.path).proto), names)
 
     return judged

@@ -181,6 +181,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escape_control, text))
 
 
+def printable_lines(text: str) -> str:
+    """Text of several lines, of which each is printable."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
 def cell(text: str) -> str:
     """Text for a table file: printable, and never a formula."""
     shown = printable(text)

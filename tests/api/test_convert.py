@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from bench.odd_model import odd_model
+from measure.bench.odd_model import odd_model
 from onnx import TensorProto, helper
 from tests.support.exports import Exports
 from tests.support.small_file import SmallFile
@@ -26,7 +26,7 @@ from modelexport.errors import (
 )
 from modelexport.graph.file.metadata import RECORD_KEY
 from modelexport.record.provenance import unattributed
-from modelexport.show.data.cost_and_profile import profile_json
+from modelexport.show.data.results import to_json
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def explored(path: Path, output: Path, **options: Any) -> mx.Converted:
 def test_a_layer_has_the_time_that_the_profile_says_of_its_module(bert: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "profile.json"
     found = mx.profile(bert, runs=2, warmup=0)
-    overlay.write_text(profile_json(found))
+    overlay.write_text(to_json(found))
     written = explored(bert, tmp_path / "b.json", overlays=[overlay])
     assert [path.name for path in written.files] == ["b.json", "b.profile.node-data.json"]
     (data,) = json.loads(written.files[1].read_text()).values()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from bench.flops import file_flops, torch_flops
+from measure.bench.module_costs import file_flops, torch_flops
 from onnx import TensorProto, helper
 from tests.support.architectures import build
 from tests.support.exports import Exports

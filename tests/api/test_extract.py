@@ -15,13 +15,14 @@ from tests.support.exports import Exports
 from tests.support.nets import Branching, ConstantTable, FoldedNorm, Functional, Repeated, Twins, perturbed
 
 import modelexport as mx
-from modelexport.api.attach import Source
+from modelexport.api.environment import Clock
 from modelexport.api.extract import extracted_file
-from modelexport.api.extract_check import CheckRequest, check_extracted
-from modelexport.api.opened_file import Clock, open_file
+from modelexport.api.extract_check import check_extracted
 from modelexport.errors import CutImpossible, FileUnwritable, QueryInvalid, RecordMissing, UnknownName, UserError
 from modelexport.graph.file.metadata import CUT_KEY
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Attribution, Confidence
 from modelexport.record.results.files import Feed
 from modelexport.transform.extract.cut import Cutter
@@ -236,15 +237,15 @@ def test_a_wrong_weight_behind_one_of_two_outputs_is_found(weight: str, factor: 
 
 def test_a_result_that_was_left_outside_is_found(tmp_path: Path) -> None:
     net, x = Heads(), torch.randn(5, 4)
-    opened = open_file(exported(net, (x,), tmp_path / "whole.onnx"))
-    nodes = dict(opened.subject.provenance.nodes)
+    opened = open_tagged(exported(net, (x,), tmp_path / "whole.onnx"))
+    nodes = dict(opened.provenance.nodes)
     last = next(key for key, entry in nodes.items() if entry.op_type == "Tanh")
     root = ModuleCall("")
     nodes[last] = replace(nodes[last], attribution=Attribution((root,), root, Confidence.EXACT))
-    cutter = Cutter(opened.file, replace(opened.subject.provenance, nodes=nodes))
+    cutter = Cutter(opened, replace(opened.provenance, nodes=nodes))
     cut = cutter.cut(select_modules(cutter.provenance, ["both"]))
     found = extracted_file(opened, cutter, cut, tmp_path / "part.onnx")
-    check = check_extracted(opened, cut, found, CheckRequest(Source(net), (x,), None), Clock(None))
+    check = check_extracted(opened, cut, found, ModelSource(net, (x,)), None, Clock(None))
     assert {one.against for one in check.outputs} == {"returned", "run"}
     assert all(one.difference.agrees for one in check.outputs)
     assert check.lost == 1

@@ -373,7 +373,7 @@ def test_as_many_anchors_as_possible_are_kept_in_order(places: list[int]) -> Non
     kept = order._increasing(anchors)
     in_order = [place for at, place in enumerate(places) if f"v{at}" in kept]
     assert in_order == sorted(in_order)
-    assert all(kept[key] == anchor.places[0] for key, anchor in anchors if key in kept)
+    assert all(kept[key] == anchor.op_indices[0] for key, anchor in anchors if key in kept)
     longest = max(
         length
         for length in range(len(places) + 1)

@@ -15,8 +15,9 @@ import torch
 
 from modelexport.capture.loading import pretrained
 from modelexport.capture.loading.models import load_model
-from modelexport.capture.loading.options import LoadedModel, LoadOptions
+from modelexport.capture.loading.options import LoadedModel
 from modelexport.errors import ModelExportError, ModelNotFound, ModelUnloadable, UnknownName, UserError
+from modelexport.record.model_source import ModelSource
 
 # Untyped: what the lazy modules of transformers export is hidden from mypy.
 transformers: Any = importlib.import_module("transformers")
@@ -53,7 +54,7 @@ def copy(saved: Path, tmp_path: Path) -> Path:
 
 
 def load(source: str | Path, **options: Any) -> LoadedModel:
-    return load_model(str(source), LoadOptions(**options))
+    return load_model(str(source), ModelSource(**options))
 
 
 def refusal(source: str | Path, kind: type[ModelExportError], **options: Any) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from bench.odd_model import odd_model
+from measure.bench.odd_model import odd_model
 from tests.support.command_line import run
 
 Captured = pytest.CaptureFixture[str]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import run as run_verb
 from tests.support.foldable_graphs import Made, layers, saved
+from tests.support.small_file import SmallFile
 
 Run = Callable[..., tuple[int, str]]
 
@@ -78,10 +79,11 @@ def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, tmp_pat
 
 
 def test_a_repeated_class_that_cannot_be_folded_is_told_without_being_asked() -> None:
-    from modelexport.record.results.files import ALONE, INTERLEAVED, Folding, Unfolded
+    from modelexport.record.results.files import ALONE, INTERLEAVED, Folding, FoldResult, Unfolded
     from modelexport.show.text.written_files import folding_lines
 
     left = (Unfolded("Mixer", 3, INTERLEAVED), Unfolded("Pooler", 1, ALONE))
-    said = [str(line) for line in folding_lines((), Folding(9, 9, unfolded=left))]
+    result = FoldResult(Path("a.onnx"), (), SmallFile().provenance(), Folding(9, 9, unfolded=left))
+    said = [str(line) for line in folding_lines(result)]
     assert f"note: 3 calls of Mixer not folded: {INTERLEAVED}" in said
     assert "1 class with a single call or a single node not folded; -v lists them" in said

@@ -13,7 +13,7 @@ from tests.support.small_file import SmallFile
 from tests.support.spoiled_files import EVIL, refused
 
 import modelexport as mx
-from modelexport.cli.files import select as verb
+from modelexport.cli.transform import select as verb
 from modelexport.transform.select.catalogue import DIALECTS
 
 Captured = pytest.CaptureFixture[str]

@@ -213,16 +213,14 @@ def test_a_fused_node_that_became_several_hands_nothing_to_its_own_modules() -> 
     ],
 )
 def test_the_last_of_several_modules_or_one_around_it(owners: str, last: str) -> None:
-    order = {site.call: place for place, site in enumerate(NET.calls)}
     for calls in (owners.split(), owners.split()[::-1]):
-        assert str(last_owner(map(ModuleCall.parse, calls), NET, order)) == last
+        assert str(last_owner(map(ModuleCall.parse, calls), NET)) == last
 
 
 def test_what_modules_share_that_are_far_apart_is_nobodys_result() -> None:
     """Others ran in between: it is no chain of work, but something that they all need."""
-    order = {site.call: place for place, site in enumerate(NET.calls)}
     for owners, shared in (("enc.fc enc.fc#1", ""), ("enc.fc head", ""), ("enc.act enc.act#1 head", "")):
-        assert str(last_owner(map(ModuleCall.parse, owners.split()), NET, order)) == shared
+        assert str(last_owner(map(ModuleCall.parse, owners.split()), NET)) == shared
 
 
 # the order in which calls end

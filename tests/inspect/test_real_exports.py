@@ -9,7 +9,7 @@ from tests.support.architectures import NAMES
 from tests.support.exports import Exports
 
 from modelexport.api.read import analyze, compare, validate
-from modelexport.show.data.analysis import analysis_json
+from modelexport.show.data.results import to_json
 from modelexport.show.text.checks import comparison_tables
 from modelexport.show.text.console import as_text
 
@@ -30,7 +30,7 @@ def test_an_analysis_counts_every_node_once(exports: Exports, name: str, exporte
     assert analysis.modules[0].total.nodes == len(analysis.nodes) == len(result.provenance.nodes)
     assert all(module.own.nodes <= module.total.nodes for module in analysis.modules)
     assert analysis.file.matches_record
-    assert len(json.loads(analysis_json(analysis))["modules"]) == len(result.provenance.hierarchy.modules)
+    assert len(json.loads(to_json(analysis))["modules"]) == len(result.provenance.hierarchy.modules)
 
 
 def test_two_exporters_side_by_side(exports: Exports) -> None:

@@ -19,14 +19,18 @@ from modelexport.api.read import analyze
 from modelexport.record.document import to_document
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
-from modelexport.record.results.files import Flattening, FoldedFunction, Folding, Unfolded
+from modelexport.record.results.files import (
+    Flattening,
+    FlattenResult,
+    FoldedFunction,
+    Folding,
+    FoldResult,
+    RelinkResult,
+    Unfolded,
+)
 from modelexport.record.results.profile import Profile
 from modelexport.record.results.verification import Verification
-from modelexport.show.data.analysis import analysis_json
-from modelexport.show.data.cost_and_profile import profile_json
-from modelexport.show.data.verification_and_diff import verification_json
-from modelexport.show.text.lineage import LineageSummary, lineage_json
-from modelexport.show.text.written_files import flattening_json, folding_json
+from modelexport.show.data.results import to_json
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -81,11 +85,11 @@ def test_schemas_are_valid(name: str) -> None:
 def test_analyses_conform(recipe: SmallFile, filter_tag: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         analysis = analyze(recipe.write(Path(folder) / "a.onnx"), filter_tag)
-    jsonschema.validate(json.loads(analysis_json(analysis)), schema("analysis"))
+    jsonschema.validate(json.loads(to_json(analysis)), schema("analysis"))
 
 
 def test_analyses_written_before_there_were_roles_conform(small_path: Path) -> None:
-    document = json.loads(analysis_json(analyze(small_path)))
+    document = json.loads(to_json(analyze(small_path)))
     del document["roles"]
     for node in document["nodes"]:
         del node["role"], node["layer"]
@@ -100,21 +104,21 @@ def test_records_conform(recipe: SmallFile) -> None:
 
 @given(VERIFICATIONS)
 def test_verifications_conform(found: Verification) -> None:
-    text = verification_json(found)
+    text = to_json(found)
     assert text.isascii()
     jsonschema.validate(json.loads(text), schema("verification"))
 
 
 @given(lineages())
-def test_lineages_conform(found: LineageSummary) -> None:
-    text = lineage_json(found)
+def test_lineages_conform(found: RelinkResult) -> None:
+    text = to_json(found)
     assert text.isascii()
     jsonschema.validate(json.loads(text), schema("lineage"))
 
 
 @given(profiles())
 def test_profiles_conform(found: Profile) -> None:
-    text = profile_json(found)
+    text = to_json(found)
     assert text.isascii()
     jsonschema.validate(json.loads(text), schema("profile"))
 
@@ -143,6 +147,9 @@ _FLATTENINGS = st.builds(
 
 @given(_FOLDINGS, _FLATTENINGS)
 def test_foldings_conform(folding: Folding, flattening: Flattening) -> None:
-    for text in (folding_json([Path("a.onnx")], folding), flattening_json([], flattening)):
+    record = SmallFile().provenance()
+    path = Path("a.onnx")
+    for result in (FoldResult(path, (path,), record, folding), FlattenResult(path, (), None, flattening)):
+        text = to_json(result)
         assert text.isascii()
         jsonschema.validate(json.loads(text), schema("folding"))

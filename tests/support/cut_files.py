@@ -14,7 +14,7 @@ from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, parent_path
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, NodeEntry, Origin, Provenance
-from modelexport.transform.extract.assembly import Extracted, assemble
+from modelexport.transform.extract.assembly import ExtractedPart, assemble_part
 from modelexport.transform.extract.cut import Cut, Cutter
 from modelexport.transform.extract.selection import select_modules
 
@@ -82,13 +82,13 @@ class Handmade:
         provenance = self.provenance()
         return Cutter(self.file(), provenance).cut(select_modules(provenance, modules))
 
-    def extract(self, *modules: str) -> Extracted:
+    def extract(self, *modules: str) -> ExtractedPart:
         file, provenance = self.file(), self.provenance()
         cutter = Cutter(file, provenance)
-        return assemble(file, provenance, cutter.cut(select_modules(provenance, modules)), cutter.types)
+        return assemble_part(file, provenance, cutter.cut(select_modules(provenance, modules)), cutter.types)
 
 
-def run(extracted: Extracted, **feed: np.ndarray) -> list[np.ndarray]:
+def run(extracted: ExtractedPart, **feed: np.ndarray) -> list[np.ndarray]:
     runtime = pytest.importorskip("onnxruntime")
     onnx.checker.check_model(extracted.file.proto, full_check=True)
     data = extracted.file.proto.SerializeToString()

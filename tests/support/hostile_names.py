@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from bench.odd_model import NAMES
+from measure.bench.odd_model import NAMES
 from onnx import TensorProto, helper
 
 from modelexport.graph.file.metadata import EmbedOptions, embed

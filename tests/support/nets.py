@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from corpus.networks import calls, layers, signatures
+from measure.corpus.networks import calls, layers, signatures
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

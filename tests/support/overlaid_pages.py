@@ -14,8 +14,7 @@ from modelexport.record.results.verification import (
     Verdict,
     Verification,
 )
-from modelexport.show.data.cost_and_profile import profile_json
-from modelexport.show.data.verification_and_diff import verification_json
+from modelexport.show.data.results import to_json
 
 OWN_TIMES = {
     "": 1.0,
@@ -37,7 +36,7 @@ def profile_text(file: str = "small.onnx") -> str:
     modules = [_module(path, own) for path, own in OWN_TIMES.items()]
     node = NodeTime("h0", "node_h0", "MatMul", (ModuleCall("layers.0.fc"),), "layers.0.fc", 8.0, 1, "CPU")
     whole = sum(OWN_TIMES.values())
-    return profile_json(
+    return to_json(
         Profile(file, 20, 5, "all", ("CPU",), (), whole, whole, whole, 0.1, SumCheck(1, 1), (node,), tuple(modules))
     )
 
@@ -57,4 +56,4 @@ def verification_text(file: str = "small.onnx") -> str:
         CallNumbers(ModuleCall("layers.1"), "Block", None, None, Status.NOT_COMPARED, "fused"),
     )
     proof = AttributionProof((NodeProof("h0", "node_h0", "MatMul", (ModuleCall("layers.0.fc"),), Verdict.PROVED),))
-    return verification_json(Verification(file, "my.nets", 1, Tolerance(), calls, {"y": bad}, proof=proof))
+    return to_json(Verification(file, "my.nets", 1, Tolerance(), calls, {"y": bad}, proof=proof))

@@ -25,8 +25,8 @@ from modelexport.record.provenance import (
     Provenance,
     unattributed,
 )
+from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import KernelEvent, Profile, SumCheck
-from modelexport.show.text.lineage import LineageSummary
 
 RUNS = 5
 
@@ -96,13 +96,14 @@ def profiles(draw: st.DrawFn) -> Profile:
 
 
 @st.composite
-def lineages(draw: st.DrawFn) -> LineageSummary:
+def lineages(draw: st.DrawFn) -> RelinkResult:
     record = draw(provenances())
     keys = st.lists(TEXT, max_size=3).map(tuple)
     links = st.builds(Link, keys, st.sampled_from(Relation), st.sampled_from(Confidence))
     shares = st.floats(0, 1)
     edges = st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple)
-    return LineageSummary(
+    return RelinkResult(
+        path=None,
         after=draw(TEXT),
         before=draw(TEXT),
         files=tuple(map(Path, draw(st.lists(st.sampled_from(["a.onnx", EVIL]), max_size=2)))),

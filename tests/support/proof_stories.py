@@ -92,7 +92,7 @@ class Story:
         )
 
     @property
-    def issuing(self) -> OperatorSources:
+    def sources(self) -> OperatorSources:
         return OperatorSources(self.run, self.samples)
 
 
@@ -141,7 +141,7 @@ class Comparison:
     def see(self, **values: np.ndarray) -> Comparison:
         """Values of the graph, in the order in which they are made."""
         for name, array in values.items():
-            self.numbers.see(name, array, sample(array))
+            self.numbers.compare_value(name, array, sample(array))
         return self
 
     def given(self, call: str) -> dict[str, Difference]:

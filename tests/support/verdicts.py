@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from corpus.networks.control import ValueDependent
+from measure.corpus.networks.control import ValueDependent
 from torch import Tensor, nn
 
 Made = tuple[nn.Module, dict[str, Tensor]]

@@ -48,7 +48,7 @@ def judged(
     samples = {name: sample(array) for name, array in arrays.items()}
     return {
         found.key: found
-        for found in AttributionProver(graph, record, samples, story.issuing, trouble, drawing).proof().nodes
+        for found in AttributionProver(graph, record, samples, story.sources, trouble, drawing).prove().nodes
     }
 
 

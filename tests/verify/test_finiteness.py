@@ -12,7 +12,7 @@ from modelexport.graph.index import index_model
 from modelexport.graph.sample import INF, NAN, sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import NotFinite
-from modelexport.verify.witness import find_nonfinite_origins
+from modelexport.verify.divergence import find_nonfinite_origins
 
 NET = tree({"": "Net", "a": "Block", "b": "Block"})
 CHAIN = model(

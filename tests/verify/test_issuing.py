@@ -24,15 +24,15 @@ STORY = (
 
 
 def issued(story: Story, array: np.ndarray) -> list[tuple[str, bool]]:
-    return [(str(issue.op.call) or ".", issue.new) for issue in story.issuing.of(sample(array))]
+    return [(str(issue.op.call) or ".", issue.new) for issue in story.sources.issued_like(sample(array))]
 
 
 def worked(story: Story, array: np.ndarray, known: str = "") -> Iterable[str]:
     """The calls that worked on a value since what is known."""
-    issuing = story.issuing
-    (issue,) = [one for one in issuing.of(sample(array)) if one.new]
+    sources = story.sources
+    (issue,) = [one for one in sources.issued_like(sample(array)) if one.new]
     numbers_known = {story.number(name) for name in known.split()}
-    return sorted({str(op.call) or "." for op in issuing.behind(issue, numbers_known)})
+    return sorted({str(op.call) or "." for op in sources.operators_behind(issue, numbers_known)})
 
 
 def test_a_value_is_issued_by_the_call_whose_operator_made_it() -> None:
@@ -73,36 +73,36 @@ def test_what_was_not_computed_was_not_issued() -> None:
 
 
 def test_the_shape_of_an_issue() -> None:
-    issuing = STORY.issuing
-    assert [issuing.shape(issue) for issue in issuing.of(sample(H))] == [H.shape, (H.size,)]
+    sources = STORY.sources
+    assert [sources.shape(issue) for issue in sources.issued_like(sample(H))] == [H.shape, (H.size,)]
 
 
 def test_numbers_of_what_holds_the_same() -> None:
-    issuing = STORY.issuing
-    assert issuing.numbers(sample(H.T.reshape(-1))) == ()
-    assert set(issuing.numbers(sample(H.reshape(4, 6)))) == {STORY.number("h"), STORY.number("flat")}
+    sources = STORY.sources
+    assert sources.numbers_like(sample(H.T.reshape(-1))) == ()
+    assert set(sources.numbers_like(sample(H.reshape(4, 6)))) == {STORY.number("h"), STORY.number("flat")}
 
 
 def test_an_input_is_one_in_any_shape() -> None:
-    issuing = Story(x=X, ids=np.arange(9)).op("a", "x", h=H).issuing
-    assert issuing.is_input(sample(X))
-    assert issuing.is_input(sample(X.reshape(-1)))
-    assert issuing.is_input(sample(np.arange(9).reshape(3, 3)))
-    assert not issuing.is_input(sample(H))
+    sources = Story(x=X, ids=np.arange(9)).op("a", "x", h=H).sources
+    assert sources.is_input(sample(X))
+    assert sources.is_input(sample(X.reshape(-1)))
+    assert sources.is_input(sample(np.arange(9).reshape(3, 3)))
+    assert not sources.is_input(sample(H))
 
 
 def test_what_looks_at_an_input_is_one() -> None:
     turned = np.ascontiguousarray(X.T)
-    issuing = (
-        Story(x=X).view("a", "x", part=X[:, :8]).view("b", "part", less=X[:1, :8]).op("c", "x", turned=turned).issuing
+    sources = (
+        Story(x=X).view("a", "x", part=X[:, :8]).view("b", "part", less=X[:1, :8]).op("c", "x", turned=turned).sources
     )
-    assert issuing.is_input(sample(X[:, :8]))
-    assert issuing.is_input(sample(X[0, :8]))
-    assert not issuing.is_input(sample(turned))
+    assert sources.is_input(sample(X[:, :8]))
+    assert sources.is_input(sample(X[0, :8]))
+    assert not sources.is_input(sample(turned))
 
 
 def test_who_has_hooks() -> None:
-    assert Story(x=X).hooks("a").issuing.hooked == {"a"}
+    assert Story(x=X).hooks("a").sources.hooked == {"a"}
 
 
 # who did the work

@@ -317,7 +317,7 @@ def test_weights_are_looked_at_one_at_a_time() -> None:
     hierarchy = holding(held)
     record = Provenance(hierarchy, {}, {name: attribution(hierarchy) for name in held}, Origin("t", "t"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "_paired", paired)
+        patch.setattr(stage, "_pair_with", paired)
         compare_parameters(hierarchy, record, held, stream())
     assert order == [f"{step} {name}" for name in held for step in ("read", "compare")]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
+from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
 from modelexport.api.options import embed_options, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
@@ -24,10 +24,11 @@ from modelexport.attribute.judge import AttributionInput, AttributionResult, Str
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
 from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, strategies_named
 from modelexport.errors import InputError, ModelMismatch
-from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
 from modelexport.inspect.compare import Dispute, Score, Scores
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import ExporterScopes
@@ -35,47 +36,15 @@ from modelexport.record.signals import ExporterScopes
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.export import Prepared, SourceOptions
-    from modelexport.capture.loading.options import LoadOptions
+    from modelexport.capture.export import Prepared
 
 _UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Source:
-    """The model and its inputs, as a user names them; the fields are options of the command line."""
-
-    model: torch.nn.Module | str | Path
-    inputs: object = None
-    task: str | None = None
-    dtype: str | None = None
-    device: str = "cpu"
-    seed: int = 0
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    text: str | None = None
-    image: str | Path | None = None
-    input: Sequence[str] = ()
-    input_specs: str | Path | None = None
-
-    @property
-    def says_nothing_of_inputs(self) -> bool:
-        return self.inputs is None and not (self.text or self.image or self.input or self.input_specs)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A file with what was found out about it."""
-
-    file: ModelFile
-    verdict: AttributionResult
-
-
-def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judgement:
+def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Clock) -> AttributionResult:
     """Judge a file by a strategy; a model that the file was not made from is an error."""
     need_torch("running a model")
-    file = open_model(path)
-    prepared = prepared_for(file.proto, source, clock)
+    prepared = prepare_for_file(file.proto, source, clock)
     from modelexport.capture.export import trace
 
     with clock.step("trace"):
@@ -85,34 +54,30 @@ def judge_file(path: Path, source: Source, strategy: str, clock: Clock) -> Judge
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *strategies_named(strategy))
         recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
-    _check_overlap(path, prepared.source, recorded)
+    _check_overlap(file, prepared.source, recorded)
     with clock.step("attribute"):
         origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
         verdict = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals, foreign=True), origin)
-    notes = (*prepared.notes, *run.notes, *verdict.notes)
-    return Judgement(file, replace(verdict, notes=notes))
+    return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
-def prepared_for(proto: onnx.ModelProto, source: Source, clock: Clock) -> Prepared:
+def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) -> Prepared:
     """The model, with inputs that the file can be run on as well."""
     from modelexport.capture.export import prepare
-    from modelexport.capture.loading.options import LoadOptions
 
-    load = LoadOptions(
-        source.task, source.dtype, source.device, source.seed, source.trust_remote_code, source.allow_pickle
-    )
+    source = replace(source, static=True)
     try:
-        prepared = prepare(source.model, source.inputs, _source_options(source, load, source.input), clock.step)
+        prepared = prepare(source, clock.step)
     except InputError:
-        stated = _stated_shapes(proto) if source.says_nothing_of_inputs else ()
+        stated = _stated_shapes(proto) if source.leaves_inputs_open else ()
         if not stated:
             raise
         # What the model leaves open, the file may say.
-        prepared = prepare(source.model, source.inputs, _source_options(source, load, stated), clock.step)
-    fixed = list(_fixed_inputs(proto, prepared)) if source.says_nothing_of_inputs else []
+        prepared = prepare(replace(source, input=stated), clock.step)
+    fixed = tuple(_fixed_inputs(proto, prepared)) if source.leaves_inputs_open else ()
     if fixed:
         # The file takes inputs of one size only: make such ones.
-        again = prepare(prepared.module, None, _source_options(source, load, fixed), clock.step)
+        again = prepare(replace(source, model=prepared.module, input=fixed), clock.step)
         prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
     return _without_untaken(proto, prepared)
 
@@ -148,12 +113,6 @@ def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:
     return replace(prepared, inputs=reduced, notes=(*prepared.notes, *note))
 
 
-def _source_options(source: Source, load: LoadOptions, shapes: Sequence[str]) -> SourceOptions:
-    from modelexport.capture.export import SourceOptions
-
-    return SourceOptions(load, source.text, source.image, tuple(shapes), source.input_specs, static=True)
-
-
 def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
     """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
     made = dict(prepared.inputs.tensors)
@@ -171,11 +130,11 @@ def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
             yield f"{name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_overlap(path: Path, model: str, recorded: Recorded) -> None:
+def _check_overlap(file: TaggedFile, model: str, recorded: Recorded) -> None:
     assert recorded.overlap is not None
     if not recorded.overlap.belongs:
         raise ModelMismatch(
-            f"{path} was not made from {model}: {recorded.overlap} of the file were found in the model",
+            f"{file.path} was not made from {model}: {recorded.overlap} of the file were found in the model",
             "Give the model, with the weights, that the file was exported from.",
         )
 
@@ -217,14 +176,15 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     target = Path(output)
     ensure_model_target(target)
     clock = Clock(progress)
-    source = Source(
+    source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    judgement = judge_file(Path(file), source, known("strategy", strategy, NAMES), clock)
+    tagged = open_tagged(Path(file))
+    verdict = judge_file(tagged, source, known("strategy", strategy, NAMES), clock)
     with clock.step("write"):
-        provenance = replace(judgement.verdict.provenance, policy=policy)
-        written = write_tagged(judgement.file, provenance, target, embedding)
-    return ExportResult(target, written.files, written.provenance, None, judgement.verdict.notes, clock.seconds)
+        provenance = replace(verdict.provenance, policy=policy)
+        written = write_tagged(tagged, provenance, target, embedding)
+    return ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
 
 
 if TYPE_CHECKING:
@@ -250,10 +210,10 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
 ) -> Scores:
     """What each strategy says of a file that was made from `model`, and where they contradict each other."""
     clock = Clock(progress)
-    source = Source(
+    source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    verdict = judge_file(Path(file), source, ALL, clock).verdict
+    verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)
     return scores_of(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelexport.api.opened_file import OpenedFile, open_file
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
-from modelexport.errors import FileUnreadable, RecordMissing, UserError
+from modelexport.errors import RecordMissing, UserError
 from modelexport.graph.file.atomic import Stage, ensure_writable, staging
 from modelexport.graph.file.external import data_files
 from modelexport.graph.file.metadata import EmbedOptions, Names
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, tagged_ancestor
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.show.formats.catalogue import NETRON, ensure_format, picture
 from modelexport.show.formats.draw import draw
@@ -46,7 +46,7 @@ class ConvertedText:
 class _Drawn:
     """A file and its drawing, with what there is to say about it."""
 
-    opened: OpenedFile
+    opened: TaggedFile
     drawing: Drawing
     notes: tuple[str, ...] = ()
 
@@ -90,7 +90,7 @@ def convert(
     beside = [] if other is None else [_drawn(other)]
     shown = picture(drawn.drawing, to, depth)
     extras = [*_node_data(drawn, given, target), *(_sync(drawn, one, target) for one in beside)]
-    weights = [file for one in (drawn, *beside) for file in data_files(one.opened.file.proto, one.opened.path.parent)]
+    weights = [file for one in (drawn, *beside) for file in data_files(one.opened.proto, one.opened.path.parent)]
     ensure_spared([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
         _write(stage, target, shown.parts)
@@ -111,16 +111,14 @@ def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> Co
 
 
 def _drawn(path: Path) -> _Drawn:
-    if path.suffix == ".json":
-        raise FileUnreadable(f"{path} is not a model", "Give the .onnx file.")
-    opened = open_file(path)
+    opened = open_tagged(path)
     name = path.stem or path.name
     try:
-        provenance = opened.subject.provenance
+        provenance = opened.provenance
     except RecordMissing as error:
         note = f"{error.message}: nothing is grouped. {error.hint}"
-        return _Drawn(opened, draw(opened.file, None, name), (note,))
-    return _Drawn(opened, draw(opened.file, provenance, name))
+        return _Drawn(opened, draw(opened, None, name), (note,))
+    return _Drawn(opened, draw(opened, provenance, name))
 
 
 def _netron(path: Path, target: Path, depth: int | None) -> Converted:
@@ -129,8 +127,8 @@ def _netron(path: Path, target: Path, depth: int | None) -> Converted:
         raise UserError("netron shows every node, not modules to a depth", "Leave --depth out.")
     ensure_apart(target, path)
     ensure_model_target(target)
-    opened = open_file(path)
-    written = write_tagged(opened.file, opened.subject.provenance, target, EmbedOptions(names=Names.HIERARCHICAL))
+    opened = open_tagged(path)
+    written = write_tagged(opened, opened.provenance, target, EmbedOptions(names=Names.HIERARCHICAL))
     return Converted(target, written.files)
 
 
@@ -138,7 +136,7 @@ def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterato
     from modelexport.show.formats.node_data import node_data, read_overlay
 
     for path in overlays:
-        hierarchy = drawn.opened.subject.provenance.hierarchy
+        hierarchy = drawn.opened.provenance.hierarchy
         for found in node_data(read_overlay(path), drawn.drawing, hierarchy, path):
             name = path.stem.removeprefix(f"{target.stem}.")
             extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
@@ -153,9 +151,9 @@ def _sync(left: _Drawn, right: _Drawn, target: Path) -> _Extra:
     return _Extra(target.with_name(f"{target.stem}.{right.opened.path.stem}.sync.json"), text, right.notes + notes)
 
 
-def _sources(left: OpenedFile, right: OpenedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
+def _sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
     """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
-    from modelexport.api.relink import relinked, tagged_ancestor
+    from modelexport.api.relink import relinked
 
     try:
         found = relinked(tagged_ancestor(left), right, "convert")

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from modelexport.api.opened_file import OpenedFile, model_path, open_file
-from modelexport.api.relink import planted_ancestor, relinked
-from modelexport.errors import ModelMismatch, RecordMissing, RecordUnreadable, UserError
-from modelexport.graph.file.metadata import MODULE_KEY, read_outline, read_record
+from modelexport.api.relink import relinked
+from modelexport.errors import ModelMismatch, UserError
+from modelexport.graph.file.metadata import MODULE_KEY
 from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, outlined_ancestor
 from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
-from modelexport.graph.related import are_comparable, describes, module_overlap
+from modelexport.graph.related import are_comparable, module_overlap
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import differences
 from modelexport.inspect.diff.sides import Compared, Holdings, part_of
 from modelexport.lineage.descent import trace_lineage
-from modelexport.record.hierarchy import ROOT, ROOT_NAME, Hierarchy, ModuleCall
+from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
-from modelexport.transform.fold.inlining import narrowed
+from modelexport.transform.fold.inlining import narrow_attribution
 
 # Nodes whose cost is counted without being asked: it takes longer than all the rest.
 _COUNTED = 20_000
 # The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
 _KNOWN = 0.5
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What a file says of the modules of its nodes. `record` is made for this graph; `stale` for one before it."""
-
-    opened: OpenedFile
-    record: Provenance | None
-    stale: Provenance | None
-
-    @property
-    def hierarchy(self) -> Hierarchy | None:
-        found = self.record or self.stale
-        return None if found is None else found.hierarchy
 
 
 def diff(
@@ -63,21 +49,20 @@ def diff(
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
-    opened = [open_file(model_path(Path(path))) for path in (left, right)]
+    opened = [open_tagged(Path(path)) for path in (left, right)]
     for one in opened:
-        ensure_sound(one.file.proto, one.graph, str(one.path))
-    told = [_told(one) for one in opened]
+        ensure_sound(one.proto, one.graph, str(one.path))
     parts = [_first(left_module, right_module), _first(right_module, left_module)]
-    sides = _sides(told[0], told[1])
+    sides = _sides(*opened)
     compared = [
         _part(_compared(one, *side, read_weights=weights), part, one)
-        for one, side, part in zip(told, sides, parts, strict=True)
+        for one, side, part in zip(opened, sides, parts, strict=True)
     ]
     before, after = compared
     small = max(len(side.graph.nodes) for side in compared) <= _COUNTED
     costs = (lambda: (_costs(before), _costs(after))) if (small if cost is None else cost) else None
     found = differences(before, after, lambda: _links(before, after, weights=weights), costs)
-    _ensure_related(found, told[0], told[1])
+    _ensure_related(found, *opened)
     notes = _notes(found)
     if cost is None and not small and not found.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
@@ -88,20 +73,21 @@ def _first(one: str | None, other: str | None) -> str:
     return one if one is not None else other or ""
 
 
-def _told(opened: OpenedFile) -> _Told:
-    try:
-        record = opened.record
-    except (RecordMissing, RecordUnreadable):
-        return _Told(opened, None, None)
-    beside = read_record(opened.file.proto) is None
-    if beside and not describes(record, opened.graph, beside=True):
-        return _Told(opened, None, None)  # that of another file lies beside this one
-    return _Told(opened, record, None) if opened.is_up_to_date else _Told(opened, None, record)
+def _current_record(file: TaggedFile) -> Provenance | None:
+    """What a file says of the modules of its nodes, if that was made for this graph."""
+    return file.related_record if file.related_record is not None and file.is_up_to_date else None
 
 
-def _sides(left: _Told, right: _Told) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
+def _stale_record(file: TaggedFile) -> Provenance | None:
+    """The same, made for the graph before a tool changed it."""
+    return file.related_record if file.related_record is not None and not file.is_up_to_date else None
+
+
+def _sides(
+    left: TaggedFile, right: TaggedFile
+) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
     """Where each file's modules are known from, and the record that says so."""
-    one, other = left.record, right.record
+    one, other = _current_record(left), _current_record(right)
     if one is not None and other is None and _has_own_tree(right, one):
         other = _relinked(right)
     if other is not None and one is None and _has_own_tree(left, other):
@@ -109,47 +95,47 @@ def _sides(left: _Told, right: _Told) -> tuple[tuple[Source, Provenance | None],
     if one is None and other is None:
         one = _relinked(left)
         other = _relinked(right) if one is None else None
-    found = [(Source.RECORD if told.record is not None else Source.RELINKED) for told in (left, right)]
+    found = [(Source.RELINKED if _current_record(file) is None else Source.RECORD) for file in (left, right)]
     lent = Source.NONE if one is None and other is None else Source.OTHER
     return (found[0] if one else lent, one), (found[1] if other else lent, other)
 
 
-def _has_own_tree(told: _Told, other: Provenance) -> bool:
+def _has_own_tree(file: TaggedFile, other: Provenance) -> bool:
     """Whether a file's record speaks of other modules than that of the other file."""
-    if told.hierarchy is None:
+    if file.related_record is None:
         return False
     mine, theirs = (
-        {path: one.class_name for path, one in tree.modules.items()} for tree in (told.hierarchy, other.hierarchy)
+        {path: one.class_name for path, one in tree.modules.items()}
+        for tree in (file.related_record.hierarchy, other.hierarchy)
     )
     return mine != theirs
 
 
-def _relinked(told: _Told) -> Provenance | None:
+def _relinked(file: TaggedFile) -> Provenance | None:
     """The record for the graph that a tool made of the one that it was made for."""
-    if told.stale is None or read_outline(told.opened.file.proto) is None:
+    if _stale_record(file) is None or file.outline is None:
         return None
-    found = relinked(planted_ancestor(told.opened), told.opened, "diff")
+    found = relinked(outlined_ancestor(file), file, "diff")
     return found.provenance if found.related else None
 
 
-def _compared(told: _Told, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
-    opened = told.opened
-    model = opened.file.inlined
+def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
+    model = file.inlined
     flat = model.inlined
-    calls = _hints(told) if record is None else _calls(record)
+    calls = _hints(file) if record is None else _calls(record)
     if source is Source.NONE and calls:
         source = Source.NODES
     if record is None:
         calls |= _hinted(calls, flat)
     else:
         calls |= {key: str(call) for key, call in _put_in(record, flat.origins).items()}
-    exporter = record or told.record or told.stale
+    exporter = record or file.related_record
     return Compared(
-        path=str(opened.path),
-        file=opened.file,
+        path=str(file.path),
+        file=file,
         graph=model.graph,
         model=model,
-        holdings=Holdings(opened.file, model.graph, read_weights=read_weights),
+        holdings=Holdings(file, model.graph, read_weights=read_weights),
         told=calls,
         held={} if record is None else _held(record),
         hierarchy=None if record is None else record.hierarchy,
@@ -168,7 +154,7 @@ def _put_in(record: Provenance, origins: Mapping[str, Sequence[str]]) -> dict[st
     found = {}
     for key, around in origins.items():
         *calls, own = map(record.recorded, around)
-        call = narrowed(own, calls, record.hierarchy).ancestor
+        call = narrow_attribution(own, calls, record.hierarchy).ancestor
         if call is not None:
             found[key] = call
     return found
@@ -185,24 +171,24 @@ def _held(record: Provenance) -> dict[str, str]:
     return {name: str(one.owners[0]) for name, one in record.initializers.items() if len(one.owners) == 1}
 
 
-def _hints(told: _Told) -> dict[str, str]:
+def _hints(file: TaggedFile) -> dict[str, str]:
     """What nodes say themselves; else what an older record says of nodes of the same name, if it knows most of them."""
-    nodes = told.opened.graph.nodes
+    nodes, stale = file.graph.nodes, _stale_record(file)
     written = {node.key: node.metadata[MODULE_KEY] for node in nodes if MODULE_KEY in node.metadata}
-    if len(written) >= _KNOWN * len(nodes) or told.stale is None:
+    if len(written) >= _KNOWN * len(nodes) or stale is None:
         return written
     known = {
         node.key: str(entry.attribution.ancestor)
         for node in nodes
-        if (entry := told.stale.nodes.get(node.key)) is not None
+        if (entry := stale.nodes.get(node.key)) is not None
         and entry.op_type == node.op_type
         and entry.attribution.ancestor is not None
     }
     return known if len(known) >= _KNOWN * len(nodes) else {}
 
 
-def _part(side: Compared, module: str, told: _Told) -> Compared:
-    record = told.record
+def _part(side: Compared, module: str, file: TaggedFile) -> Compared:
+    record = _current_record(file)
     if _is_whole(module, record):
         return side
     if record is None:
@@ -236,10 +222,10 @@ def _costs(side: Compared) -> dict[str, NodeCost]:
     return dict(count(side.path, small_inside(side.file), side.file.graph, None, {}, side.model.inlined).by_key)
 
 
-def _ensure_related(found: Diff, left: _Told, right: _Told) -> None:
+def _ensure_related(found: Diff, left: TaggedFile, right: TaggedFile) -> None:
     if are_comparable(found.alike, found.same_weights):
         return
-    trees = left.hierarchy, right.hierarchy
+    trees = [None if (record := file.related_record) is None else record.hierarchy for file in (left, right)]
     whole = not (found.left.module or found.right.module)
     if whole and trees[0] is not None and trees[1] is not None and module_overlap(trees[0], trees[1]).related:
         return

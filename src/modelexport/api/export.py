@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.opened_file import Clock, Progress, need_torch, tool_versions
+from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
 from modelexport.api.options import EXPORTERS, ExportOptions, check_opset, embed_options, fx_graphs, known
 from modelexport.api.options import tag_policy as build_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
@@ -24,6 +24,7 @@ from modelexport.errors import UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.types import dynamic_axes_of
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import OutputCheck, Signals
@@ -102,13 +103,25 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     ensure_model_target(path)
     need_torch("exporting")
-    from modelexport.capture.export import SourceOptions, prepare
-    from modelexport.capture.loading.options import LoadOptions
+    from modelexport.capture.export import prepare
 
-    load = LoadOptions(task, dtype, device, seed, trust_remote_code, allow_pickle)
-    source = SourceOptions(load, text, image, tuple(input), input_specs, static)
+    source = ModelSource(
+        model,
+        inputs,
+        task,
+        dtype,
+        device,
+        seed,
+        trust_remote_code,
+        allow_pickle,
+        text,
+        image,
+        input,
+        input_specs,
+        static,
+    )
     clock = Clock(progress)
-    prepared = prepare(model, inputs, source, clock.step)
+    prepared = prepare(source, clock.step)
     return _Export(prepared, path, options, clock).run()
 
 

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.attach import Source
-from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options, several
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ModelExportError, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.index import edges_of
 from modelexport.graph.soundness import check_graph, ensure_sound
 from modelexport.graph.types import type_name
 from modelexport.inspect.query.answer import answer_query
 from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.files import End, Extraction
-from modelexport.transform.extract.assembly import Extracted, assemble
+from modelexport.transform.extract.assembly import ExtractedPart, assemble_part
 from modelexport.transform.extract.cut import Cut, Cutter
-from modelexport.transform.extract.selection import Selection, select_modules, select_nodes
+from modelexport.transform.extract.selection import CutSelection, select_modules, select_nodes
 
 if TYPE_CHECKING:
     import torch
@@ -73,32 +73,30 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     embedding = embed_options(embed, "torch", False)
     source = None
     if model is not None:
-        source = Source(
-            model, None, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+        source = ModelSource(
+            model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
         )
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(Path(file))
-        ensure_sound(opened.file.proto, opened.graph, str(file))
-        provenance = replace(opened.subject.provenance, edges=edges_of(opened.graph))
+        opened = open_tagged(Path(file))
+        ensure_sound(opened.proto, opened.graph, str(file))
     with clock.step("cut"):
-        cutter = Cutter(opened.file, provenance)
-        cut = cutter.cut(selected(provenance, several(modules)))
+        cutter = Cutter(opened, opened.provenance_with_edges)
+        cut = cutter.cut(selected(cutter.provenance, several(modules)))
     with clock.step("write"):
         found = extracted_file(opened, cutter, cut, target, embedding)
     if source is not None:
-        from modelexport.api.extract_check import CheckRequest, check_extracted
+        from modelexport.api.extract_check import check_extracted
 
-        request = CheckRequest(source, inputs, tolerance)
-        found = replace(found, check=check_extracted(opened, cut, found, request, clock))
+        found = replace(found, check=check_extracted(opened, cut, found, source, tolerance, clock))
     return replace(found, seconds=clock.seconds)
 
 
 def extracted_file(
-    opened: OpenedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
+    opened: TaggedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
     """Write the file of a cut."""
-    extracted = assemble(opened.file, cutter.provenance, cut, cutter.types)
+    extracted = assemble_part(opened, cutter.provenance, cut, cutter.types)
     _mark(extracted, opened, cut)
     _ensure_valid(extracted, cut)
     inside = False if _weight_bytes(extracted) <= _INSIDE else None
@@ -107,7 +105,7 @@ def extracted_file(
     return _extraction(opened, cut, extracted, target, written.files)
 
 
-def selected(provenance: Provenance, asked: Sequence[str]) -> Selection:
+def selected(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
@@ -141,7 +139,7 @@ def _answered(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
     return answer.nodes
 
 
-def _mark(extracted: Extracted, opened: OpenedFile, cut: Cut) -> None:
+def _mark(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None:
     """Say in the file where it was cut out."""
     text = {
         "file": opened.path.name,
@@ -153,7 +151,7 @@ def _mark(extracted: Extracted, opened: OpenedFile, cut: Cut) -> None:
     extracted.file.proto.metadata_props.add(key=CUT_KEY, value=json.dumps(text, ensure_ascii=False))
 
 
-def _ensure_valid(extracted: Extracted, cut: Cut) -> None:
+def _ensure_valid(extracted: ExtractedPart, cut: Cut) -> None:
     complaint = check_graph(extracted.file)
     if complaint is not None:
         raise ModelExportError(
@@ -162,12 +160,12 @@ def _ensure_valid(extracted: Extracted, cut: Cut) -> None:
         )
 
 
-def _weight_bytes(extracted: Extracted) -> int:
+def _weight_bytes(extracted: ExtractedPart) -> int:
     return sum(map(storage_size, extracted.file.proto.graph.initializer))
 
 
 def _extraction(
-    opened: OpenedFile, cut: Cut, extracted: Extracted, target: Path, files: tuple[Path, ...]
+    opened: TaggedFile, cut: Cut, extracted: ExtractedPart, target: Path, files: tuple[Path, ...]
 ) -> Extraction:
     graph = extracted.file.proto.graph
     modules = extracted.provenance.hierarchy.modules
@@ -187,7 +185,7 @@ def _extraction(
     )
 
 
-def _ends(values: Sequence[onnx.ValueInfoProto], extracted: Extracted) -> Iterator[End]:
+def _ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
     for value in values:
         kind = value.type.tensor_type
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 
-from modelexport.api.attach import Source
-from modelexport.api.observe import with_crossings
-from modelexport.api.opened_file import Clock, OpenedFile, need_torch
-from modelexport.api.verify_model import ModelRuns, Plan, watched_run
+from modelexport.api.environment import Clock, need_torch
+from modelexport.api.options import VerifyOptions
+from modelexport.api.verify_model import ModelRuns, watched_run
 from modelexport.errors import RuntimeFailed
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, alike, distance, sample
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import (
     RETURNED,
     TOLERANCE,
@@ -80,9 +81,8 @@ class Reference:
 
 
 def run_reference(
-    opened: OpenedFile,
-    source: Source,
-    inputs: object,
+    opened: TaggedFile,
+    source: ModelSource,
     spool: Spool,
     clock: Clock,
     wanted: frozenset[str] | None,
@@ -92,10 +92,9 @@ def run_reference(
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import feed_for
 
-    plan = Plan(inputs, 1, source.seed, tuple(source.input), Tolerance(), as_deployed=False, proof=False)
-    runs = ModelRuns(with_crossings(opened, opened.subject), source, plan, clock)
+    runs = ModelRuns(opened, VerifyOptions(source), clock)
     with clock.step("model"):
-        watched = watched_run(runs.first, spool, plan.seed)
+        watched = watched_run(runs.first, spool, source.seed)
     values: dict[str, np.ndarray] = {}
 
     def see(name: str, array: np.ndarray) -> None:
@@ -103,15 +102,15 @@ def run_reference(
             values[name] = np.array(array)
 
     arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-    feed = feed_for(opened.file.proto, arrays)
+    feed = feed_for(opened.proto, arrays)
 
     def again(show: See) -> None:
-        PiecewiseRun(opened.file, None, often=False).run(feed, show)
+        PiecewiseRun(opened, None, often=False).run(feed, show)
 
     for name, array in feed.items():  # a part may read what the model is given
         see(name, array)
     with clock.step("file"):
-        PiecewiseRun(opened.file, wanted, often=False).run(feed, see)
+        PiecewiseRun(opened, wanted, often=False).run(feed, see)
     return Reference(runs.prepared.source, watched, spool, values, again)
 
 
@@ -119,26 +118,17 @@ def run_reference(
 _RELATED = 0.5
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """What an extracted file is held against: a model, run on these inputs; elements may differ by the tolerance.
-    Without one it is the usual one, coarser for types with few bits."""
-
-    source: Source
-    inputs: object
-    tolerance: float | None
-
-
 def check_extracted(
-    opened: OpenedFile, cut: Cut, found: Extraction, request: CheckRequest, clock: Clock
+    opened: TaggedFile, cut: Cut, found: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
 ) -> ExtractionCheck:
+    """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
     need_torch("running a model")
     from modelexport.capture.eager import Spool
 
     with Spool() as spool:
-        reference = run_reference(opened, request.source, request.inputs, spool, clock, ends_of(found))
+        reference = run_reference(opened, source, spool, clock, ends_of(found))
         with clock.step("compare"):
-            return compare(found, cut, reference, request.tolerance)
+            return compare(found, cut, reference, tolerance)
 
 
 def ends_of(found: Extraction) -> frozenset[str]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.opened_file import OpenedFile, model_path, open_file
 from modelexport.api.options import several
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordMissing, RecordUnreadable, UserError
@@ -27,24 +26,24 @@ from modelexport.graph.file.metadata import (
     ensure_whole,
     level_of,
     own_keys,
-    read_outline,
     read_record,
     sidecar_path,
     strip_exporter_metadata,
     strip_own_metadata,
     write_node_keys,
 )
-from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model, stage_model
-from modelexport.graph.index import function_id, walk_nodes
+from modelexport.graph.index import function_id
 from modelexport.graph.outline import outlined, sketches_of
 from modelexport.graph.soundness import ensure_sound
 from modelexport.record.document import write_document
-from modelexport.record.outline import Outline, unpack_outline
+from modelexport.record.outline import Outline
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import NodeEntry, Provenance, unattributed
 from modelexport.record.results.files import Flattening, FlattenResult, Folding, FoldResult
-from modelexport.transform.fold.fold import Folded, fold_model, restore_model
+from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_model
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
 
@@ -56,21 +55,21 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     """
     source, target = Path(path), Path(output)
     ensure_model_target(target)
-    opened = open_file(source)
+    opened = open_tagged(source)
     ensure_apart(target, source)
-    ensure_flat(opened.file.proto, str(source))
-    ensure_whole(opened.file.proto, str(source))
-    ensure_sound(opened.file.proto, opened.graph, str(source))
-    model = opened.file.proto
+    ensure_flat(opened.proto, str(source))
+    ensure_whole(opened.proto, str(source))
+    ensure_sound(opened.proto, opened.graph, str(source))
+    model = opened.proto
     beside = pack(opened.record) if read_record(model) is None else ""
-    folded = fold_model(model, opened.subject.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
+    folded = fold_model(model, opened.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
     folding = replace(folded.folding, note="; ".join(filter(None, (_staleness(opened), _loss(folded.folding)))))
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
         _write_record(opened, folded)
         write_recipe(folded.model, folded.recipe)
-    file = replace(opened.file, proto=folded.model)
+    file = replace(opened, proto=folded.model)
     with staging() as stage:
         files = stage_model(stage, file, target)
         stage.write(sidecar_path(target), write_document(folded.provenance))
@@ -83,10 +82,10 @@ def _loss(folding: Folding) -> str:
     return f"folding does not pay here: there are no fewer nodes than before ({folding.before}, now {folding.after})"
 
 
-def _staleness(opened: OpenedFile) -> str:
+def _staleness(opened: TaggedFile) -> str:
     if opened.is_up_to_date:
         return ""
-    entries = opened.subject.provenance.nodes.values()
+    entries = opened.provenance.nodes.values()
     lost = sum(not entry.attribution.owners for entry in entries)
     return (
         f"the graph was changed after its record was made, and {lost} of its {len(entries)} nodes have no module: "
@@ -94,26 +93,25 @@ def _staleness(opened: OpenedFile) -> str:
     )
 
 
-def _write_record(opened: OpenedFile, folded: Folded) -> None:
+def _write_record(opened: TaggedFile, folded: FoldedModel) -> None:
     """What the flat file says of itself, for the folded one: as much as it says, and no more."""
-    if level_of(opened.file.proto) is Level.FULL:
+    if level_of(opened.proto) is Level.FULL:
         write_node_keys(folded.model, folded.provenance, folded.keys)
-    if read_record(opened.file.proto) is not None:
+    if read_record(opened.proto) is not None:
         embed_record(folded.model, folded.provenance, _outline(opened, folded))
 
 
-def _outline(opened: OpenedFile, folded: Folded) -> Outline | None:
+def _outline(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
     """The outline of the folded graph. What it says of weights is taken from the flat one's, and none is read."""
-    packed = read_outline(opened.file.proto)
-    if packed is None:
-        return None
     try:
-        known = unpack_outline(packed, opened.record).sketches
+        outline = opened.outline
     except RecordUnreadable:
         return None
+    if outline is None:
+        return None
     graph = folded.graph
-    constants = sketches_of(replace(opened.file, proto=folded.model))
-    return outlined(graph, lambda name: known.get(name) if name in graph.initializers else constants(name))
+    constants = sketches_of(replace(opened, proto=folded.model))
+    return outlined(graph, lambda name: outline.sketches.get(name) if name in graph.initializers else constants(name))
 
 
 def flatten(path: str | Path, output: str | Path) -> FlattenResult:
@@ -123,17 +121,17 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     """
     source, target = Path(path), Path(output)
     ensure_model_target(target)
-    opened = open_file(source)
+    opened = open_tagged(source)
     ensure_apart(target, source)
-    ensure_sound(opened.file.proto, opened.graph, str(source))
-    ensure_whole(opened.file.proto, str(source))
-    found = restore_model(opened.file.proto)
+    ensure_sound(opened.proto, opened.graph, str(source))
+    ensure_whole(opened.proto, str(source))
+    found = restore_model(opened.proto)
     if found.model is None:
         return _inlined(opened, target, found.note)
-    file = replace(opened.file, proto=found.model)
+    file = replace(opened, proto=found.model)
     packed = read_record(found.model) or found.record
     provenance = unpack(packed) if packed else None
-    gone = [function_id(one) for one in opened.file.proto.functions]
+    gone = [function_id(one) for one in opened.proto.functions]
     left = {function_id(one) for one in found.model.functions}
     flattening = Flattening(
         len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
@@ -141,16 +139,16 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     return FlattenResult(target, _written(file, provenance, target), provenance, flattening)
 
 
-def _inlined(opened: OpenedFile, target: Path, note: str) -> FlattenResult:
+def _inlined(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
     record = _record(opened)
     before = len(opened.graph.nodes)
-    if not opened.file.proto.functions:
+    if not opened.proto.functions:
         stored = record and opened.record
         return FlattenResult(
-            target, _written(opened.file, stored, target), stored, Flattening(before, before, True, note=note)
+            target, _written(opened, stored, target), stored, Flattening(before, before, True, note=note)
         )
-    inlining = inline_functions(opened.file.proto, record)
-    file = replace(opened.file, proto=inlining.model)
+    inlining = inline_functions(opened.proto, record)
+    file = replace(opened, proto=inlining.model)
     flattening = Flattening(before, len(file.graph.nodes), False, inlining.inlined, inlining.kept, note)
     if record is None:
         return FlattenResult(target, _written(file, None, target), None, flattening)
@@ -160,14 +158,14 @@ def _inlined(opened: OpenedFile, target: Path, note: str) -> FlattenResult:
         for node in file.graph.nodes
     }
     provenance = replace(record, nodes=nodes, origin=replace(record.origin, graph=file.graph.fingerprint))
-    written = write_tagged(file, provenance, target, EmbedOptions(level_of(opened.file.proto)))
+    written = write_tagged(file, provenance, target, EmbedOptions(level_of(opened.proto)))
     return FlattenResult(target, written.files, written.provenance, flattening)
 
 
-def _record(opened: OpenedFile) -> Provenance | None:
+def _record(opened: TaggedFile) -> Provenance | None:
     """A file that nothing is known about can be flattened like any other."""
     try:
-        return opened.subject.provenance
+        return opened.provenance
     except (RecordMissing, RecordUnreadable, RecordMismatch):
         return None
 
@@ -203,11 +201,10 @@ def strip(
     """
     target = Path(output)
     kept = frozenset(_key(name) for name in several(keep))
-    path = model_path(Path(source))
     ensure_model_target(target)
-    ensure_apart(target, path)
-    model = open_model(path)
-    there = own_keys(model.proto, *(node for _, node in walk_nodes(model.proto)))
+    ensure_apart(target, Path(source))
+    model = open_tagged(Path(source))
+    there = own_keys(model.proto, *model.protos.values())
     removed = strip_own_metadata(model.proto, kept)
     if exporter_metadata:
         strip_exporter_metadata(model.proto)

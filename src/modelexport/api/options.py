@@ -6,7 +6,7 @@ Words that users choose from, turned into values; an unknown word names the near
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -14,6 +14,8 @@ import onnx
 
 from modelexport.errors import UnknownName, UserError
 from modelexport.graph.file.metadata import EmbedOptions, Level, Names
+from modelexport.record.model_source import ModelSource
+from modelexport.record.results.verification import Tolerance
 from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
 
 FxKind = Literal["torch_export", "symbolic_trace"]
@@ -41,6 +43,21 @@ class ExportOptions:
     verbose: bool = False
     fx_graph: tuple[FxKind, ...] = ()
     jit_graph: Path | None = None
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """A model or its inputs alone, how often to run, and how far numbers may be apart."""
+
+    source: ModelSource
+    samples: int = 1
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    as_deployed: bool = False
+    proof: bool = True
+
+    @property
+    def runs_often(self) -> bool:
+        return max(self.samples, len(self.source.samples)) > 1
 
 
 EXPORTERS = ("dynamo", "torchscript")

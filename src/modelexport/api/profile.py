@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modelexport.api.opened_file import Clock, Progress, open_file
-from modelexport.api.relink import ancestor_in, ancestor_of, relinked
+from modelexport.api.environment import Clock, Progress
+from modelexport.api.relink import relinked
 from modelexport.errors import RecordMismatch, UserError
+from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
 from modelexport.inspect.profile.joining import join_events
 from modelexport.inspect.profile.timing import Timeline, spread
 from modelexport.record.results.files import RelinkResult
@@ -55,18 +56,18 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(file)
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(path)
-        ancestor = ancestor_of(opened) if before is None else ancestor_in(Path(before))
+        opened = open_tagged(path)
+        ancestor = find_ancestor(opened if before is None else open_tagged(Path(before)))
         files = () if inputs is None else (Path(inputs),)
         request = SampleRequest(1, seed, tuple(input), files)
-        feed = next(graph_samples(opened.file.proto, opened.graph, request))
+        feed = next(graph_samples(opened.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
             target = Path(folder) / "optimized.onnx"
             options = saving_options(target, optimization, weights_beside=True)
             ran = profiled_run(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):
-            optimized = open_file(target)
+            optimized = open_tagged(target)
             found = relinked(ancestor, optimized, f"ort:{optimization}")
             if not found.related:
                 raise RecordMismatch(

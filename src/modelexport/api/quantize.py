@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file, with_names
+from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options, known, several
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
 from modelexport.graph.file.metadata import ensure_flat
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.provenance import NodeEntry
@@ -23,7 +24,14 @@ from modelexport.record.results.verification import Verification
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
 from modelexport.transform.select.dialect import Selection, name_problems
 from modelexport.transform.select.dialect import check as check_selection
-from modelexport.transform.tools.quantizers import FORMS, METHODS, TYPES, Quantization, quantized_types, quantizer
+from modelexport.transform.tools.quantizers import (
+    FORMS,
+    METHODS,
+    TYPES,
+    Quantization,
+    make_quantizer,
+    quantizable_operators,
+)
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
@@ -84,30 +92,30 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(path)
+        opened = open_tagged(path)
         ensure_apart(target, path)
-        ensure_flat(opened.file.proto, str(path))  # quantizers do not look into functions
+        ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
         job.choose(several(exclude), several(include))
         wanted = static or check or report
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
-    tool = quantizer(job.settings)
+    tool = make_quantizer(job.settings)
     giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
     found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
     written = found.path
     if written is None:
         return found
-    if _narrow_tensors(open_file(written)) <= _narrow_tensors(opened):
+    if _narrow_tensors(open_tagged(written)) <= _narrow_tensors(opened):
         found = replace(found, notes=(*found.notes, _NOTHING))
     if not report:
         return found
     return replace(found, report=_reported(written, path, feeds, progress))
 
 
-def _narrow_tensors(opened: OpenedFile) -> int:
+def _narrow_tensors(opened: TaggedFile) -> int:
     """Whatever a quantizer does, it leaves weights or zero points of few bits in the file."""
     return sum(tensor.dtype in _NARROW for tensor in opened.graph.initializers.values())
 
@@ -132,7 +140,7 @@ class _Job:
     renamed  whether nodes had to be given names, because it goes by these
     """
 
-    def __init__(self, opened: OpenedFile, settings: Quantization) -> None:
+    def __init__(self, opened: TaggedFile, settings: Quantization) -> None:
         self.settings = settings
         self.renamed = False
         self.notes: list[str] = []
@@ -160,18 +168,18 @@ class _Job:
     def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
         found: dict[str, NodeEntry] = {}
         for text in queries:
-            answer = find_nodes(text, self._opened.provenance, whole_modules=True)
+            answer = find_nodes(text, self._opened.provenance_with_edges, whole_modules=True)
             found.update((entry.key, entry) for entry in answer.nodes)
         return tuple(found.values())
 
     def _selection(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> Selection:
-        graph = self._opened.file.graph
+        graph = self._opened.graph
         return Selection(graph, (tuple(graph.by_key[entry.key] for entry in entries),))
 
     def _give_names(self) -> None:
         groups = [self._selection(group) for group in (self.excluded, self.included or ()) if group]
         if any(True for group in groups for _ in name_problems(group, ORT_EXCLUDE)):
-            self._opened, count = with_names(self._opened, ORT_EXCLUDE.refuses)
+            self._opened, count = self._opened.with_names(ORT_EXCLUDE.refuses)
             self.notes.append(f"{count} nodes without a name of their own were given one: quantizers go by names")
             self.renamed = True
 
@@ -197,7 +205,7 @@ class _Job:
 
 def _known_types(form: str) -> frozenset[str]:
     try:
-        return quantized_types(form)
+        return quantizable_operators(form)
     except ModuleNotFoundError as error:
         raise ExtraMissing(
             "quantizing needs onnxruntime, which is not installed", "Install it: pip install 'modelexport[runtime]'."
@@ -205,12 +213,12 @@ def _known_types(form: str) -> frozenset[str]:
 
 
 def _feeds(
-    opened: OpenedFile, data: tuple[Path, ...], shapes: Sequence[str], samples: int, seed: int
+    opened: TaggedFile, data: tuple[Path, ...], shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
     from modelexport.capture.onnxruntime.calibration import calibration_feeds
     from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 
-    proto = opened.file.proto
+    proto = opened.proto
     if data:
         yield from calibration_feeds(proto, data)
     else:

@@ -12,44 +12,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.opened_file import SIDECAR, OpenedFile, model_path, open_file
 from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.reading import open_model, small_inside
-from modelexport.graph.index import edges_of
-from modelexport.inspect.analyze import Analysis, Subject, analyze_file
+from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
+from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
-from modelexport.inspect.records import read_sidecar
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.cost import Cost
 
 if TYPE_CHECKING:
     from modelexport.inspect.compare import Comparison
-    from modelexport.inspect.records import Inspection
     from modelexport.inspect.validate import Validation
 
 
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == SIDECAR:
+    if path.suffix == SIDECAR_SUFFIX:
         return read_sidecar(path)
-    opened = _open(path)
-    return replace(opened.provenance, edges=edges_of(opened.graph))
+    return open_tagged(path).provenance_with_edges
 
 
 def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:
     """What a file consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
-    return analyze_file(_open(Path(path)), filter_tag)
+    return analyze_file(open_tagged(Path(path)), filter_tag)
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """How two files differ, module by module."""
-    from modelexport.inspect.compare import Examined, compare_files
+    from modelexport.inspect.compare import compare_files
 
-    subjects = [_open(Path(path)) for path in (a, b)]
-    left, right = (Examined(analyze_file(subject), subject.graph) for subject in subjects)
-    return compare_files(left, right)
+    return compare_files(open_tagged(Path(a)), open_tagged(Path(b)))
 
 
 def validate(
@@ -63,34 +57,26 @@ def validate(
     check_consistency  also look for attributions that dataflow rules out
     repair             first rewrite the keys on the nodes from the record, in place or into `output`
     """
-    from modelexport.inspect.records import inspect
     from modelexport.inspect.validate import run_checks
 
-    path = Path(path)
-    inspection = inspect(open_model(model_path(path)), path)
-    if not repair:
-        return run_checks(inspection, check_consistency=check_consistency)
-    repaired, written = _repair(inspection, None if output is None else Path(output))
-    found = run_checks(inspection, check_consistency=check_consistency)
-    return replace(found, repaired=repaired, written=written)
+    file = open_tagged(Path(path))
+    repaired, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
+    validation = run_checks(file, check_consistency=check_consistency)
+    return replace(validation, repaired=repaired, written=written)
 
 
-def _repair(inspection: Inspection, output: Path | None) -> tuple[int, str]:
+def _repair_keys(file: TaggedFile, output: Path | None) -> tuple[int, str]:
     """How many nodes were given other keys, and the file that they went to; a file that is right is left alone."""
     from modelexport.graph.file.writing import ensure_model_target, save_model
     from modelexport.inspect.validate import repair_keys
 
-    repaired = repair_keys(inspection.model, inspection.record, inspection.fitted)
+    repaired = repair_keys(file)
     if not repaired and output is None:
         return 0, ""
-    target = inspection.path if output is None else output
+    target = file.path if output is None else output
     ensure_model_target(target)
-    save_model(inspection.model, target)
+    save_model(file, target)
     return repaired, str(target)
-
-
-def _open(path: Path) -> Subject:
-    return open_file(model_path(path)).subject
 
 
 # Names of axes that an error lists.
@@ -110,9 +96,9 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     """
     sizes = dict(at or {})
     ensure_sizes(sizes)
-    opened = open_file(Path(source))
+    opened = open_tagged(Path(source))
     record = _record(opened)
-    found = count(str(source), small_inside(opened.file), opened.graph, record, sizes)
+    found = count(str(source), small_inside(opened), opened.graph, record, sizes)
     ensure_axes(found, sizes)
     changed = record is not None and not opened.is_up_to_date
     return replace(found, notes=(*found.notes, _CHANGED)) if changed else found
@@ -145,10 +131,10 @@ def ensure_axes(found: Cost, sizes: Mapping[str, int]) -> None:
     )
 
 
-def _record(opened: OpenedFile) -> Provenance | None:
+def _record(opened: TaggedFile) -> Provenance | None:
     """A file without a record costs as much as one with."""
     try:
-        return opened.subject.provenance
+        return opened.provenance
     except RecordMissing:
         return None
 

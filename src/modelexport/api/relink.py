@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.attribute.resolve import absent_modules
-from modelexport.errors import FileUnreadable, RecordMissing
-from modelexport.graph.file.metadata import read_outline
+from modelexport.errors import FileUnreadable
+from modelexport.graph.file.tagged_file import (
+    Ancestor,
+    TaggedFile,
+    find_ancestor,
+    open_tagged,
+    outlined_ancestor,
+    skip_unreadable,
+)
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.index import Graph
-from modelexport.graph.outline import digested, graph_of, sketches_like, sketches_of
+from modelexport.graph.outline import digested, sketches_like, sketches_of
 from modelexport.graph.related import WeightComparison, is_made_from
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
-from modelexport.record.outline import Sketch, Sketches, unpack_outline
+from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import RelinkResult
-
-
-@dataclass(frozen=True)
-class Ancestor:
-    """The graph that a file was made from, with its record."""
-
-    name: str
-    record: Provenance
-    graph: Graph
-    sketches: Sketches
 
 
 def relink(  # noqa: PLR0913 - the keywords are the command line's options
@@ -56,9 +52,9 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
-        made = open_file(Path(after))
-        ensure_sound(made.file.proto, made.graph, str(after))
-        ancestor = planted_ancestor(made) if before is None else ancestor_in(Path(before))
+        made = open_tagged(Path(after))
+        ensure_sound(made.proto, made.graph, str(after))
+        ancestor = outlined_ancestor(made) if before is None else find_ancestor(open_tagged(Path(before)))
     if target is not None:
         ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
     with clock.step("link"):
@@ -66,15 +62,15 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     written: tuple[Path, ...] = ()
     if target is not None and found.related:
         with clock.step("write"):
-            result = write_tagged(made.file, found.provenance, target, embedding)
+            result = write_tagged(made, found.provenance, target, embedding)
             written, found = result.files, replace(found, provenance=result.provenance)
     return replace(found, after=str(after), path=target if written else None, files=written, seconds=clock.seconds)
 
 
-def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:
+def relinked(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:
     """The same in memory."""
     graph = made.graph
-    sketches = _where_readable(_sketches(made, ancestor))
+    sketches = skip_unreadable(_sketches(made, ancestor))
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
     record = inherited(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
@@ -83,45 +79,12 @@ def relinked(ancestor: Ancestor, made: OpenedFile, tool: str) -> RelinkResult:
     return RelinkResult(None, (), ancestor.name, record, lineage, related, weights.differing if related else ())
 
 
-def _sketches(made: OpenedFile, ancestor: Ancestor) -> Sketches:
+def _sketches(made: TaggedFile, ancestor: Ancestor) -> Sketches:
     before = (ancestor.sketches(name) for name in ancestor.graph.initializers)
     try:
-        return sketches_like(made.file, before)
+        return sketches_like(made, before)
     except FileUnreadable:  # of those weights, and others may be there
-        return sketches_of(made.file)
-
-
-def ancestor_in(path: Path) -> Ancestor:
-    """A tagged file that is at hand, or what it was made from itself."""
-    return ancestor_of(open_file(path))
-
-
-def ancestor_of(opened: OpenedFile) -> Ancestor:
-    """The file itself if its record is up to date; else what it was made from."""
-    if opened.is_up_to_date or read_outline(opened.file.proto) is None:
-        return tagged_ancestor(opened)
-    return planted_ancestor(opened)
-
-
-def tagged_ancestor(opened: OpenedFile) -> Ancestor:
-    """The graph of the file itself, whatever it was made from."""
-    ensure_sound(opened.file.proto, opened.graph, str(opened.path))
-    sketches = _where_readable(sketches_of(opened.file))
-    return Ancestor(str(opened.path), opened.subject.provenance, digested(opened.graph), sketches)
-
-
-def planted_ancestor(opened: OpenedFile) -> Ancestor:
-    """The graph that the record inside a file was made for."""
-    path = opened.path
-    packed = read_outline(opened.file.proto)
-    if packed is None:
-        raise RecordMissing(
-            f"{path} does not say what it was made from: it carries no outline of the graph before",
-            "Give the tagged file as well: modelexport relink BEFORE AFTER -o FILE.",
-        )
-    record = opened.record
-    outline = unpack_outline(packed, record)
-    return Ancestor(f"the record in {path}", record, graph_of(outline), outline.sketches.get)
+        return sketches_of(made)
 
 
 def _absent(record: Provenance, before: Provenance) -> dict[str, str]:
@@ -132,15 +95,3 @@ def _absent(record: Provenance, before: Provenance) -> dict[str, str]:
 
 def _still_absent(before: Provenance, owned: set[str]) -> dict[str, str]:
     return {path: reason for path, reason in before.absent.items() if path not in owned}
-
-
-def _where_readable(sketches: Sketches) -> Sketches:
-    """Weights may be elsewhere; names and structure say enough without their numbers."""
-
-    def find(name: str) -> Sketch | None:
-        try:
-            return sketches(name)
-        except FileUnreadable:
-            return None
-
-    return find

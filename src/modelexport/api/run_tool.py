@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.opened_file import Clock, OpenedFile, Progress, open_file
+from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import embed_options
-from modelexport.api.relink import ancestor_of, relinked
+from modelexport.api.relink import relinked
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
+from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model
 from modelexport.graph.soundness import are_same, ensure_sound
 from modelexport.record.results.files import RelinkResult
@@ -54,10 +55,10 @@ class ToolRun:
     giving: str = "--inputs FILE.npz"
 
 
-def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
+def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
     """Nothing is written if a tool fails, or if what comes out has nothing to do with the file."""
     with clock.step("read"):
-        ancestor = ancestor_of(opened)
+        ancestor = find_ancestor(opened)
     with tempfile.TemporaryDirectory() as folder:
         steps = _Steps(opened, Path(folder), run, clock)
         if run.renamed:
@@ -69,12 +70,12 @@ def run_tools(opened: OpenedFile, run: ToolRun, clock: Clock) -> RelinkResult:
                 steps.check()
         with clock.step("link"):
             made = steps.last
-            ensure_sound(made.file.proto, made.graph, f"what {run.label} made")
+            ensure_sound(made.proto, made.graph, f"what {run.label} made")
             found = replace(relinked(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
         if not found.related:
             return replace(found, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made.file, found.provenance, run.target, run.embedding)
+            written = write_tagged(made, found.provenance, run.target, run.embedding)
     files, provenance = written.files, written.provenance
     return replace(found, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
 
@@ -86,7 +87,7 @@ class _Steps:
     idle  tools that changed nothing
     """
 
-    def __init__(self, opened: OpenedFile, folder: Path, run: ToolRun, clock: Clock) -> None:
+    def __init__(self, opened: TaggedFile, folder: Path, run: ToolRun, clock: Clock) -> None:
         self.last = self._first = opened
         self.idle: list[str] = []
         self._folder, self._run, self._feeds, self._clock = folder, run, run.feeds, clock
@@ -95,8 +96,8 @@ class _Steps:
     def write_first(self) -> None:
         """Tools read files, not memory."""
         path = self._folder / "renamed.onnx"
-        save_model(self.last.file, path)
-        self.last = OpenedFile(path, self.last.file)
+        save_model(self.last, path)
+        self.last = open_tagged(path)
 
     def run(self, tool: Tool, option: str) -> None:
         with self._clock.step(tool.name):
@@ -107,7 +108,7 @@ class _Steps:
             except ToolFailed as error:
                 raise self._with_reason(error) from error.__cause__
             made = _opened(target, tool)
-            if are_same(self.last.file, made.file):
+            if are_same(self.last, made):
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = made
 
@@ -176,9 +177,9 @@ def _cleaned(tool: Tool) -> str:
     )
 
 
-def _opened(path: Path, tool: Tool) -> OpenedFile:
+def _opened(path: Path, tool: Tool) -> TaggedFile:
     try:
-        return open_file(path)
+        return open_tagged(path)
     except FileUnreadable as error:
         raise ToolFailed(
             f"{tool.name} wrote a file that is no ONNX model: {error.message}", "Nothing was written."
@@ -261,18 +262,18 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"samples is {samples}", "Give 1 or more.")
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(path)
+        opened = open_tagged(path)
         ensure_apart(target, path)
-        ensure_flat(opened.file.proto, str(path))
+        ensure_flat(opened.proto, str(path))
         wanted = check or any(one.calibrates for one, _ in chain)
         feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
     return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
 
 
 def _feeds(
-    opened: OpenedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
+    opened: TaggedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
     from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
 
     files = () if inputs is None else (Path(inputs),)
-    yield from graph_samples(opened.file.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))
+    yield from graph_samples(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from modelexport.api.opened_file import OpenedFile, model_path, open_file, with_names
 from modelexport.api.options import known, several
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import Node
-from modelexport.graph.types import ValueTypes
 from modelexport.inspect.query.answer import Answer, answer_query, find_nodes
 from modelexport.record.provenance import NodeEntry
 from modelexport.transform.select.catalogue import DIALECTS
@@ -67,13 +66,13 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     settings = Settings(precision, tuple(several(device)), tuple(several(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
-    opened = open_file(model_path(Path(source)))
+    opened = open_tagged(Path(source))
     for target in targets:
         ensure_apart(target, opened.path)
-    answers = [find_nodes(text, opened.provenance) for text in _queries(query)]
+    answers = [find_nodes(text, opened.provenance_with_edges) for text in _queries(query)]
     notes = tuple(note for text, answer in zip(_queries(query), answers, strict=True) for note in _inside(text, answer))
     if named is not None:
-        opened, count = with_names(opened, chosen.refuses)
+        opened, count = opened.with_names(chosen.refuses)
         told = (
             f"{count} of {len(opened.graph.nodes)} nodes were given another name" if count else "every node had a name"
         )
@@ -82,7 +81,7 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     check(selection, chosen)
     found = chosen.write(selection, settings)
     files = _written(opened, chosen, (selection, settings), found.text, output=output, named=named)
-    entries = tuple(opened.subject.provenance.nodes[node.key] for node in selection.nodes)
+    entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
     queries = tuple(answer.query for answer in answers)
     return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
 
@@ -126,20 +125,19 @@ def _inside(text: str, answer: Answer) -> Iterator[str]:
         yield f"{len(more)} more nodes are inside of the modules that {answer.query} names: {whole.query} is with these"
 
 
-def _selection(opened: OpenedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:
+def _selection(opened: TaggedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:
     groups = tuple(tuple(opened.graph.by_key[entry.key] for entry in answer.nodes) for answer in answers)
     return Selection(opened.graph, groups, _dtypes(opened, groups) if "precision" in dialect.takes else {})
 
 
-def _dtypes(opened: OpenedFile, groups: Iterable[Iterable[Node]]) -> dict[str, int]:
+def _dtypes(opened: TaggedFile, groups: Iterable[Iterable[Node]]) -> dict[str, int]:
     """Of what these nodes make, where it is known."""
-    types = ValueTypes(opened.file)
     outputs = (output for nodes in groups for node in nodes for output in node.outputs if output)
-    return {output: dtype for output in outputs if (dtype := types.dtype(output))}
+    return {output: dtype for output in outputs if (dtype := opened.types.dtype(output))}
 
 
 def _written(
-    opened: OpenedFile,
+    opened: TaggedFile,
     dialect: Dialect,
     chosen: tuple[Selection, Settings],
     text: str,
@@ -152,7 +150,7 @@ def _written(
         if named is not None:
             files += stage_copy(stage, opened, Path(named))
         if dialect.annotate is not None and output is not None:
-            dialect.annotate(opened.file.proto, *chosen)
+            dialect.annotate(opened.proto, *chosen)
             files += stage_copy(stage, opened, Path(output))
         elif output is not None:
             stage.write(Path(output), text)

@@ -13,21 +13,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelexport.api.attach import Source, prepared_for
-from modelexport.api.observe import Finding, Observer, Opened, Sampler, open_tagged, see_stored_outputs
-from modelexport.api.opened_file import Clock, Progress
-from modelexport.api.verify_model import Plan, as_it_runs, drawing_notes, summed
+from modelexport.api.attach import prepare_for_file
+from modelexport.api.environment import Clock, Progress
+from modelexport.api.options import VerifyOptions
+from modelexport.api.value_comparison import Finding, Observer, Sampler, crossing_values, see_stored_outputs
+from modelexport.api.verify_model import as_it_runs, drawing_notes, summed, verify_against_model
 from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.crossings import calls_by_end
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.related import module_overlap
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.model_source import ModelSource
 from modelexport.record.results.verification import Tolerance, Verification
 from modelexport.record.signals import CallTensors
 from modelexport.verify.numbers import ReferenceRun
 
 if TYPE_CHECKING:
     import torch
+
+    from modelexport.capture.eager import Spool
 
 
 def verify(  # noqa: PLR0913 - the keywords are the command line's options
@@ -73,56 +78,46 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"no tolerances: atol {atol}, rtol {rtol}, min_sqnr {min_sqnr}", "Give numbers from 0 on.")
     if model is None and (text or image or input_specs):
         raise UserError("text, images and input specs need the model to make inputs from them", "Give it as well: -m.")
-    source = None
-    if model is not None:
-        source = Source(
-            model, None, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
-        )
-    from modelexport.api.verify_model import Plan, against_model
+    source = ModelSource(
+        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+    )
+    options = VerifyOptions(source, samples, Tolerance(atol, rtol, min_sqnr), as_deployed, proof)
+    tagged, clock = open_tagged(Path(file)), Clock(progress)
+    if against is None:
+        return verify_against_model(tagged, options, clock)
+    return verify_against_file(tagged, open_tagged(Path(against)), options, clock)
 
-    plan = Plan(inputs, samples, seed, tuple(input), Tolerance(atol, rtol, min_sqnr), as_deployed, proof)
-    clock = Clock(progress)
-    if against is not None:
-        return against_file(Path(file), Path(against), source, plan, clock)
-    assert source is not None
-    return against_model(Path(file), source, plan, clock)
-
-
-if TYPE_CHECKING:
-    from modelexport.capture.eager import Spool
 
 _BY_NAME = "Give a dictionary of them, by name."
 
 
-def against_file(path: Path, other: Path, source: Source | None, plan: Plan, clock: Clock) -> Verification:
-    """`other` is the one that is believed."""
+def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
     from modelexport.capture.eager import Spool
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
-    opened, believed = open_tagged(path), open_tagged(other)
-    notes = _overlap_notes(opened, believed)
-    reference = PiecewiseRun(believed.file, believed.wanted, often=plan.several)
+    notes = _overlap_notes(file, believed)
+    reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
     findings: list[Finding] = []
-    with as_it_runs(opened, plan, clock) as judged:
-        pieces = PiecewiseRun(judged.file, judged.wanted, often=plan.several)
-        for feed in _feeds(believed, source, plan, clock):
+    with as_it_runs(file, options, clock) as judged:
+        pieces = PiecewiseRun(judged, crossing_values(judged), often=options.runs_often)
+        for feed in _feeds(believed, options, clock):
             with Spool() as spool:
                 recorder = _Recorder(believed, spool)
                 with clock.step("reference"):
                     reference.run(_taken(feed, believed), recorder.see)
                 with clock.step("file"):
-                    observer = Observer(judged, recorder.reference(), recorder.outputs, plan.tolerance)
+                    observer = Observer(judged, recorder.reference(), recorder.outputs, options.tolerance)
                     pieces.run(_taken(feed, judged), observer.see)
                     see_stored_outputs(judged, observer)
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
-    found = summed(opened, str(other), findings, plan, clock)
-    return replace(found, notes=(*notes, *found.notes, *drawing_notes(opened), *drawing_notes(believed)))
+    found = summed(file, str(believed.path), findings, options, clock)
+    return replace(found, notes=(*notes, *found.notes, *drawing_notes(file), *drawing_notes(believed)))
 
 
 class _Recorder:
     """Keeps what crosses the modules of the file that is believed."""
 
-    def __init__(self, believed: Opened, spool: Spool) -> None:
+    def __init__(self, believed: TaggedFile, spool: Spool) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
         self._sampler = Sampler(believed)
@@ -137,13 +132,13 @@ class _Recorder:
 
     @property
     def outputs(self) -> dict[str, int]:
-        return {name: self._numbers[name] for name in self._believed.subject.graph.outputs if name in self._numbers}
+        return {name: self._numbers[name] for name in self._believed.graph.outputs if name in self._numbers}
 
     @property
     def calls(self) -> tuple[CallTensors, ...]:
         crossings = self._believed.crossings
         outputs, inputs = self._by_call(crossings.leaves), self._by_call(crossings.enters)
-        ended = calls_by_end(self._believed.subject.provenance.hierarchy)
+        ended = calls_by_end(self._believed.provenance.hierarchy)
         return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
 
     def reference(self) -> ReferenceRun:
@@ -159,21 +154,23 @@ class _Recorder:
         return {call: tuple(numbers) for call, numbers in found.items()}
 
 
-def _feeds(believed: Opened, source: Source | None, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
-    if source is not None:
-        yield from _model_feeds(believed, source, plan, clock)
+def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+    source = options.source
+    if source.model is not None:
+        yield from _model_feeds(believed, options, clock)
         return
     from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
     from modelexport.capture.onnxruntime.session import feed_for
 
-    proto, graph = believed.subject.proto, believed.subject.graph
-    given = [feed_for(proto, one) for one in _given(plan.inputs, graph.inputs)] if not plan.files else []
-    if plan.files or not given:
-        given = list(graph_samples(proto, graph, SampleRequest(plan.samples, plan.seed, plan.shapes, plan.files)))
+    proto, graph = believed.proto, believed.graph
+    given = [feed_for(proto, one) for one in _given(source.inputs, graph.inputs)] if not source.input_files else []
+    if not given:
+        request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
+        given = list(graph_samples(proto, graph, request))
     yield from given
     shapes = {name: array.shape for name, array in given[0].items()}
-    for number in range(len(given), plan.samples):
-        yield graph_feed(proto, graph, seed=plan.seed + number, shapes=shapes)
+    for number in range(len(given), options.samples):
+        yield graph_feed(proto, graph, seed=source.seed + number, shapes=shapes)
 
 
 def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -201,30 +198,32 @@ def _array(value: object) -> np.ndarray:
     return np.asarray(value)
 
 
-def _model_feeds(believed: Opened, source: Source, plan: Plan, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
     from modelexport.capture.arguments import redrawn, to_array
 
-    given = plan.files or (plan.inputs,)
-    prepared = prepared_for(believed.file.proto, replace(source, inputs=given[0]), clock)
-    arguments = [prepared.inputs]
+    source = options.source
+    first, *more = source.samples
+    prepared = prepare_for_file(believed.proto, replace(source, inputs=first), clock)
     again = replace(source, model=prepared.module)
-    arguments += [prepared_for(believed.file.proto, replace(again, inputs=one), clock).inputs for one in given[1:]]
-    arguments += [redrawn(prepared.inputs, plan.seed + number) for number in range(len(given), plan.samples)]
-    for one in arguments:
-        yield {name: to_array(tensor) for name, tensor in one.tensors.items()}
+    arguments = [prepared.inputs]
+    arguments += [prepare_for_file(believed.proto, replace(again, inputs=sample), clock).inputs for sample in more]
+    drawn = range(len(arguments), options.samples)
+    arguments += [redrawn(prepared.inputs, source.seed + number) for number in drawn]
+    for call in arguments:
+        yield {name: to_array(tensor) for name, tensor in call.tensors.items()}
 
 
-def _taken(feed: Mapping[str, np.ndarray], opened: Opened) -> dict[str, np.ndarray]:
+def _taken(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
     from modelexport.capture.onnxruntime.session import feed_for
 
-    return feed_for(opened.file.proto, feed)
+    return feed_for(opened.proto, feed)
 
 
-def _overlap_notes(opened: Opened, believed: Opened) -> tuple[str, ...]:
-    found = module_overlap(opened.subject.provenance.hierarchy, believed.subject.provenance.hierarchy)
+def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
+    found = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
     if not found.related:
         raise ModelMismatch(
-            f"{opened.subject.path} and {believed.subject.path} are not of one model: {found}",
+            f"{opened.path} and {believed.path} are not of one model: {found}",
             "Give two files that were made from the same model.",
         )
     return found.notes

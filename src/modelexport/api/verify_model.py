@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modelexport.api.attach import Source, prepared_for
-from modelexport.api.observe import Finding, Observer, Opened, as_deployed, open_tagged, see_stored_outputs
-from modelexport.api.opened_file import Clock, need_torch
+from modelexport.api.attach import prepare_for_file
+from modelexport.api.environment import Clock, need_torch
+from modelexport.api.options import VerifyOptions
+from modelexport.api.value_comparison import Finding, Observer, optimize_for_run, see_stored_outputs
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.file.reading import contents
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
 from modelexport.graph.related import module_overlap
 from modelexport.record.hierarchy import ROOT, Hierarchy
@@ -40,86 +41,52 @@ if TYPE_CHECKING:
 _TROUBLE = "numbers differ from the model's"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What was asked for.
-
-    inputs  of one run, as `export` takes them, or several .npz files
-    shapes  of inputs, as the command line takes them, for files without a model
-    """
-
-    inputs: object
-    samples: int
-    seed: int
-    shapes: tuple[str, ...]
-    tolerance: Tolerance
-    as_deployed: bool
-    proof: bool
-
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one run."""
-        given = self.inputs if isinstance(self.inputs, list) else ()
-        return max(self.samples, len(given), len(self.files)) > 1
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that inputs come from, if they come from files."""
-        given = self.inputs if isinstance(self.inputs, list | tuple) else [self.inputs]
-        return tuple(map(Path, given)) if given and all(isinstance(one, str | Path) for one in given) else ()
-
-
-def against_model(path: Path, source: Source, plan: Plan, clock: Clock) -> Verification:
+def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
     need_torch("running a model")
     from modelexport.capture.eager import Spool
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
-    opened = open_tagged(path)
-    runs = ModelRuns(opened, source, plan, clock)
+    runs = ModelRuns(file, options, clock)
     with clock.step("parameters"):
-        parameters = _parameters(opened, runs.first)
+        parameters = _parameters(file, runs.first)
     findings: list[Finding] = []
     proof: AttributionProof | None = None
-    with _weights_said(parameters), as_it_runs(opened, plan, clock) as judged:
-        pieces = PiecewiseRun(judged.file, often=plan.several)
+    with _weights_said(parameters), as_it_runs(file, options, clock) as judged:
+        pieces = PiecewiseRun(judged, often=options.runs_often)
         for run in runs.all():
             with Spool() as spool:
                 with clock.step("model"):
-                    watched = watched_run(run, spool, plan.seed)
+                    watched = watched_run(run, spool, options.source.seed)
                 with clock.step("file"):
-                    finding = _finding(judged, pieces, run.arguments, watched, spool, plan.tolerance)
-            if plan.proof and proof is None:
+                    finding = _finding(judged, pieces, run.arguments, watched, spool, options.tolerance)
+            if options.proof and proof is None:
                 with clock.step("proof"):
-                    proof = _proof(judged, watched, finding, plan.tolerance)
+                    proof = _proof(judged, watched, finding, options.tolerance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
-    found = summed(opened, runs.prepared.source, findings, plan, clock)
+    found = summed(file, runs.prepared.source, findings, options, clock)
     return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
 
 
 @contextmanager
-def as_it_runs(opened: Opened, plan: Plan, clock: Clock) -> Iterator[Opened]:
+def as_it_runs(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[TaggedFile]:
     """What is run and judged: the file itself, or what ONNX Runtime makes of it."""
-    if not plan.as_deployed:
-        yield opened
+    if not options.as_deployed:
+        yield file
         return
     with ExitStack() as stack:
         with clock.step("optimize"):
-            judged = stack.enter_context(as_deployed(opened))
+            judged = stack.enter_context(optimize_for_run(file))
         yield judged
 
 
 class ModelRuns:
     """The model, run once on each sample."""
 
-    def __init__(self, opened: Opened, source: Source, plan: Plan, clock: Clock) -> None:
-        files = plan.files
-        self._opened, self._source, self._plan, self._clock = opened, source, plan, clock
-        given = files[0] if files else plan.inputs
-        self._more: Sequence[object] = files[1:]
-        if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
-            given, *self._more = given
-        self.prepared = prepared_for(opened.file.proto, replace(source, inputs=given), clock)
-        self._overlap_notes = _overlap_notes(opened, self.prepared)
+    def __init__(self, file: TaggedFile, options: VerifyOptions, clock: Clock) -> None:
+        self._file, self._options, self._source, self._clock = file, options, options.source, clock
+        first, *self._more = options.source.samples
+        self.prepared = prepare_for_file(file.proto, replace(options.source, inputs=first), clock)
+        self._overlap_notes = _overlap_notes(file, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
 
@@ -129,9 +96,9 @@ class ModelRuns:
         yield self.first
         for inputs in self._more:
             again = replace(self._source, model=self.prepared.module, inputs=inputs)
-            yield self._traced(prepared_for(self._opened.file.proto, again, self._clock))
-        for number in range(1 + len(self._more), self._plan.samples):
-            yield self._trace(redrawn(self.first.arguments, self._plan.seed + number))
+            yield self._traced(prepare_for_file(self._file.proto, again, self._clock))
+        for number in range(1 + len(self._more), self._options.samples):
+            yield self._trace(redrawn(self.first.arguments, self._source.seed + number))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -139,7 +106,7 @@ class ModelRuns:
             *self._overlap_notes,
             *self.prepared.notes,
             *self.first.notes,
-            *_random_notes(self._opened, self.prepared.module),
+            *_random_notes(self._file, self.prepared.module),
         )
 
     def _traced(self, prepared: Prepared) -> TracedRun:
@@ -148,9 +115,9 @@ class ModelRuns:
         from modelexport.capture.onnxruntime.session import assigned
 
         busy = None
-        if self._plan.inputs is None and self._source.says_nothing_of_inputs:
+        if self._source.leaves_inputs_open:
             arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
-            busy = with_work_to_do(prepared.inputs, set(assigned(self._opened.file.proto, arrays).values()))
+            busy = with_work_to_do(prepared.inputs, set(assigned(self._file.proto, arrays).values()))
         if busy is not None:
             try:
                 return self._trace(busy)
@@ -165,11 +132,11 @@ class ModelRuns:
 
         # Not the state that somebody left: a second run with other random numbers is to be one.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._plan.seed)
+            torch.manual_seed(self._source.seed)
             return trace(self.prepared.module, arguments)
 
 
-def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
+def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
     from modelexport.capture.isolation import random_layers_in_training, running_norms_in_training
 
     concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
@@ -179,31 +146,31 @@ def _random_notes(opened: Opened, model: torch.nn.Module) -> Iterator[str]:
     yield from drawing_notes(opened)
 
 
-def drawing_notes(opened: Opened) -> Iterator[str]:
-    drawing = random_nodes(opened.file.proto)
+def drawing_notes(opened: TaggedFile) -> Iterator[str]:
+    drawing = random_nodes(opened.proto)
     if drawing:
-        yield f"{opened.subject.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
+        yield f"{opened.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
-def _overlap_notes(opened: Opened, prepared: Prepared) -> tuple[str, ...]:
+def _overlap_notes(opened: TaggedFile, prepared: Prepared) -> tuple[str, ...]:
     from modelexport.capture.hierarchy import read_modules
 
-    recorded = opened.subject.provenance.hierarchy
+    recorded = opened.provenance.hierarchy
     found = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
     if not found.related:
         raise ModelMismatch(
-            f"{opened.subject.path} was not made from {prepared.source}: {found}",
+            f"{opened.path} was not made from {prepared.source}: {found}",
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
     return found.notes
 
 
-def _parameters(opened: Opened, run: TracedRun) -> ParameterCheck:
+def _parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
     from modelexport.capture.arguments import as_held
     from modelexport.capture.hierarchy import tensors_of
 
     held = {name: as_held(tensor) for name, tensor in tensors_of(run.model).items()}
-    return compare_parameters(run.hierarchy, opened.subject.provenance, held, contents(opened.file))
+    return compare_parameters(run.hierarchy, opened.provenance, held, contents(opened))
 
 
 @contextmanager
@@ -252,7 +219,7 @@ def _repeats(run: TracedRun, watched: Watched, spool: Spool) -> bool:
 
 
 def _finding(
-    opened: Opened,
+    opened: TaggedFile,
     pieces: PiecewiseRun,
     arguments: CallArguments,
     watched: Watched,
@@ -262,7 +229,7 @@ def _finding(
     from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.session import feed_for
 
-    feed = feed_for(opened.file.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
+    feed = feed_for(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = Observer(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
@@ -270,12 +237,11 @@ def _finding(
     return observer.finding(watched.run.calls)
 
 
-def _proof(opened: Opened, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
-    subject = opened.subject
+def _proof(opened: TaggedFile, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
-    issuing = OperatorSources(watched.run, watched.samples)
-    drawing = {node.key for node in random_nodes(subject.proto)}
-    return AttributionProver(subject.graph, subject.provenance, finding.seen, issuing, trouble, drawing).proof()
+    sources = OperatorSources(watched.run, watched.samples)
+    drawing = {node.key for node in random_nodes(opened.proto)}
+    return AttributionProver(opened.graph, opened.provenance, finding.seen, sources, trouble, drawing).prove()
 
 
 def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
@@ -288,20 +254,22 @@ def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
     return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 
 
-def summed(opened: Opened, reference: str, findings: Sequence[Finding], plan: Plan, clock: Clock) -> Verification:
+def summed(
+    opened: TaggedFile, reference: str, findings: Sequence[Finding], options: VerifyOptions, clock: Clock
+) -> Verification:
     """The worst of all samples."""
     return Verification(
-        file=str(opened.subject.path),
+        file=str(opened.path),
         reference=reference,
         samples=len(findings),
-        tolerance=plan.tolerance,
+        tolerance=options.tolerance,
         calls=merge_runs([finding.calls for finding in findings]),
         outputs=_worst_outputs(findings),
         missing=tuple(dict.fromkeys(name for finding in findings for name in finding.missing)),
         skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.skipped)),
         divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
         not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
-        deployed=plan.as_deployed,
+        deployed=options.as_deployed,
         seconds=clock.seconds,
     )
 

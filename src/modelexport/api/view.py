@@ -7,19 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.opened_file import open_file
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.graph.file.atomic import write_atomically
 from modelexport.graph.file.reading import small_inside
-from modelexport.graph.types import AxisSizes, ValueTypes, dims_of
-from modelexport.inspect.analyze import Subject as Opened
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.types import AxisSizes, dims_of
 from modelexport.inspect.cost.totals import count
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
-from modelexport.show.page.data import MOST_NODES, Subject, page_data
+from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
 from modelexport.show.page.html import PageServer, page_html, plotly_script
-from modelexport.show.page.nodes import Content
 from modelexport.show.page.overlays import Overlay, Profiled, read_overlay
 
 # A larger page takes too long to open.
@@ -86,17 +84,15 @@ def make_page(
 ) -> Page:
     """The page without writing it."""
     plotly_script()  # what is not installed is said before anything is computed
-    source = open_file(Path(file))
-    opened = source.subject
+    opened = open_tagged(Path(file))
     record = opened.provenance
     laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
-    cost = count(str(file), small_inside(source.file), opened.graph, record, {})
+    cost = count(str(file), small_inside(opened), opened.graph, record, {})
     sizes = _sizes(opened, cost, dict(at or {}))
-    content = Content(record, opened.graph, ValueTypes(source.file))
     notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
-    subject = Subject(
+    subject = PageSubject(
         name=Path(file).name,
-        content=content,
+        file=opened,
         facts=tuple(_facts(opened, cost, sizes)),
         notes=notes,
         cost=cost,
@@ -121,9 +117,9 @@ def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None
             server.serve_forever()
 
 
-def _fitting(subject: Subject) -> Page:
+def _fitting(subject: PageSubject) -> Page:
     """With nodes if that is not too much for one page."""
-    nodes = len(subject.content.provenance.nodes)
+    nodes = len(subject.file.provenance.nodes)
     found = f"{nodes:,} nodes are more than the {MOST_NODES:,} that fit on one page"
     if nodes <= MOST_NODES:
         page = page_html(subject.name, page_data(subject))
@@ -135,7 +131,7 @@ def _fitting(subject: Subject) -> Page:
     return Page(page, nodes, False, notes)
 
 
-def _sizes(opened: Opened, cost: Cost, at: dict[str, int]) -> dict[str, int]:
+def _sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str, int]:
     """The sizes that were asked for, and usual ones for other axes of the inputs."""
     ensure_sizes(at, least=1)
     ensure_axes(cost, at)
@@ -149,7 +145,7 @@ def _sizes(opened: Opened, cost: Cost, at: dict[str, int]) -> dict[str, int]:
     return {**found, **at}
 
 
-def _facts(opened: Opened, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     origin = opened.provenance.origin
     yield "exporter", origin.exporter
     yield "strategy", origin.strategy
@@ -163,8 +159,8 @@ def _facts(opened: Opened, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tup
     yield "graph", opened.graph.fingerprint
 
 
-def _notes(opened: Opened) -> Iterator[str]:
-    if opened.provenance.origin.graph != opened.graph.fingerprint:
+def _notes(opened: TaggedFile) -> Iterator[str]:
+    if not opened.is_up_to_date:
         yield "The graph was changed after its record was made: `modelexport relink` says what became of its nodes."
     if opened.proto.functions:
         yield (

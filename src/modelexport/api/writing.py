@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.opened_file import OpenedFile
 from modelexport.errors import FileUnwritable
 from modelexport.graph.file.atomic import Stage, staging
 from modelexport.graph.file.metadata import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
 from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.writing import stage_model
 from modelexport.graph.outline import outlined, sketches_of
 from modelexport.record.document import write_document
@@ -48,9 +48,9 @@ def write_tagged(
     return Written((*files, sidecar, *(texts or {})), provenance)
 
 
-def stage_copy(stage: Stage, opened: OpenedFile, path: Path) -> tuple[Path, ...]:
+def stage_copy(stage: Stage, opened: TaggedFile, path: Path) -> tuple[Path, ...]:
     """A model whose names or metadata were changed, with the record that lies beside it, if one does."""
-    files = stage_model(stage, opened.file, path)
+    files = stage_model(stage, opened, path)
     beside = sidecar_path(opened.path)
     if not beside.is_file():
         return files

@@ -1,10 +1,18 @@
-"""From a graph and signals to claims on the graph that is written.
+"""Attribution: signals -> claims -> one attribution for each node -> role. Read this file from top to bottom.
 
-From the strategies that were chosen to one provenance.
+    signals (record/signals.py)      what was seen while the model ran and was exported
+       │  run_strategy               each strategy (attribute/strategies.py) claims nodes and initializers for modules
+       ▼
+    claims                           "/encoder/fc/MatMul is encoder.fc's, EXACT, by its scope"
+       │  resolve (resolve.py)       the most confident claims win, contradictions become the call around all of them
+       ▼
+    attributions
+       │  assign_roles (roles/)      what a node is for: mlp.up, attention.query, norm
+       ▼
+    Provenance                       what is written into the file
 
-Calls of one module that names do not tell apart, told apart by values.
-
-A call whose result nobody reads leaves nothing in the graph, and exporters that number calls then number what is left.
+An exporter's optimizer changes the graph after the scopes were written. Strategies that read what the exporter wrote
+judge the graph from *before* the optimizer, and lineage carries their claims through it.
 """
 
 from __future__ import annotations
@@ -27,6 +35,8 @@ from modelexport.attribute.roles.assign import assign_roles
 from modelexport.attribute.strategies import (
     ALL,
     CATALOGUE,
+    FX_GRAPH,
+    HTP,
     GraphClaims,
     Strategy,
     claims_by_initializer,
@@ -41,10 +51,13 @@ from modelexport.record.lineage import TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING, Lin
 from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin, Provenance
 from modelexport.record.signals import Signals
 
+# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
+_MOST_REFUTED = 0.2
+
 
 @dataclass(frozen=True)
 class AttributionInput:
-    """Everything that is judged by.
+    """Everything that an attribution rests on.
 
     graph     the graph that is written
     before    the exporter's graph before its optimizer ran, where there is one
@@ -78,23 +91,64 @@ class StrategyResult:
     owned_before: set[str] | None = None
 
 
-def run_strategy(strategy: Strategy, scene: AttributionInput) -> StrategyResult:
+@dataclass(frozen=True)
+class AttributionResult:
+    """One answer for each node, what each strategy had said, and what to know about it."""
+
+    provenance: Provenance
+    judged: tuple[StrategyResult, ...]
+    notes: tuple[str, ...]
+
+
+def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult:
+    """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
+    strategies, notes = _usable_strategies(strategies_named(origin.strategy), case.signals)
+    judged = tuple(run_strategy(strategy, case) for strategy in strategies)
+    refuted = _refuted_strategies(judged, case) if case.foreign else []
+    notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
+    claims = [result.claims for result in judged if result.strategy not in refuted]
+    used = origin.strategy if origin.strategy == ALL else strategies[0].name
+    provenance = build_provenance(
+        case.graph,
+        case.hierarchy,
+        claims_by_node(*claims),
+        claims_by_initializer(*claims),
+        replace(origin, strategy=used),
+    )
+    absent = _explain_absent_modules(provenance, case, judged)
+    provenance = assign_roles(case.graph, replace(provenance, absent=absent, edges=edges_of(case.graph)))
+    return AttributionResult(provenance, judged, (*notes, *_remarks(provenance, case.signals, strategies)))
+
+
+def _usable_strategies(
+    strategies: tuple[Strategy, ...], signals: Signals
+) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:
+    """The strategies that have what they need; where fx_graph alone was asked for and has not, htp takes its place."""
+    if signals.trace_failure:
+        kept = tuple(strategy for strategy in strategies if not strategy.needs)
+        return kept, (f"judged without running the model again: {signals.trace_failure}",)
+    fx = CATALOGUE[FX_GRAPH]
+    if fx not in strategies or not signals.fx_failure:
+        return strategies, ()
+    note = f"fx_graph cannot trace this model ({signals.fx_failure})"
+    if signals.scopes.fx_calls:
+        return strategies, (f"{note}; the exporter's own FX nodes are used",)
+    kept = tuple(strategy for strategy in strategies if strategy is not fx)
+    return kept or (CATALOGUE[HTP],), (note if kept else f"{note}; attributed by htp",)
+
+
+def run_strategy(strategy: Strategy, case: AttributionInput) -> StrategyResult:
     start = time.perf_counter()
     owned: set[str] | None = None
-    if scene.before is not None and _reads_exporter(strategy, scene.signals):
-        claims, owned = _judge_before(strategy, scene, scene.before)
+    if case.before is not None and _reads_exporter(strategy, case.signals):
+        claims, owned = _judge_before_optimizer(strategy, case, case.before)
     else:
-        claims = strategy.judge(scene.graph, scene.hierarchy, scene.signals)
-        if scene.unfolded is not None and strategy.infers and _reads_exporter(strategy, scene.signals):
-            claims, owned = _look_behind_folding(strategy, scene, scene.unfolded, claims)
-    if scene.foreign and _reads_exporter(strategy, scene.signals):
-        claims = GraphClaims({key: _doubted(claim) for key, claim in claims.nodes.items()}, claims.initializers)
+        claims = strategy.judge(case.graph, case.hierarchy, case.signals)
+        if case.unfolded is not None and strategy.infers and _reads_exporter(strategy, case.signals):
+            claims, owned = _look_behind_folding(strategy, case, case.unfolded, claims)
+    if case.foreign and _reads_exporter(strategy, case.signals):
+        claims = GraphClaims({key: _cap_confidence(claim) for key, claim in claims.nodes.items()}, claims.initializers)
     return StrategyResult(strategy.name, claims, time.perf_counter() - start, owned)
-
-
-def _doubted(claim: Claim) -> Claim:
-    """Optimizers leave a merged node with the scope of one of its sources: what is written there is not all."""
-    return replace(claim, confidence=min(claim.confidence, Confidence.STRONG))
 
 
 def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
@@ -102,10 +156,18 @@ def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
     return strategy.before and (not strategy.needs or (signals.fx is None and bool(signals.scopes.fx_calls)))
 
 
-def _judge_before(strategy: Strategy, scene: AttributionInput, before: Graph) -> tuple[GraphClaims, set[str]]:
-    """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it."""
-    graph, hierarchy, lineage = scene.graph, scene.hierarchy, scene.lineage
-    origin = strategy.judge(before, hierarchy, scene.signals)
+def _cap_confidence(claim: Claim) -> Claim:
+    """Optimizers leave a merged node with the scope of one of its sources: what is written there is not all."""
+    return replace(claim, confidence=min(claim.confidence, Confidence.STRONG))
+
+
+def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: Graph) -> tuple[GraphClaims, set[str]]:
+    """Judge the graph before torch's optimizer, where the exporter is right, and carry the claims through it.
+
+    before   Transpose (fc) ─► MatMul (fc)     after   MatMul (fc), reads a weight that was transposed in advance
+    """
+    graph, hierarchy, lineage = case.graph, case.hierarchy, case.lineage
+    origin = strategy.judge(before, hierarchy, case.signals)
     nodes = carry(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
     initializers = carry(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
@@ -113,34 +175,40 @@ def _judge_before(strategy: Strategy, scene: AttributionInput, before: Graph) ->
     if strategy.infers:
         nodes |= dataflow_claims(graph, hierarchy, nodes, strategy.name)
         initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
-    initializers |= _shared_weights(graph, hierarchy, lineage, nodes, initializers)
-    return GraphClaims(nodes, initializers), _owners(origin.nodes)
+    initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
+    return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
 
 def _look_behind_folding(
-    strategy: Strategy, scene: AttributionInput, unfolded: Callable[[], Graph], claims: GraphClaims
+    strategy: Strategy, case: AttributionInput, unfolded: Callable[[], Graph], claims: GraphClaims
 ) -> tuple[GraphClaims, set[str] | None]:
     """Where an exporter that folds before it can be seen hid a module, find out what it became part of."""
-    orphans = find_orphans(scene.hierarchy, claims)
+    orphans = find_orphans(case.hierarchy, claims)
     if not orphans:
         return claims, None
     before = unfolded()
-    origin = strategy.judge(before, scene.hierarchy, Signals(scopes=scene.signals.scopes))
-    lineage = trace_lineage(before, scene.graph)
+    origin = strategy.judge(before, case.hierarchy, Signals(scopes=case.signals.scopes))
+    lineage = trace_lineage(before, case.graph)
     nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers = dict(claims.initializers)
     initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
-    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), scene.hierarchy)
-    initializers |= _shared_weights(scene.graph, scene.hierarchy, lineage, nodes, initializers)
-    return GraphClaims(nodes, initializers), _owners(origin.nodes)
+    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), case.hierarchy)
+    initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
+    return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
 
-def _shared_weights(
-    graph: Graph, hierarchy: Hierarchy, lineage: Lineage, nodes: Mapping[str, Claim], claims: Mapping[str, Claim]
+def find_orphans(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
+    """Modules with parameters that ran and own neither a node nor an initializer."""
+    ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].parameters}
+    return ran - _owner_paths(claims.nodes) - _owner_paths(claims.initializers)
+
+
+def _claim_shared_weights(
+    case: AttributionInput, lineage: Lineage, nodes: Mapping[str, Claim], claims: Mapping[str, Claim]
 ) -> dict[str, Claim]:
     """Claims of weights that stand for more than one parameter: merged because they were equal, or fused."""
+    graph, hierarchy, links = case.graph, case.hierarchy, lineage.nodes
     replaced = replaced_parameter_claims(claims, lineage.stands_for, hierarchy)
-    links = lineage.nodes
     fused = {key: claim for key, claim in nodes.items() if key in links and links[key].relation is Relation.FUSED}
     weights = [name for name in graph.initializers if name in hierarchy.parameter_owners or name in lineage.stands_for]
     return replaced | absorbed_parameter_claims(graph, hierarchy, {**claims, **replaced}, fused, weights)
@@ -151,25 +219,62 @@ def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
     return {name: [before.by_key[key] for key in link.sources] for name, link in lineage.initializers.items()}
 
 
-def find_orphans(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
-    """Modules with parameters that ran and own neither a node nor an initializer."""
-    owned = _owners(claims.nodes) | _owners(claims.initializers)
-    ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].parameters}
-    return ran - owned
-
-
-def _owners(claims: Mapping[str, Claim]) -> set[str]:
+def _owner_paths(claims: Mapping[str, Claim]) -> set[str]:
     firm = [claim for claim in claims.values() if claim.confidence is not Confidence.NONE]
     return {call.path for claim in firm for call in claim.owners}
 
 
+def _refuted_strategies(judged: tuple[StrategyResult, ...], case: AttributionInput) -> list[str]:
+    """Strategies that go by what a file says of itself, where values show that it says something else than is true."""
+    by_value = next((result.claims.nodes for result in judged if result.strategy == HTP), {})
+    certain = {key: claim for key, claim in by_value.items() if claim.confidence is Confidence.EXACT}
+    refuted: list[str] = []
+    for result in judged:
+        said = result.claims.nodes
+        pairs = [(said[key], fact) for key, fact in certain.items() if key in said]
+        contradictions = sum(_contradicts(claim, fact, case.hierarchy) for claim, fact in pairs)
+        if CATALOGUE[result.strategy].before and contradictions > _MOST_REFUTED * len(pairs):
+            refuted.append(result.strategy)
+    return refuted
+
+
+def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
+    answer = Attribution(fact.owners, hierarchy.common_ancestor(fact.owners), fact.confidence)
+    fewer = set(fact.owners) < set(claim.owners)
+    return not fewer and agreement(claim, answer, hierarchy) is Agreement.OTHER
+
+
+def _explain_absent_modules(
+    provenance: Provenance, case: AttributionInput, judged: tuple[StrategyResult, ...]
+) -> dict[str, str]:
+    attributions = (*(entry.attribution for entry in provenance.nodes.values()), *provenance.initializers.values())
+    owned = {owner.path for attribution in attributions for owner in attribution.owners}
+    before = next((result.owned_before for result in judged if result.owned_before is not None), None)
+    return absent_modules(case.hierarchy, owned, before)
+
+
+def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:
+    remarks: list[str] = []
+    if signals.values is not None and signals.values.failure and any(strategy.needs for strategy in strategies):
+        remarks.append(f"{signals.values.failure}; judged by weights and order alone, one step less sure")
+    entries = provenance.nodes.values()
+    split = sum(1 for entry in entries if disagreements(entry.attribution, provenance.hierarchy))
+    if split:
+        remarks.append(f"strategies disagree on {split} of {len(entries)} nodes")
+    return remarks
+
+
 def find_ambiguous_calls(provenance: Provenance) -> frozenset[str]:
-    """Keys of nodes whose module the exporter names, and whose call is a guess."""
+    """Keys of nodes whose module the exporter names, and whose call is a guess.
+
+    A call whose result nobody reads leaves nothing in the graph, and exporters that number calls then number what is
+    left: `/fc_1/MatMul` may be the second or the third call of `fc`.
+    """
     return frozenset(key for key, entry in provenance.nodes.items() if _is_guess(entry.attribution))
 
 
 def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenance:
-    """The calls that values show, where the module is the same."""
+    """The calls that values show in the place of guesses, where the module is the same."""
     nodes = dict(provenance.nodes)
     for key in find_ambiguous_calls(provenance):
         guess, shown = nodes[key].attribution, by_value.nodes[key].attribution
@@ -184,89 +289,3 @@ def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenan
 def _is_guess(attribution: Attribution) -> bool:
     named = any(item.kind is EvidenceKind.SCOPE for item in attribution.evidence)
     return named and attribution.confidence is Confidence.INFERRED
-
-
-_BY_VALUE = "htp"
-# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
-_TOO_MANY = 0.2
-
-
-@dataclass(frozen=True)
-class AttributionResult:
-    """One answer for each node, what each strategy had said, and what to know about it."""
-
-    provenance: Provenance
-    judged: tuple[StrategyResult, ...]
-    notes: tuple[str, ...]
-
-
-def attribute_graph(scene: AttributionInput, origin: Origin) -> AttributionResult:
-    """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
-    strategies, notes = _able(strategies_named(origin.strategy), scene.signals)
-    judged = tuple(run_strategy(strategy, scene) for strategy in strategies)
-    refuted = _refuted(judged, scene) if scene.foreign else []
-    notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
-    claims = [item.claims for item in judged if item.strategy not in refuted]
-    used = origin.strategy if origin.strategy == ALL else strategies[0].name
-    found = build_provenance(
-        scene.graph,
-        scene.hierarchy,
-        claims_by_node(*claims),
-        claims_by_initializer(*claims),
-        replace(origin, strategy=used),
-    )
-    found = replace(found, absent=_absent(found, scene, judged), edges=edges_of(scene.graph))
-    found = assign_roles(scene.graph, found)
-    return AttributionResult(found, judged, (*notes, *_remarks(found, scene.signals, strategies)))
-
-
-def _refuted(judged: tuple[StrategyResult, ...], scene: AttributionInput) -> list[str]:
-    """Strategies that go by what a file says of itself, where values show that it says something else than is true."""
-    known = next((item.claims.nodes for item in judged if item.strategy == _BY_VALUE), {})
-    certain = {key: claim for key, claim in known.items() if claim.confidence is Confidence.EXACT}
-    found: list[str] = []
-    for item in judged:
-        said = [(item.claims.nodes[key], claim) for key, claim in certain.items() if key in item.claims.nodes]
-        false = sum(_contradicts(claim, fact, scene.hierarchy) for claim, fact in said)
-        if CATALOGUE[item.strategy].before and false > _TOO_MANY * len(said):
-            found.append(item.strategy)
-    return found
-
-
-def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
-    answer = Attribution(fact.owners, hierarchy.common_ancestor(fact.owners), fact.confidence)
-    fewer = set(fact.owners) < set(claim.owners)
-    return not fewer and agreement(claim, answer, hierarchy) is Agreement.OTHER
-
-
-def _able(strategies: tuple[Strategy, ...], signals: Signals) -> tuple[tuple[Strategy, ...], tuple[str, ...]]:
-    """The strategies that have what they need; where fx_graph alone was asked for and has not, htp takes its place."""
-    if signals.trace_failure:
-        kept = tuple(strategy for strategy in strategies if not strategy.needs)
-        return kept, (f"judged without running the model again: {signals.trace_failure}",)
-    fx = CATALOGUE["fx_graph"]
-    if fx not in strategies or not signals.fx_failure:
-        return strategies, ()
-    note = f"fx_graph cannot trace this model ({signals.fx_failure})"
-    if signals.scopes.fx_calls:
-        return strategies, (f"{note}; the exporter's own FX nodes are used",)
-    kept = tuple(strategy for strategy in strategies if strategy is not fx)
-    return kept or (CATALOGUE["htp"],), (note if kept else f"{note}; attributed by htp",)
-
-
-def _absent(found: Provenance, scene: AttributionInput, judged: tuple[StrategyResult, ...]) -> dict[str, str]:
-    owned = {owner.path for entry in found.nodes.values() for owner in entry.attribution.owners}
-    owned |= {owner.path for attribution in found.initializers.values() for owner in attribution.owners}
-    before = next((item.owned_before for item in judged if item.owned_before is not None), None)
-    return absent_modules(scene.hierarchy, owned, before)
-
-
-def _remarks(found: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:
-    remarks: list[str] = []
-    if signals.values is not None and signals.values.failure and any(strategy.needs for strategy in strategies):
-        remarks.append(f"{signals.values.failure}; judged by weights and order alone, one step less sure")
-    entries = found.nodes.values()
-    split = sum(1 for entry in entries if disagreements(entry.attribution, found.hierarchy))
-    if split:
-        remarks.append(f"strategies disagree on {split} of {len(found.nodes)} nodes")
-    return remarks

@@ -187,9 +187,9 @@ def _within_time(found: dict[Node, _Calls], hierarchy: Hierarchy) -> dict[Node, 
     }
 
 
-def _spans(hierarchy: Hierarchy) -> tuple[dict[ModuleCall, int], dict[ModuleCall, int]]:
+def _spans(hierarchy: Hierarchy) -> tuple[Mapping[ModuleCall, int], Mapping[ModuleCall, int]]:
     """For each call, its own place in the order of calls, and the place of the last call that was made inside of it."""
-    begin = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    begin = hierarchy.call_order
     end = dict(begin)
     for site in reversed(hierarchy.calls):
         if site.parent is not None:

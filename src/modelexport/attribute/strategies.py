@@ -1,30 +1,19 @@
-"""What strategies say of one graph.
+"""Strategies: the ways to claim the nodes of a graph for module calls, in one catalogue.
 
-All strategies, what each of them needs to be recorded, and which graph it reads.
+    name               rests on                                       says nothing of
+    enhanced_semantic  what the exporter wrote, then dataflow         (default)
+    htp                a run of the model, projected on the graph     nodes without values or weights to match
+    fx_graph           the module stacks of torch.export's FX nodes   models that FX cannot trace
+    usage_based        weights that one call alone put to use         whatever is not certain
+    universal          what the exporter wrote, and nothing else      whatever the exporter leaves open
 
-`universal`: what the exporter's own module tracking says, and nothing else.
+A strategy is a function `(graph, hierarchy, signals) -> GraphClaims`. It decides nothing: claims may contradict those
+of other strategies, and `resolve.py` is the one place with opinions. It reads the graph and the recorded signals, never
+the PyTorch model.
 
-A scope that can only mean one module is claimed for it, down to the modules of torch.nn. What the exporter leaves open
-stays open: no dataflow, no order of nodes, no weights that a node reads.
-
-`enhanced_semantic`, the default: what the exporter wrote about its own nodes, then dataflow for what it did not.
-
-It works from the ONNX model and the hierarchy record alone. The PyTorch model is not needed.
-
-`htp`, hierarchical trace and project: what ran in the model, projected on the graph.
-
-It looks at no node name and no metadata, so it is evidence of its own, and works on files that somebody else exported.
-
-`fx_graph`: the module stack that FX keeps with every node.
-
-Dynamo's exporter makes its ONNX nodes from the FX nodes of torch.export and says of which: those are exact, with the
-number of the call. On any other graph the FX program is run like the model itself, and projected.
-
-`usage_based`: only what is certain. A missing claim is no fault, a wrong one is.
-
-A node that reads a weight belongs to the one call that put this weight to use in the run, if the operator that did can
-become such a node. And what lies wholly between nodes of one call that called nothing else belongs to that call: there
-is nobody else who could have issued it.
+To add one: write the function here (evidence of a new kind has a file of its own, as `scopes.py` or `projection/`), and
+a line in the literal at the end of this file. It says what must be recorded for the strategy (`Need`), and whether it
+reads what the exporter wrote. The command line, `compare` and `make strategies` take it from there.
 """
 
 from __future__ import annotations
@@ -56,6 +45,12 @@ from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.signals import Signals, Trace
 
+ENHANCED_SEMANTIC, HTP, FX_GRAPH = "enhanced_semantic", "htp", "fx_graph"
+USAGE_BASED, UNIVERSAL, ALL = "usage_based", "universal", "all"
+
+# Where two sides of a node meet more than one call, or none.
+_SEVERAL = ModuleCall("", -1)
+
 
 @dataclass(frozen=True)
 class GraphClaims:
@@ -65,65 +60,73 @@ class GraphClaims:
     initializers: Mapping[str, Claim]
 
 
-def claims_by_node(*said: GraphClaims) -> dict[str, tuple[Claim, ...]]:
+def claims_by_node(*results: GraphClaims) -> dict[str, tuple[Claim, ...]]:
     """What several strategies say of each node."""
-    return _gathered(claims.nodes for claims in said)
+    return _group_by_key(claims.nodes for claims in results)
 
 
-def claims_by_initializer(*said: GraphClaims) -> dict[str, tuple[Claim, ...]]:
+def claims_by_initializer(*results: GraphClaims) -> dict[str, tuple[Claim, ...]]:
     """What several strategies say of each initializer."""
-    return _gathered(claims.initializers for claims in said)
+    return _group_by_key(claims.initializers for claims in results)
 
 
-def _gathered(said: Iterable[Mapping[str, Claim]]) -> dict[str, tuple[Claim, ...]]:
-    found: dict[str, tuple[Claim, ...]] = {}
-    for claims in said:
+def _group_by_key(results: Iterable[Mapping[str, Claim]]) -> dict[str, tuple[Claim, ...]]:
+    groups: dict[str, tuple[Claim, ...]] = {}
+    for claims in results:
         for key, claim in claims.items():
-            found[key] = (*found.get(key, ()), claim)
-    return found
-
-
-UNIVERSAL = "universal"
+            groups[key] = (*groups.get(key, ()), claim)
+    return groups
 
 
 def universal(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
+    """What the exporter's own module tracking says, and nothing else.
+
+    A scope that can only mean one module is claimed for it, down to the modules of torch.nn. What the exporter leaves
+    open stays open: no dataflow, no order of nodes, no weights that a node reads.
+    """
     nodes = _claim_scopes("torchscript", torchscript_calls(graph, hierarchy, signals.scopes.parts))
     nodes |= _claim_scopes("dynamo", dynamo_calls(graph, hierarchy, signals.scopes))
     return GraphClaims(nodes, initializer_claims(graph, hierarchy, UNIVERSAL))
 
 
-def _claim_scopes(exporter: str, found: Mapping[Node, tuple[ModuleCall, ...]]) -> dict[str, Claim]:
-    certain = {node: calls for node, calls in found.items() if len({call.path for call in calls}) == 1}
-    return {node.key: _claim_scope(exporter, calls) for node, calls in certain.items()}
-
-
-def _claim_scope(exporter: str, calls: tuple[ModuleCall, ...]) -> Claim:
-    one = len(calls) == 1
-    evidence = Evidence(EvidenceKind.SCOPE, exporter, "" if one else "calls not told apart")
-    return Claim(calls, Confidence.EXACT if one else Confidence.STRONG, (evidence,), UNIVERSAL)
-
-
-ENHANCED_SEMANTIC = "enhanced_semantic"
+def _claim_scopes(exporter: str, calls_by_node: Mapping[Node, tuple[ModuleCall, ...]]) -> dict[str, Claim]:
+    claims: dict[str, Claim] = {}
+    for node, calls in calls_by_node.items():
+        if len({call.path for call in calls}) == 1:
+            is_one = len(calls) == 1
+            evidence = Evidence(EvidenceKind.SCOPE, exporter, "" if is_one else "calls not told apart")
+            confidence = Confidence.EXACT if is_one else Confidence.STRONG
+            claims[node.key] = Claim(calls, confidence, (evidence,), UNIVERSAL)
+    return claims
 
 
 def enhanced_semantic(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
+    """The default: what the exporter wrote about its own nodes, then dataflow for what it did not.
+
+    It works from the ONNX model and the hierarchy record alone; the PyTorch model is not needed.
+    """
     scopes = signals.scopes
-    named = torchscript_claims(graph, hierarchy, ENHANCED_SEMANTIC, scopes.parts) | dynamo_claims(
-        graph, hierarchy, scopes, ENHANCED_SEMANTIC
-    )
+    named = torchscript_claims(graph, hierarchy, ENHANCED_SEMANTIC, scopes.parts)
+    named |= dynamo_claims(graph, hierarchy, scopes, ENHANCED_SEMANTIC)
     nodes = named | mend_lost_scopes(graph, hierarchy, named, ENHANCED_SEMANTIC)
     unnamed = [node for node in graph.nodes if node.key not in nodes]
     nodes |= parameter_claims(hierarchy, unnamed, ENHANCED_SEMANTIC)
-    nodes |= dataflow_claims(graph, hierarchy, nodes, ENHANCED_SEMANTIC)
-    initializers = initializer_claims(graph, hierarchy, ENHANCED_SEMANTIC)
-    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, ENHANCED_SEMANTIC)
+    return _complete_by_dataflow(graph, hierarchy, nodes, ENHANCED_SEMANTIC)
+
+
+def _complete_by_dataflow(graph: Graph, hierarchy: Hierarchy, nodes: dict[str, Claim], strategy: str) -> GraphClaims:
+    """Claims of nodes, with what follows from them for their neighbours, and initializers by name."""
+    nodes = nodes | dataflow_claims(graph, hierarchy, nodes, strategy)
+    initializers = initializer_claims(graph, hierarchy, strategy)
+    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy)
     return GraphClaims(nodes, initializers)
 
 
-HTP = "htp"
-
-
 def htp(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
+    """Hierarchical trace and project: what ran in the model, projected on the graph.
+
+    It looks at no node name and no metadata, so it is evidence of its own, and works on files of other exporters.
+    """
     if signals.trace is None or signals.values is None:
         return GraphClaims({}, {})
     return claim_by_projection(graph, hierarchy, signals, signals.trace, HTP)
@@ -141,95 +144,15 @@ def claim_by_projection(
     return GraphClaims(nodes, initializers)
 
 
-USAGE_BASED = "usage_based"
-
-# Nobody and, where two sides meet, more than one.
-_SEVERAL = ModuleCall("", -1)
-
-
-def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    if signals.trace is None or signals.values is None:
-        return GraphClaims({}, {})
-    matched = MatchedRun(graph, signals.trace, signals.values)
-    users = _users(matched)
-    nodes = {key: _claim_usage(call, EvidenceKind.PARAMETER, "used by") for key, call in users.items()}
-    inside = _enclosed(graph, users, _without_calls(hierarchy))
-    nodes |= {key: _claim_usage(call, EvidenceKind.DATAFLOW, "inside") for key, call in inside.items()}
-    return GraphClaims(nodes, weight_claims(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
-
-
-def _users(matched: MatchedRun) -> dict[str, ModuleCall]:
-    """Nodes that read a weight, and the one call that used it."""
-    uses = _uses(matched)
-    found: dict[str, ModuleCall] = {}
-    for node in matched.nodes:
-        # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.
-        telling = [name for name in node.inputs if name in matched.prints and matched.prints[name].telling]
-        # A weight into which another module's was folded is nearly the same, and not that one's alone.
-        copied = [name for name in telling if matched.is_copy(name)]
-        places = {place for name in copied for place in uses_of(name, matched, uses)}
-        calls = matched.calls(places)
-        if len(calls) == 1 and any(_becomes(node, place, matched) for place in places):
-            found[node.key] = calls.pop()
-    return found
-
-
-def _uses(matched: MatchedRun) -> dict[int, tuple[int, ...]]:
-    """Where the run put weights to use, and constants: one of these may hold the same as a weight."""
-    trace = matched.trace
-    fixed = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
-    return weight_uses(replace(trace, tensors=fixed)) | weight_uses(trace)
-
-
-def _becomes(node: Node, place: int, matched: MatchedRun) -> bool:
-    """Unlike elsewhere, an operator that no exporter knows becomes nothing."""
-    op = matched.trace.ops[place]
-    return any(node.op_type in matched.trace.operators.get(name, ()) for name in (op.name, op.function))
-
-
-def _without_calls(hierarchy: Hierarchy) -> set[ModuleCall]:
-    """Calls from inside of which no other call was made."""
-    return {site.call for site in hierarchy.calls} - {
-        site.parent for site in hierarchy.calls if site.parent is not None
-    }
-
-
-def _enclosed(graph: Graph, users: Mapping[str, ModuleCall], leaves: set[ModuleCall]) -> dict[str, ModuleCall]:
-    """Nodes that lie between nodes of one leaf call alone, on both sides."""
-    above = _nearest(graph.nodes, graph.predecessors, users)
-    below = _nearest(reversed(graph.nodes), graph.successors, users)
-    reached = {key: call for key, call in above.items() if call == below.get(key) and call in leaves}
-    return {key: call for key, call in reached.items() if key in graph.computed}
-
-
-def _nearest(
-    nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]], users: Mapping[str, ModuleCall]
-) -> dict[str, ModuleCall]:
-    """For each node that is not a user's, the one call that all ways in a direction first meet."""
-    near: dict[str, ModuleCall] = {}
-    for node in nodes:
-        if node.key in users:
-            continue
-        met = [users.get(other.key) or near.get(other.key, _SEVERAL) for other in neighbours(node)]
-        near[node.key] = met[0] if met and all(call == met[0] for call in met) else _SEVERAL
-    return {key: call for key, call in near.items() if call != _SEVERAL}
-
-
-def _claim_usage(call: ModuleCall, kind: EvidenceKind, how: str) -> Claim:
-    return Claim((call,), Confidence.EXACT, (Evidence(kind, how),), USAGE_BASED)
-
-
-FX_GRAPH = "fx_graph"
-
-
 def fx_graph(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    """Claims from `signals.fx` if it was recorded, else from the exporter's own FX nodes if it has any."""
+    """The module stack that FX keeps with every node (`nn_module_stack`).
+
+    Dynamo's exporter makes its ONNX nodes from the FX nodes of torch.export and says of which: those are exact, with
+    the number of the call. On any other graph the FX program is run like the model (`signals.fx`), and projected.
+    https://docs.pytorch.org/docs/stable/export.html
+    """
     if signals.fx is not None and signals.values is not None:
         return claim_by_projection(graph, hierarchy, signals, signals.fx, FX_GRAPH)
-    return _named(graph, hierarchy, signals)
-
-
-def _named(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
     calls = signals.scopes.fx_calls
     names = {node.key: fx_node(node) for node in graph.nodes if node.graph == MAIN}
     nodes = {
@@ -237,10 +160,80 @@ def _named(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
         for key, name in names.items()
         if name in calls
     }
-    nodes |= dataflow_claims(graph, hierarchy, nodes, FX_GRAPH)
-    initializers = initializer_claims(graph, hierarchy, FX_GRAPH)
-    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, FX_GRAPH)
-    return GraphClaims(nodes, initializers)
+    return _complete_by_dataflow(graph, hierarchy, nodes, FX_GRAPH)
+
+
+def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
+    """Only what is certain: a missing claim is no fault, a wrong one is.
+
+    A node that reads a weight belongs to the one call that put this weight to use in the run, if the operator that did
+    can become such a node. What lies wholly between nodes of one call that called nothing else belongs to that call:
+
+        MatMul (reads fc.weight) ─► Reshape ─► Add (reads fc.bias)      Reshape is fc's as well
+    """
+    if signals.trace is None or signals.values is None:
+        return GraphClaims({}, {})
+    matched = MatchedRun(graph, signals.trace, signals.values)
+    users = _calls_using_weights(matched)
+    nodes = {key: _claim_usage(call, EvidenceKind.PARAMETER, "used by") for key, call in users.items()}
+    inside = _enclosed_nodes(graph, users, _leaf_calls(hierarchy))
+    nodes |= {key: _claim_usage(call, EvidenceKind.DATAFLOW, "inside") for key, call in inside.items()}
+    return GraphClaims(nodes, weight_claims(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
+
+
+def _claim_usage(call: ModuleCall, kind: EvidenceKind, how: str) -> Claim:
+    return Claim((call,), Confidence.EXACT, (Evidence(kind, how),), USAGE_BASED)
+
+
+def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
+    """Nodes that read a weight, and the one call that used it."""
+    trace = matched.trace
+    # Constants of the run count too: one of these may hold the same as a weight.
+    constants = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
+    uses = weight_uses(replace(trace, tensors=constants)) | weight_uses(trace)
+    users: dict[str, ModuleCall] = {}
+    for node in matched.nodes:
+        # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.
+        telling = [name for name in node.inputs if matched.is_telling(name)]
+        # A weight into which another module's was folded is nearly the same, and not that one's alone.
+        copied = [name for name in telling if matched.is_copy(name)]
+        op_indices = {index for name in copied for index in uses_of(name, matched, uses)}
+        calls = matched.calls(op_indices)
+        if len(calls) == 1 and any(_becomes(node, index, matched) for index in op_indices):
+            users[node.key] = calls.pop()
+    return users
+
+
+def _becomes(node: Node, op_index: int, matched: MatchedRun) -> bool:
+    """Unlike elsewhere, an operator that no exporter knows becomes nothing."""
+    op = matched.trace.ops[op_index]
+    return any(node.op_type in matched.trace.operators.get(name, ()) for name in (op.name, op.function))
+
+
+def _leaf_calls(hierarchy: Hierarchy) -> set[ModuleCall]:
+    """Calls from inside of which no other call was made."""
+    parents = {site.parent for site in hierarchy.calls}
+    return {site.call for site in hierarchy.calls if site.call not in parents}
+
+
+def _enclosed_nodes(graph: Graph, users: Mapping[str, ModuleCall], leaves: set[ModuleCall]) -> dict[str, ModuleCall]:
+    """Nodes that lie between nodes of one leaf call alone, on both sides."""
+    above = _nearest_user(graph.nodes, graph.predecessors, users)
+    below = _nearest_user(reversed(graph.nodes), graph.successors, users)
+    both = {key: call for key, call in above.items() if call == below.get(key) and call in leaves}
+    return {key: call for key, call in both.items() if key in graph.computed}
+
+
+def _nearest_user(
+    nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]], users: Mapping[str, ModuleCall]
+) -> dict[str, ModuleCall]:
+    """For each node that is not a user's, the one call that all ways in a direction first meet."""
+    nearest: dict[str, ModuleCall] = {}
+    for node in nodes:
+        if node.key not in users:
+            met = [users.get(near.key) or nearest.get(near.key, _SEVERAL) for near in neighbours(node)]
+            nearest[node.key] = met[0] if met and all(call == met[0] for call in met) else _SEVERAL
+    return {key: call for key, call in nearest.items() if call != _SEVERAL}
 
 
 class Need(StrEnum):
@@ -269,7 +262,8 @@ class Strategy:
 
 _RUN = frozenset({Need.TRACE, Need.VALUES})
 
-# In the order in which people choose: the default, the independent one, then those for particular wishes.
+# In the order in which people choose, which is the order of every table: the default, which needs no run; the
+# independent one; then those for particular wishes. The order does not weigh claims: `resolve` goes by confidence.
 CATALOGUE = {
     strategy.name: strategy
     for strategy in (
@@ -280,7 +274,6 @@ CATALOGUE = {
         Strategy(UNIVERSAL, universal, before=True, infers=False),
     )
 }
-ALL = "all"
 NAMES = (*CATALOGUE, ALL)
 
 

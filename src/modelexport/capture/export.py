@@ -37,12 +37,13 @@ from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet, reason, undisturbed
 from modelexport.capture.loading.models import load_model
-from modelexport.capture.loading.options import LoadedModel, LoadOptions
+from modelexport.capture.loading.options import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.torchscript import export_torchscript, unfolded_torchscript
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.model_source import ModelSource
 from modelexport.record.signals import OutputCheck, Trace
 
 _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
@@ -165,18 +166,6 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class SourceOptions:
-    """How to load a model and make its inputs."""
-
-    load: LoadOptions
-    text: str | None = None
-    image: str | Path | None = None
-    input: tuple[str, ...] = ()
-    input_specs: str | Path | None = None
-    static: bool = False
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it."""
 
@@ -187,34 +176,34 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def prepare(model: torch.nn.Module | str | Path, inputs: object, options: SourceOptions, step: Step) -> Prepared:
+def prepare(source: ModelSource, step: Step) -> Prepared:
     with step("load"):
-        loaded = _load(model, options)
+        loaded = _load_source(source)
     with step("inputs"):
-        return _with_inputs(loaded, inputs, options)
+        return _bind_inputs(loaded, source)
 
 
-def _load(model: torch.nn.Module | str | Path, options: SourceOptions) -> LoadedModel:
-    if isinstance(model, torch.nn.Module):
-        return LoadedModel(model, type(model).__name__, None, None, ())
-    return load_model(str(model), options.load)
+def _load_source(source: ModelSource) -> LoadedModel:
+    if isinstance(source.model, torch.nn.Module):
+        return LoadedModel(source.model, type(source.model).__name__, None, None, ())
+    return load_model(str(source.model), source)
 
 
-def _with_inputs(loaded: LoadedModel, inputs: object, options: SourceOptions) -> Prepared:
+def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> Prepared:
+    inputs = source.inputs
     arrays = Path(inputs) if isinstance(inputs, (str, Path)) else None
     given = inputs if arrays is None and inputs is not None else loaded.inputs
-    described = arrays or options.input or options.input_specs or options.text or options.image
-    if given is not None and not described:
+    if given is not None and not (arrays or source.describes_inputs):
         arguments = bind_arguments(loaded.module, given)
         return Prepared(loaded.module, arguments, dynamic_axes(arguments.tensors), loaded.source, loaded.notes)
     request = InputRequest(
-        text=options.text,
-        image=None if options.image is None else Path(options.image),
-        shapes=tuple(map(parse_input_spec, options.input)),
-        specs_file=None if options.input_specs is None else Path(options.input_specs),
+        text=source.text,
+        image=None if source.image is None else Path(source.image),
+        shapes=tuple(map(parse_input_spec, source.input)),
+        specs_file=None if source.input_specs is None else Path(source.input_specs),
         arrays_file=arrays,
-        seed=options.load.seed,
-        static=options.static,
+        seed=source.seed,
+        static=source.static,
     )
     made = make_inputs(loaded.module, loaded.processing, request)
     arguments = bind_arguments(loaded.module, made.values)

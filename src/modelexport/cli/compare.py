@@ -1,31 +1,40 @@
-"""`modelexport diff`.
-
-`modelexport verify`.
-"""
+"""Verbs that hold a file against another file or against its model: `compare`, `diff`, `verify`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
 from modelexport.cli.options import (
-    Speech,
-    format_option,
+    Report,
     model_argument,
-    output_option,
     quiet_run,
     repeated_options,
+    report_options,
+    source_option,
     spare_inputs,
-    speech_options,
 )
 from modelexport.errors import UserError
-from modelexport.record.results.verification import Verification
-from modelexport.show.text.verification_rows import Shown
+
+
+@click.command()
+@model_argument("a")
+@model_argument("b")
+@report_options("summary", "json")
+def compare(a: Path, b: Path, report: Report) -> int:
+    """Show what differs between the files A and B, module by module.
+
+    Modules are aligned by their path; all calls of a module count together. Exits with 1 if anything differs.
+    """
+    from modelexport.api.read import compare as compare_models
+    from modelexport.show.text.checks import comparison_tables
+
+    spare_inputs(report.output, a, b)
+    comparison = compare_models(a, b)
+    report.show_unless_quiet(comparison, lambda: comparison_tables(comparison, verbose=report.verbose))
+    return 0 if comparison.identical else 1
 
 
 @click.command()
@@ -37,21 +46,8 @@ from modelexport.show.text.verification_rows import Shown
 @click.option("--right-module", metavar="MODULE", help="With this one of RIGHT; the same as that of LEFT if left out.")
 @click.option("--no-weights", is_flag=True, help="Do not read large weights.")
 @click.option("--cost/--no-cost", default=None, help="Count what modules that differ take; by default, if quick.")
-@format_option("summary", "json", "html")
-@output_option("Write to FILE instead of standard output.")
-@speech_options
-def diff(  # noqa: PLR0913 - one for each option
-    *,
-    left: Path,
-    right: Path,
-    left_module: str | None,
-    right_module: str | None,
-    no_weights: bool,
-    cost: bool | None,
-    form: str,
-    output: Path | None,
-    speech: Speech,
-) -> int:
+@report_options("summary", "json", "html")
+def diff(left: Path, right: Path, no_weights: bool, report: Report, **options: Any) -> int:
     """Show what changed from the file LEFT to the file RIGHT.
 
     \b
@@ -68,78 +64,30 @@ def diff(  # noqa: PLR0913 - one for each option
                 2  a file or a module cannot be used, or the files have nothing in common
     """
     from modelexport.api.diff import diff as diff_files
+    from modelexport.show.page.difference import diff_html
+    from modelexport.show.text.console import emit
+    from modelexport.show.text.diff import diff_summary
 
-    spare_inputs(output, left, right)
-    found = diff_files(
-        left, right, left_module=left_module, right_module=right_module, weights=not no_weights, cost=cost
-    )
-    if form == "json":
-        from modelexport.show.data.verification_and_diff import diff_json
-        from modelexport.show.text.console import emit
-
-        emit(diff_json(found), output)
-    elif form == "html":
-        from modelexport.show.page.diff_page import diff_page
-        from modelexport.show.text.console import emit
-
-        emit(diff_page(found), output)
-    elif output is not None or not speech.quiet:
-        from modelexport.show.text.console import emit
-        from modelexport.show.text.diff import diff_summary
-
-        emit(diff_summary(found, verbose=speech.verbose), output)
-    return 0 if found.identical else 1
-
-
-_FILE = click.Path(path_type=Path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """How the result is shown, and where it goes."""
-
-    form: str
-    output: Path | None
-    sort: str | None
-    top: int | None
-    everything: bool
-
-
-def _report_options(function: Callable[..., int]) -> Callable[..., int]:
-    """These come to the verb as `report`."""
-
-    @wraps(function)
-    def with_report(
-        *, form: str, output: Path | None, sort: str | None, top: int | None, everything: bool, **options: Any
-    ) -> int:
-        return function(report=_Report(form, output, sort, top, everything), **options)
-
-    decorated: Callable[..., int] = with_report
-    for option in (
-        output_option("Write to FILE instead of standard output."),
-        format_option("text", "json", "csv"),
-        click.option("--all", "everything", is_flag=True, help="Show all modules."),
-        click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show so many modules."),
-        click.option(
-            "--sort",
-            type=click.Choice(["order", "lost"]),
-            help="Modules in order of execution, or by lost SQNR.  [default: order; with --against, lost]",
-        ),
-    ):
-        decorated = option(decorated)
-    return decorated
+    spare_inputs(report.output, left, right)
+    differences = diff_files(left, right, weights=not no_weights, **options)
+    if report.form == "html":
+        emit(diff_html(differences), report.output)
+    elif report.form == "json":
+        report.show(differences, lambda: ())
+    elif report.is_wanted:
+        emit(diff_summary(differences, verbose=report.verbose), report.output)
+    return 0 if differences.identical else 1
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=_FILE)
+@model_argument("file")
+@source_option(required=False, purpose="With --against, it only makes the inputs.")
 @click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    help="The PyTorch model: a folder, a config.json, a hub id, or package.module:callable. "
-    "With --against, it only makes the inputs.",
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="OTHER",
+    help="Another ONNX file of the same model to compare with.",
 )
-@click.option("--against", type=_FILE, metavar="OTHER", help="Another ONNX file of the same model to compare with.")
 @repeated_options
 @click.option(
     "--samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Make so many inputs."
@@ -149,15 +97,24 @@ def _report_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
 @click.option("--as-deployed", is_flag=True, help="Judge the graph that ONNX Runtime really runs, optimized.")
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
-@_report_options
-@speech_options
-def verify(
+@click.option(
+    "--sort",
+    type=click.Choice(["order", "lost"]),
+    help="Modules in order of execution, or by lost SQNR.  [default: order; with --against, lost]",
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show so many modules.")
+@click.option("--all", "everything", is_flag=True, help="Show all modules.")
+@report_options("text", "json", "csv")
+def verify(  # noqa: PLR0913 - one for each option that is about what is shown
+    *,
     file: Path,
     inputs: tuple[Path, ...],
     against: Path | None,
     no_proof: bool,
-    report: _Report,
-    speech: Speech,
+    sort: str | None,
+    top: int | None,
+    everything: bool,
+    report: Report,
     **options: Any,
 ) -> int:
     """Check by values that FILE computes what its model computes, and that its nodes are credited to the right modules.
@@ -174,33 +131,18 @@ def verify(
             f"there is nothing to compare {file} with",
             "Give the model that it was exported from (-m), or another file of the same model (--against).",
         )
-    if report.everything and report.top is not None:
+    if everything and top is not None:
         raise UserError("--all and --top contradict each other", "Leave one of them out.")
     from modelexport.api.verify import verify as verify_file
+    from modelexport.show.text.verification import verification_tables
+    from modelexport.show.text.verification_rows import Shown
 
     spare_inputs(report.output, file, *([against] if against else []), *inputs)
-    with quiet_run(speech) as progress:
-        found = verify_file(
+    with quiet_run(report.verbosity) as progress:
+        result = verify_file(
             file, against=against, inputs=inputs or None, proof=not no_proof, progress=progress, **options
         )
-    by_loss = report.sort == "lost" or (report.sort is None and against is not None)
-    _show(found, report, Shown(by_loss, report.top, report.everything, speech.verbose), speech)
-    return 0 if found.ok else 1
-
-
-def _show(found: Verification, report: _Report, shown: Shown, speech: Speech) -> None:
-    if report.form == "json":
-        from modelexport.show.data.verification_and_diff import verification_json
-        from modelexport.show.text.console import emit
-
-        emit(verification_json(found), report.output)
-    elif report.form == "csv":
-        from modelexport.show.data.analysis import verification_csv
-        from modelexport.show.text.console import emit
-
-        emit(verification_csv(found), report.output)
-    elif report.output is not None or not speech.quiet:
-        from modelexport.show.text.console import show
-        from modelexport.show.text.verification import verification_tables
-
-        show(verification_tables(found, shown), report.output)
+    by_loss = sort == "lost" or (sort is None and against is not None)
+    shown = Shown(by_loss, top, everything, report.verbose)
+    report.show_unless_quiet(result, lambda: verification_tables(result, shown))
+    return 0 if result.ok else 1

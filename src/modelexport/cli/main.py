@@ -1,10 +1,17 @@
-"""The command line. One file for each verb: parse, one call of the api, one view.
+"""The command line: the group of verbs, and the edge where every failure becomes a message and an exit code.
 
-A verb's file is imported when the verb is used, so that `--help` and the verbs that only read stay quick.
+Each verb parses its options, calls the api once and hands the result to one view. It is in
 
-The verbs and where each of them is.
+    export.py     export, attach, strategies                     from a PyTorch model to a tagged file
+    tools.py      relink, run-tool, quantize                     what tools make of a tagged file
+    read.py       analyze, query, validate, cost, profile        questions about one file
+    compare.py    compare, diff, verify                          a file against another, or against its model
+    transform.py  extract, select, fold, flatten, strip          new files, with modules as handles
+    show.py       view, convert                                  a page, and the files of other viewers
 
-The edge of the program: every failure becomes one message and an exit code, and no traceback unless asked for.
+and options that several verbs have are in options.py. A verb's file is imported when the verb is used, so that
+`--help` and the verbs that only read stay quick. A new verb is a command in one of these files, its line of help in
+`_SECTIONS` and its name in `_FILES`.
 """
 
 from __future__ import annotations
@@ -18,8 +25,7 @@ from importlib import import_module
 
 import click
 
-from modelexport.errors import ModelExportError
-from modelexport.show.text.console import printable_lines
+from modelexport.errors import ModelExportError, printable_lines
 
 # The help texts are here so that listing the verbs imports none of them.
 _SECTIONS = {
@@ -56,10 +62,10 @@ _SECTIONS = {
 _VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
 _FILES = {
     "export": ("export", "attach", "strategies"),
-    "read": ("analyze", "validate", "compare", "query", "cost"),
-    "tools": ("relink", "run-tool", "quantize", "profile"),
-    "compare": ("diff", "verify"),
-    "files": ("extract", "fold", "flatten", "strip", "select"),
+    "tools": ("relink", "run-tool", "quantize"),
+    "read": ("analyze", "query", "validate", "cost", "profile"),
+    "compare": ("compare", "diff", "verify"),
+    "transform": ("extract", "select", "fold", "flatten", "strip"),
     "show": ("view", "convert"),
 }
 _FILE_OF = {verb: file for file, verbs in _FILES.items() for verb in verbs}

@@ -1,17 +1,20 @@
-"""Options that several verbs have.
+"""Shared options: the decorators that give several verbs the same arguments.
 
-The options of the verbs that run a model. Their long names are the keywords of the api.
+    model_argument, source_option     which file, which PyTorch model
+    loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
+    target_option, embed_option       the file that is written, and how much goes into it
+    report_options                    --output, --format, --quiet and --verbose: the verb gets them as `report`
+    verbosity_options                 --quiet and --verbose alone: the verb gets them as `verbosity`
 
-Values from a fixed set are taken as they are: the api knows the set and proposes the nearest name.
-
-What the verbs that run a model have in common.
+Long names of options are keywords of the api, so that a verb hands on what it does not know. Values from a fixed set
+are handed on as they are where the api knows the set: it proposes the nearest name.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -20,60 +23,123 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Decorator = Callable[[_Function], _Function]
+_REPORT_FILE = "Write to FILE instead of standard output."
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
-    """How much a command says."""
+class Verbosity:
+    """How much a command says beside what was asked for."""
 
-    quiet: bool
-    verbose: bool
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the result of a verb is shown, and where it goes: None is standard output."""
+
+    form: str
+    output: Path | None
+    verbosity: Verbosity
+
+    @property
+    def verbose(self) -> bool:
+        return self.verbosity.verbose
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody reads text: not if it would be shown on a terminal that is to stay quiet."""
+        return self.output is not None or not self.verbosity.quiet
+
+    def show(self, result: object, view: Callable[[], Iterable[RenderableType]], rows: str = "") -> None:
+        """Write a result as JSON or CSV (see `show/data/results.py`), or what `view` makes of it for people."""
+        from modelexport.show.data.results import to_csv, to_json
+        from modelexport.show.text.console import emit, show
+
+        if self.form == "json":
+            emit(to_json(result), self.output)
+        elif self.form == "csv":
+            emit(to_csv(result, rows), self.output)
+        else:
+            show(view(), self.output)
+
+    def show_unless_quiet(self, result: object, view: Callable[[], Iterable[RenderableType]]) -> None:
+        """The same of a verb that does something else as well: --quiet leaves the text out."""
+        if self.form in ("json", "csv") or self.is_wanted:
+            self.show(result, view)
 
 
 def model_argument(name: str) -> Decorator[Any]:
     return click.argument(name, metavar=name.upper(), type=click.Path(path_type=Path))
 
 
-def source_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def source_option(*, required: bool = True, purpose: str = "") -> Decorator[Any]:
     """The PyTorch model."""
+    kinds = "a folder, a config.json, a hub id, or package.module:callable."
+    text = f"The PyTorch model: {kinds} {purpose}" if purpose else f"A{kinds[1:]}"
+    return click.option("-m", "--model", metavar="MODEL", required=required, help=text)
+
+
+def target_option(help_text: str, *, required: bool = True) -> Decorator[Any]:
+    """The model file that a verb writes."""
     return click.option(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        required=True,
-        help="A folder, a config.json, a hub id, or package.module:callable.",
-    )(function)
-
-
-def output_option(help_text: str) -> Decorator[Any]:
-    return click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help=help_text)
-
-
-def format_option(*formats: str) -> Decorator[Any]:
-    """The first format is the default."""
-    return click.option(
-        "--format", "form", type=click.Choice(formats), default=formats[0], show_default=True, help="Output format."
+        "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), required=required, help=help_text
     )
 
 
-def speech_options(function: Callable[..., int]) -> Callable[..., int]:
-    """How much the command says; every verb has these, and gets them as `speech`."""
+def file_option(*names: str, **settings: Any) -> Decorator[Any]:
+    return click.option(*names, type=click.Path(path_type=Path), metavar="FILE", **settings)
+
+
+def embed_option(help_text: str = "") -> Decorator[Any]:
+    return click.option(
+        "--embed",
+        type=click.Choice(["full", "lean", "none"]),
+        default="full",
+        show_default=True,
+        help=help_text or "How much is written into the file: keys on nodes and the record, the record, or nothing.",
+    )
+
+
+def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
+    """How much the command says; every verb has these."""
 
     @wraps(function)
-    def with_speech(*, quiet: bool, verbose: bool, **options: Any) -> int:
-        return function(speech=Speech(quiet, verbose), **options)
+    def with_verbosity(*, quiet: bool, verbose: bool, **options: Any) -> int:
+        return function(verbosity=Verbosity(quiet, verbose), **options)
 
-    decorated: Callable[..., int] = with_speech
-    for option in (
-        # Looked for before anything is parsed, so that a failure of parsing itself can be debugged.
-        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."),
-        click.option("-v", "--verbose", is_flag=True, help="Say more."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and what was asked for."),
-    ):
-        decorated = option(decorated)
-    return decorated
+    return _decorated(
+        with_verbosity,
+        (
+            click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and what was asked for."),
+            click.option("-v", "--verbose", is_flag=True, help="Say more."),
+            # Looked for before anything is parsed, so that a failure of parsing itself can be debugged.
+            click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."),
+        ),
+    )
+
+
+def report_options(*formats: str, to_file: bool = True) -> Decorator[Any]:
+    """The first format is the default. Without `to_file`, --output is not about the report."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @wraps(function)
+        def with_report(*, form: str, verbosity: Verbosity, **options: Any) -> int:
+            output = options.pop("output") if to_file else None
+            return function(report=Report(form, output, verbosity), **options)
+
+        choice = click.option(
+            "--format", "form", type=click.Choice(formats), default=formats[0], show_default=True, help="Output format."
+        )
+        target = (target_option(_REPORT_FILE, required=False),) if to_file else ()
+        return _decorated(verbosity_options(with_report), (choice, *target))
+
+    return decorate
 
 
 def spare_inputs(output: Path | None, *inputs: Path) -> None:
@@ -82,13 +148,15 @@ def spare_inputs(output: Path | None, *inputs: Path) -> None:
 
     if output is None:
         return
-    files = [given for given in inputs if given.name]  # `.` and `/` are folders, which reading them will say
-    taken = {path.resolve() for given in files for path in (given, given.with_suffix(".hierarchy.json"))}
-    if output.resolve() in taken:
+    files = [path for path in inputs if path.name]  # `.` and `/` are folders, which reading them will say
+    protected = {path.resolve() for file in files for path in (file, file.with_suffix(".hierarchy.json"))}
+    if output.resolve() in protected:
         raise UserError(f"{output} is what the report is about, or its record", "Give the report another name.")
 
 
 _FILE = click.Path(path_type=Path)
+
+_SAMPLES = "Make so many inputs."
 
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
@@ -199,23 +267,43 @@ def export_options(function: _Function) -> _Function:
     return _decorated(function, (*_LOADING, *_INPUTS, *_GIVEN, *_EXPORTING, *_TAGGING))
 
 
+def made_input_options(*, samples: int = 0) -> Decorator[Any]:
+    """Inputs that are made up for a file that runs without its model; `samples` of them, if that can be chosen."""
+    several = click.option(
+        "--samples", type=click.IntRange(min=1), default=samples, show_default=True, metavar="N", help=_SAMPLES
+    )
+    options = (
+        click.option("--input", multiple=True, metavar="NAME=SHAPE", help="Make this input in this shape; repeatable."),
+        *((several,) if samples else ()),
+        click.option("--seed", type=int, default=0, show_default=True, help="For the inputs that are made."),
+    )
+    return lambda function: _decorated(function, options)
+
+
+def tree_options(function: _Function) -> _Function:
+    """How much of the module tree is shown."""
+    return _decorated(
+        function,
+        (
+            click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Show so many levels of modules."),
+            click.option("--all", "everything", is_flag=True, help="Show all modules."),
+        ),
+    )
+
+
 def _decorated(function: _Function, options: tuple[Callable[[Any], Any], ...]) -> _Function:
-    for option in reversed(options):
+    for option in reversed(options):  # the one that is applied last comes first in the help text
         function = option(function)
     return function
 
 
-if TYPE_CHECKING:
-    from modelexport.record.results.files import ExportResult
-
-
 @contextmanager
-def quiet_run(speech: Speech) -> Iterator[Callable[[str], None] | None]:
+def quiet_run(verbosity: Verbosity) -> Iterator[Callable[[str], None] | None]:
     """Keep other tools' warnings to themselves, and show on a terminal which step is running."""
     with warnings.catch_warnings():
-        if not speech.verbose:
+        if not verbosity.verbose:
             warnings.simplefilter("ignore")  # exporters warn about themselves; what matters comes as notes
-        if speech.quiet or not sys.stderr.isatty():
+        if verbosity.quiet or not sys.stderr.isatty():
             yield None
             return
         from modelexport.show.text.console import shown_progress
@@ -224,15 +312,10 @@ def quiet_run(speech: Speech) -> Iterator[Callable[[str], None] | None]:
             yield progress
 
 
-def show_export(result: ExportResult, form: str, speech: Speech) -> None:
-    from modelexport.show.text.written_files import ExportSummary, export_json, export_lines
+def print_notes(notes: Iterable[str], verbosity: Verbosity) -> None:
+    """On standard error: standard output may be read by a program."""
+    from modelexport.errors import printable
 
-    summary = ExportSummary(result.files, result.provenance, result.check, result.notes, result.seconds)
-    if form == "json":
-        from modelexport.show.text.console import emit
-
-        emit(export_json(summary))
-    elif not speech.quiet:
-        from modelexport.show.text.console import show
-
-        show(export_lines(summary, verbose=speech.verbose))
+    if not verbosity.quiet:
+        for note in notes:
+            click.echo(printable(note), err=True)

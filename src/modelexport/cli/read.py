@@ -1,33 +1,39 @@
-"""`modelexport analyze`.
-
-`modelexport validate`.
-
-`modelexport compare`.
-
-`modelexport query`.
-
-`modelexport cost`.
-"""
+"""Verbs that ask about one file: `analyze`, `query`, `validate`, `cost`, `profile`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelexport.cli.options import Speech, format_option, model_argument, output_option, spare_inputs, speech_options
-from modelexport.errors import UserError, printable
+from modelexport.cli.options import (
+    Report,
+    file_option,
+    made_input_options,
+    model_argument,
+    print_notes,
+    quiet_run,
+    report_options,
+    spare_inputs,
+    target_option,
+    tree_options,
+)
+from modelexport.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# Python reads no numbers that are much longer, and no axis is that long.
+_DIGITS = 100
 
 
 @click.command()
 @model_argument("model")
-@format_option("summary", "detailed", "json", "csv")
 @click.option("--filter-tag", metavar="TEXT", help="Only nodes whose tag contains TEXT, and their modules.")
-@output_option("Write to FILE instead of standard output.")
-@speech_options
-def analyze(model: Path, form: str, filter_tag: str | None, output: Path | None, speech: Speech) -> int:
+@report_options("summary", "detailed", "json", "csv")
+def analyze(model: Path, filter_tag: str | None, report: Report) -> int:
     """Show what MODEL consists of: modules with their nodes, parameters and operators, and how well each node is known.
 
     \b
@@ -37,24 +43,12 @@ def analyze(model: Path, form: str, filter_tag: str | None, output: Path | None,
     csv       one row for each node
     """
     from modelexport.api.read import analyze as analyze_model
+    from modelexport.show.text.analysis import analysis_tables
 
-    spare_inputs(output, model)
+    spare_inputs(report.output, model)
     analysis = analyze_model(model, filter_tag)
-    if form == "json":
-        from modelexport.show.data.analysis import analysis_json
-        from modelexport.show.text.console import emit
-
-        emit(analysis_json(analysis), output)
-    elif form == "csv":
-        from modelexport.show.data.analysis import analysis_csv
-        from modelexport.show.text.console import emit
-
-        emit(analysis_csv(analysis), output)
-    else:
-        from modelexport.show.text.analysis import analysis_tables
-        from modelexport.show.text.console import show
-
-        show(analysis_tables(analysis, detailed=form == "detailed" or speech.verbose), output)
+    detailed = report.form == "detailed" or report.verbose
+    report.show(analysis, lambda: analysis_tables(analysis, detailed=detailed))
     return 0
 
 
@@ -62,17 +56,9 @@ def analyze(model: Path, form: str, filter_tag: str | None, output: Path | None,
 @model_argument("model")
 @click.option("--check-consistency", is_flag=True, help="Also find attributions that dataflow rules out.")
 @click.option("--repair", is_flag=True, help="First rewrite the keys on the nodes from the record.")
-@output_option("Write the repaired model to FILE instead of MODEL.")
-@format_option("text", "json")
-@speech_options
-def validate(
-    model: Path,
-    check_consistency: bool,
-    repair: bool,
-    output: Path | None,
-    form: str,
-    speech: Speech,
-) -> int:
+@target_option("Write the repaired model to FILE instead of MODEL.", required=False)
+@report_options("text", "json", to_file=False)
+def validate(model: Path, check_consistency: bool, repair: bool, output: Path | None, report: Report) -> int:
     """Check that MODEL is valid, that its record belongs to it, and that its tags agree with the record.
 
     Exits with 1 if there is an error.
@@ -80,56 +66,18 @@ def validate(
     if output is not None and not repair:
         raise UserError("--output says where the repaired model goes", "Add --repair.")
     from modelexport.api.read import validate as validate_model
+    from modelexport.show.text.checks import validation_tables
 
     validation = validate_model(model, check_consistency, repair, output)
-    if form == "json":
-        from modelexport.show.data.analysis import validation_json
-        from modelexport.show.text.console import emit
-
-        emit(validation_json(validation))
-    elif not speech.quiet:
-        from modelexport.show.text.checks import validation_tables
-        from modelexport.show.text.console import show
-
-        show(validation_tables(validation, verbose=speech.verbose))
+    report.show_unless_quiet(validation, lambda: validation_tables(validation, verbose=report.verbose))
     return 0 if validation.ok else 1
-
-
-@click.command()
-@model_argument("a")
-@model_argument("b")
-@format_option("summary", "json")
-@output_option("Write to FILE instead of standard output.")
-@speech_options
-def compare(a: Path, b: Path, form: str, output: Path | None, speech: Speech) -> int:
-    """Show what differs between the files A and B, module by module.
-
-    Modules are aligned by their path; all calls of a module count together. Exits with 1 if anything differs.
-    """
-    from modelexport.api.read import compare as compare_models
-
-    spare_inputs(output, a, b)
-    comparison = compare_models(a, b)
-    if form == "json":
-        from modelexport.show.data.analysis import comparison_json
-        from modelexport.show.text.console import emit
-
-        emit(comparison_json(comparison), output)
-    elif output is not None or not speech.quiet:
-        from modelexport.show.text.checks import comparison_tables
-        from modelexport.show.text.console import show
-
-        show(comparison_tables(comparison, verbose=speech.verbose), output)
-    return 0 if comparison.identical else 1
 
 
 @click.command()
 @model_argument("model")
 @click.argument("query", metavar="QUERY")
-@format_option("table", "names", "json")
-@output_option("Write to FILE instead of standard output.")
-@speech_options
-def query(model: Path, query: str, form: str, output: Path | None, speech: Speech) -> int:
+@report_options("table", "names", "json")
+def query(model: Path, query: str, report: Report) -> int:
     """List the nodes of MODEL that QUERY means.
 
     \b
@@ -151,36 +99,17 @@ def query(model: Path, query: str, form: str, output: Path | None, speech: Speec
     are an empty answer.
     """
     from modelexport.api.read import answer as answer_query
+    from modelexport.show.text.console import emit
+    from modelexport.show.text.query import query_names, query_table
 
-    spare_inputs(output, model)
+    spare_inputs(report.output, model)
     answer = answer_query(model, query)
-    if form == "table":
-        from modelexport.show.text.console import show
-        from modelexport.show.text.query import query_table
-
-        show(query_table(answer.nodes, answer.provenance), output)
-    elif form == "names":
-        from modelexport.show.text.console import emit
-        from modelexport.show.text.query import query_names
-
-        emit(query_names(answer.nodes, answer.provenance), output)
+    if report.form == "names":
+        emit(query_names(answer), report.output)
     else:
-        from modelexport.show.text.console import emit
-        from modelexport.show.text.query import query_json
-
-        emit(query_json(answer.query, answer.nodes, answer.provenance), output)
-    if not speech.quiet:
-        for remark in answer.remarks:
-            click.echo(printable(remark), err=True)
+        report.show(answer, lambda: query_table(answer))
+    print_notes(answer.remarks, report.verbosity)
     return 0
-
-
-if TYPE_CHECKING:
-    from modelexport.record.results.cost import Cost
-
-
-# Python reads no numbers that are much longer, and no axis is that long.
-_DIGITS = 100
 
 
 @click.command()
@@ -189,22 +118,9 @@ _DIGITS = 100
 @click.option(
     "--by", type=click.Choice(["module", "node"]), default="module", show_default=True, help="What a row is about."
 )
-@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Show so many levels of modules.")
-@click.option("--all", "everything", is_flag=True, help="Show all modules.")
-@output_option("Write to FILE instead of standard output.")
-@format_option("text", "json", "csv")
-@speech_options
-def cost(  # noqa: PLR0913 - one for each option
-    *,
-    file: Path,
-    at: tuple[str, ...],
-    by: str,
-    depth: int | None,
-    everything: bool,
-    output: Path | None,
-    form: str,
-    speech: Speech,
-) -> int:
+@tree_options
+@report_options("text", "json", "csv")
+def cost(file: Path, at: tuple[str, ...], by: str, report: Report, **tree: Any) -> int:
     """Count what FILE takes: FLOPs, parameters, bytes of weights and of activations, module by module.
 
     \b
@@ -220,37 +136,23 @@ def cost(  # noqa: PLR0913 - one for each option
     exit codes  0  done
                 2  the file or its record cannot be used, or it has no such axis
     """
-    from modelexport.api.read import cost as cost_of
+    from modelexport.api.read import cost as count_cost
+    from modelexport.show.text.cost_and_profile import cost_tables, node_tables
 
-    spare_inputs(output, file)
-    found = cost_of(file, parsed_sizes(at))
-    if form == "text":
-        from modelexport.show.text.console import show
-        from modelexport.show.text.cost_and_profile import cost_tables, node_tables
+    spare_inputs(report.output, file)
+    counted = count_cost(file, parse_sizes(at))
 
+    def view() -> Iterator[RenderableType]:
         if by == "node":
-            show(node_tables(found, verbose=speech.verbose), output)
-        else:
-            show(cost_tables(found, depth=depth, everything=everything, verbose=speech.verbose), output)
-        return 0
-    _write(found, form, by, output)
+            return node_tables(counted, verbose=report.verbose)
+        return cost_tables(counted, verbose=report.verbose, **tree)
+
+    report.show(counted, view, rows=f"{by}s")
     return 0
 
 
-def _write(found: Cost, form: str, by: str, output: Path | None) -> None:
-    from modelexport.show.data.cost_and_profile import cost_csv, cost_json, node_csv
-    from modelexport.show.text.console import emit
-
-    if form == "json":
-        emit(cost_json(found), output)
-    else:
-        emit(node_csv(found) if by == "node" else cost_csv(found), output)
-
-
-def parsed_sizes(texts: Iterable[str]) -> dict[str, int]:
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """`batch=8,sequence=128` as sizes by axis."""
-    from modelexport.errors import UserError
-
     sizes: dict[str, int] = {}
     for item in (item.strip() for text in texts for item in text.split(",")):
         name, equals, number = (part.strip() for part in item.rpartition("="))
@@ -260,3 +162,69 @@ def parsed_sizes(texts: Iterable[str]) -> dict[str, int]:
         if sizes.setdefault(name, int(number)) != int(number):
             raise UserError(f"--at gives the axis {name!r} two sizes: {sizes[name]} and {number}", "Give it one.")
     return sizes
+
+
+@click.command()
+@model_argument("file")
+@file_option("--before", help="A tagged file that FILE was made from; asked instead of its record.")
+@click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Runs before them."
+)
+@click.option(
+    "--optimization",
+    type=click.Choice(["all", "extended", "basic", "none"]),
+    default="all",
+    show_default=True,
+    help="How far ONNX Runtime optimizes the file before it runs it.",
+)
+@click.option("--providers", metavar="NAMES", default="", help="Of ONNX Runtime, the preferred first: CUDA,CPU.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads for one operator; 0: all.")
+@file_option("--inputs", help="An .npz file with the inputs themselves.")
+@made_input_options()
+@file_option("--trace", help="Write a trace for Perfetto or speedscope.")
+@tree_options
+@report_options("text", "json", "csv")
+def profile(
+    *,
+    file: Path,
+    providers: str,
+    trace: Path | None,
+    depth: int | None,
+    everything: bool,
+    report: Report,
+    **options: Any,
+) -> int:
+    """Run FILE in ONNX Runtime and show in which module its time goes.
+
+    \b
+    modelexport profile bert.onnx --runs 50
+    modelexport profile bert.int8.onnx --trace trace.json
+
+    The graph that ONNX Runtime really ran is traced back to the modules. What one kernel does for several modules is
+    charged to the module around them, and shown as shared.
+
+    \b
+    exit codes  0  done
+                1  what modules are charged with is not what ONNX Runtime's trace adds up to
+                2  the file, its record, the inputs or a provider cannot be used
+    """
+    from modelexport.api.profile import profile as profile_file
+    from modelexport.show.data.trace import profile_trace
+    from modelexport.show.text.console import emit, ensure_targets
+    from modelexport.show.text.cost_and_profile import profile_tables
+
+    asked = [path for path in (file, options["before"], options["inputs"]) if path is not None]
+    targets = [path for path in (report.output, trace) if path is not None]
+    for target in targets:
+        spare_inputs(target, *asked)
+    ensure_targets(targets)  # before anything runs, and before one file is written without the other
+    names = [name.strip() for name in providers.split(",") if name.strip()]
+    with quiet_run(report.verbosity) as progress:
+        result = profile_file(file, providers=names, progress=progress, **options)
+    if trace is not None:
+        emit(profile_trace(result), trace)
+    report.show_unless_quiet(
+        result, lambda: profile_tables(result, depth=depth, everything=everything, verbose=report.verbose)
+    )
+    return 0 if result.check.holds else 1

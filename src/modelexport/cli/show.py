@@ -1,42 +1,38 @@
-"""`modelexport view`.
-
-`modelexport convert`.
-"""
+"""Verbs for other eyes: `view` (the HTML page), `convert` (the files of other viewers)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from modelexport.cli.options import Speech, model_argument, output_option, speech_options
-from modelexport.cli.read import parsed_sizes
+from modelexport.cli.options import (
+    Verbosity,
+    file_option,
+    model_argument,
+    print_notes,
+    target_option,
+    verbosity_options,
+)
+from modelexport.cli.read import parse_sizes
 from modelexport.errors import printable
-
-_FILE = click.Path(path_type=Path)
 
 
 @click.command()
 @model_argument("model")
-@output_option("Write the page to FILE; beside MODEL if it is left out.")
-@click.option(
-    "--overlay",
-    "overlays",
-    type=_FILE,
-    multiple=True,
-    metavar="FILE",
-    help="What `profile` or `verify` wrote with --format json; repeatable.",
+@target_option("Write the page to FILE; beside MODEL if it is left out.", required=False)
+@file_option(
+    "--overlay", "overlays", help="What `profile` or `verify` wrote with --format json; repeatable.", multiple=True
 )
-@click.option(
-    "--against", type=_FILE, metavar="FILE", help="Colour modules by how they differ from those of this file."
-)
+@file_option("--against", help="Colour modules by how they differ from those of this file.")
 @click.option(
     "--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open, for FLOPs; repeatable."
 )
 @click.option("--serve", is_flag=True, help="Serve the page on this machine instead of writing it.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="For --serve; 0 is any free one.")
-@speech_options
+@verbosity_options
 def view(  # noqa: PLR0913 - one for each option
     *,
     model: Path,
@@ -46,7 +42,7 @@ def view(  # noqa: PLR0913 - one for each option
     at: tuple[str, ...],
     serve: bool,
     port: int,
-    speech: Speech,
+    verbosity: Verbosity,
 ) -> int:
     """Write one HTML page that shows MODEL: its modules, what they cost, what flows between them, how it is known.
 
@@ -65,48 +61,44 @@ def view(  # noqa: PLR0913 - one for each option
     from modelexport.api.view import make_page, serve_page
     from modelexport.api.view import view as view_file
 
-    sizes = parsed_sizes(at)
+    sizes = parse_sizes(at)
     if serve:
         page = make_page(model, overlays=overlays, against=against, at=sizes)
-        _remark(page.notes, speech)
+        print_notes(_marked(page.notes), verbosity)
         serve_page(page, port, lambda url: click.echo(f"{url}  (Ctrl-C ends)"))
         return 0
     result = view_file(model, output, overlays=overlays, against=against, at=sizes)
-    _remark(result.page.notes, speech)
-    if not speech.quiet:
+    print_notes(_marked(result.page.notes), verbosity)
+    if not verbosity.quiet:
         from modelexport.show.text.console import bytes_text
 
         click.echo(printable(f"wrote {result.path} ({bytes_text(result.size)})"))
     return 0
 
 
-def _remark(notes: tuple[str, ...], speech: Speech) -> None:
-    if not speech.quiet:
-        for note in notes:
-            click.echo(printable(f"note: {note}"), err=True)
+def _marked(notes: Iterable[str]) -> list[str]:
+    return [f"note: {note}" for note in notes]
 
 
 @click.command()
 @model_argument("model")
 # Not a choice: an unknown format is answered with the nearest.
 @click.option("--to", required=True, metavar="FORMAT", help="model-explorer, graphml, dot, mermaid, csv or netron.")
-@output_option("Write to FILE instead of standard output.")
+@target_option("Write to FILE instead of standard output.", required=False)
 @click.option(
     "--depth", type=click.IntRange(min=1), metavar="N", help="Draw modules so many levels deep; for dot and mermaid."
 )
-@click.option(
+@file_option(
     "--overlay",
     "overlays",
-    type=_FILE,
-    multiple=True,
-    metavar="FILE",
     help="What profile or verify wrote with --format json; repeatable; for model-explorer.",
+    multiple=True,
 )
-@click.option(
-    "--against", type=_FILE, metavar="FILE", help="Another model to show beside this one; for model-explorer."
-)
-@speech_options
-def convert(*, model: Path, to: str, output: Path | None, depth: int | None, speech: Speech, **beside: Any) -> int:
+@file_option("--against", help="Another model to show beside this one; for model-explorer.")
+@verbosity_options
+def convert(
+    *, model: Path, to: str, output: Path | None, depth: int | None, verbosity: Verbosity, **beside: Any
+) -> int:
     """Write MODEL as other viewers show it, grouped by module.
 
     \b
@@ -130,9 +122,7 @@ def convert(*, model: Path, to: str, output: Path | None, depth: int | None, spe
 
         converted = convert_file(model, output, to, depth=depth, **beside)
         notes = (*converted.notes, *(f"wrote {path}" for path in converted.files))
-    if not speech.quiet:
-        for note in notes:
-            click.echo(printable(note), err=True)
+    print_notes(notes, verbosity)
     return 0
 
 

@@ -1,4 +1,11 @@
-"""The values that go into each module call and come out of it, for all calls in one pass over the graph."""
+"""Crossings: the values that go into each module call and come out of it, for all calls in one pass over the graph.
+
+    model ┬ encoder ── MatMul ─► h        h was made in (model, encoder). It leaves encoder, because head reads it,
+          └ head ───── Gemm(h) ─► y       and enters head. y leaves head and model: it is an output of the graph.
+
+A node of several modules (a fusion) reads for the first of them and makes the result of the last. What a tool put in
+and nobody owns, a quantizer say, continues what it reads.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +38,8 @@ class Crossings:
 
 
 def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
-    order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
-    around = _around_nodes(graph, provenance, order)
-    recorded = _around_readers(provenance, order)
+    around = _calls_around(graph, provenance)
+    attributed = _attributed_readers(provenance)
     outputs = set(graph.outputs)
     made: dict[str, _Calls] = {}
     leaves: dict[str, _Calls] = {}
@@ -43,12 +49,12 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
         made_in = made[value] = () if maker is None else around[maker.key]
         # Of a module and one that it calls, the value may be what the one hands to the other.
         stack = provenance.hierarchy.stack
-        inside = {*made_in, *(one for one in _works(maker, recorded) if made_in[-1] not in stack(one))}
-        readers = list(_readers(value, graph, recorded))
+        inside = {*made_in, *(call for call in _works(maker, attributed) if made_in[-1] not in stack(call))}
+        readers = list(_readers(value, graph, attributed))
         goes_out = value in outputs
-        leaves[value] = tuple(call for call in made_in if goes_out or any(call not in one.works for one in readers))
-        enters[value] = tuple(dict.fromkeys(call for one in readers for call in one.begins if call not in inside))
-    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in recorded)
+        leaves[value] = tuple(call for call in made_in if goes_out or any(call not in node.works for node in readers))
+        enters[value] = tuple(dict.fromkeys(call for node in readers for call in node.begins if call not in inside))
+    guessed = frozenset(value for value, node in graph.producers.items() if node.key not in attributed)
     return Crossings(made, leaves, enters, guessed)
 
 
@@ -67,9 +73,9 @@ class _ReadingNode:
     passes: bool
 
 
-def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _ReadingNode]:
+def _attributed_readers(provenance: Provenance) -> Mapping[str, _ReadingNode]:
     """By key of the node."""
-    stack = provenance.hierarchy.stack
+    stack, order = provenance.hierarchy.stack, provenance.hierarchy.call_order
 
     def reader(attribution: Attribution) -> _ReadingNode:
         owners = attribution.owners
@@ -81,30 +87,30 @@ def _around_readers(provenance: Provenance, order: Mapping[ModuleCall, int]) -> 
     return {key: reader(attribution) for key, attribution in attributions.items() if attribution.owners}
 
 
-def _works(maker: Node | None, credited: Mapping[str, _ReadingNode]) -> frozenset[ModuleCall]:
-    return credited[maker.key].works if maker is not None and maker.key in credited else frozenset()
+def _works(maker: Node | None, attributed: Mapping[str, _ReadingNode]) -> frozenset[ModuleCall]:
+    return attributed[maker.key].works if maker is not None and maker.key in attributed else frozenset()
 
 
-def _around_nodes(graph: Graph, provenance: Provenance, order: Mapping[ModuleCall, int]) -> Mapping[str, _Calls]:
+def _calls_around(graph: Graph, provenance: Provenance) -> Mapping[str, _Calls]:
     """By node: the calls that were open when its value was ready.
 
     A node of nobody's, which a tool put in, does the work of the module whose weights it reads, or goes on with what
     the modules made that it reads from.
     """
     hierarchy = provenance.hierarchy
-    found: dict[str, _Calls] = {}
+    around: dict[str, _Calls] = {}
     for node in graph.nodes:
         owners = provenance.nodes[node.key].attribution.owners or _weight_owners(node, provenance)
         if owners:
-            found[node.key] = hierarchy.stack(last_owner(owners, hierarchy, order))
+            around[node.key] = hierarchy.stack(last_owner(owners, hierarchy))
         else:
-            found[node.key] = common_prefix(found[key] for key in _data_before(node, graph) if found.get(key))
-    return found
+            around[node.key] = common_prefix(around[key] for key in _data_before(node, graph) if around.get(key))
+    return around
 
 
 def _data_before(node: Node, graph: Graph) -> list[str]:
     """The nodes whose results it works on; a shape that it reads beside them says nothing of whose work it does."""
-    before = [other.key for other in graph.predecessors(node)]
+    before = [maker.key for maker in graph.predecessors(node)]
     return [key for key in before if key in graph.computed] or before
 
 
@@ -113,7 +119,7 @@ def _weight_owners(node: Node, provenance: Provenance) -> _Calls:
     return tuple(owner for weight in read if weight is not None for owner in weight.owners)
 
 
-def _readers(value: str, graph: Graph, credited: Mapping[str, _ReadingNode]) -> Iterator[_ReadingNode]:
+def _readers(value: str, graph: Graph, attributed: Mapping[str, _ReadingNode]) -> Iterator[_ReadingNode]:
     """Whoever reads a value; what does nobody's work (a quantizer, say) reads for those behind it."""
     waiting, seen = list(graph.consumers.get(value, ())), set[str]()
     while waiting:
@@ -121,35 +127,36 @@ def _readers(value: str, graph: Graph, credited: Mapping[str, _ReadingNode]) -> 
         if node.key in seen:
             continue
         seen.add(node.key)
-        if node.key in credited and not credited[node.key].passes:
-            yield credited[node.key]
+        if node.key in attributed and not attributed[node.key].passes:
+            yield attributed[node.key]
         else:
             waiting += graph.successors(node)
 
 
-def last_owner(owners: Iterable[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> ModuleCall:
+def last_owner(owners: Iterable[ModuleCall], hierarchy: Hierarchy) -> ModuleCall:
     """Whose result a node of several modules holds.
 
     Fused: that of the last of them, or of one that encloses it and may go on after it. If others ran in between, it is
     something that they share, and nobody's result: then that of the call around all of them.
     """
-    known = set(owners)
-    last = max(known, key=lambda call: order.get(call, -1))
-    if len(known) > 1 and _others_between(known, hierarchy, order):
-        return hierarchy.common_ancestor(known) or last
-    return next((call for call in hierarchy.stack(last) if call in known), last)
+    distinct = set(owners)
+    last = max(distinct, key=lambda call: hierarchy.call_order.get(call, -1))
+    if len(distinct) > 1 and _others_between(distinct, hierarchy):
+        return hierarchy.common_ancestor(distinct) or last
+    return next((call for call in hierarchy.stack(last) if call in distinct), last)
 
 
-def is_fused(owners: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:
+def is_fused(owners: AbstractSet[ModuleCall], hierarchy: Hierarchy) -> bool:
     """Whether a node does the work of several modules one after the other, and nothing that they merely share."""
-    return len(owners) > 1 and not _others_between(owners, hierarchy, order)
+    return len(owners) > 1 and not _others_between(owners, hierarchy)
 
 
-def _others_between(known: AbstractSet[ModuleCall], hierarchy: Hierarchy, order: Mapping[ModuleCall, int]) -> bool:
-    places = [order.get(call, -1) for call in known]
-    between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
-    around = {call for one in known for call in hierarchy.stack(one)}
-    return any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
+def _others_between(owners: AbstractSet[ModuleCall], hierarchy: Hierarchy) -> bool:
+    """Whether a call that is neither around nor inside one of the owners began between the first and the last."""
+    starts = [hierarchy.call_order.get(call, -1) for call in owners]
+    between = (site.call for site in hierarchy.calls[min(starts) + 1 : max(starts)])
+    around = {call for owner in owners for call in hierarchy.stack(owner)}
+    return any(call not in around and owners.isdisjoint(hierarchy.stack(call)) for call in between)
 
 
 def calls_by_end(hierarchy: Hierarchy) -> tuple[ModuleCall, ...]:

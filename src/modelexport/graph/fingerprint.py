@@ -1,8 +1,13 @@
-"""Fingerprints: what a tensor holds in a few numbers, so that values of two runs can be compared without keeping them.
+"""Fingerprint (random projection): a tensor in four numbers, so that values of two runs can be compared without keeping
+them.
 
-Floats are projected on a few fixed directions. Two kernels that do the same arithmetic differ in the last bits, and so
-do the projections; other values differ by far more. Before that they are compressed by `asinh`, or one masked place
-(-3e38) would drown all the others. Integers and bools are exact: they get a digest.
+Floats are projected on a few fixed random directions (Johnson and Lindenstrauss), after `squash`. Two kernels that do
+the same arithmetic differ in the last bits, and so do the projections; other values differ by far more. Integers and
+truth values are exact: they get a digest.
+
+    [[0.1, -2.0], [3.5, 0.0]]  ->  shape (2, 2), kind float, sketch (1.3, -0.2, 0.8, 2.1), spread 2.43
+
+Strategies match values by fingerprint; `verify` uses `graph/sample.py` instead (docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from modelexport.graph.tensor_content import has_distinct, squash
 from modelexport.record.signals import Fingerprint
 
 _PROJECTIONS = 4
@@ -20,18 +26,16 @@ _PROJECTIONS = 4
 _LONGEST = 1 << 18
 # Fewer different numbers than these are met by chance.
 _TELLING = 4
-# Where one tool writes infinity another writes the largest float: they are the same here. NaN has a place beyond.
-_INFINITE = float(np.arcsinh(np.finfo(np.float32).max))
-_NOT_A_NUMBER = 2 * _INFINITE
+_DIGEST_SIZE = 12
 
 
 def fingerprint(array: np.ndarray) -> Fingerprint:
     """The fingerprint of an array; it depends on the shape and on the order of the elements."""
     shape = tuple(array.shape)
     if array.dtype.kind == "b":
-        return Fingerprint(shape, "bool", digest=_digest(np.packbits(array)))
+        return Fingerprint(shape, "bool", digest=_digest_array(np.packbits(array)))
     if array.dtype.kind in "iu":
-        return Fingerprint(shape, "int", digest=_digest(array.astype(np.int64, copy=False)))
+        return Fingerprint(shape, "int", digest=_digest_array(array.astype(np.int64, copy=False)))
     if array.dtype.kind not in "fcV" or array.dtype.names is not None:
         return Fingerprint(shape, "other")
     return _of_floats(shape, array)
@@ -49,41 +53,31 @@ def distance(a: Fingerprint, b: Fingerprint) -> float:
     return 0.0 if scale == 0.0 else math.dist(a.sketch, b.sketch) / scale
 
 
-def _digest(array: np.ndarray) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=12).digest()
+def _digest_array(array: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=_DIGEST_SIZE).digest()
 
 
 def _of_floats(shape: tuple[int, ...], array: np.ndarray) -> Fingerprint:
-    flat = _sampled(array)
+    flat = _thin_out(array)
     if flat.dtype.kind == "c":
         flat = np.stack([flat.real, flat.imag], axis=-1).reshape(-1)
-    squashed = np.arcsinh(flat.astype(np.float64, copy=False))
-    np.clip(squashed, -_INFINITE, _INFINITE, out=squashed)
-    np.nan_to_num(squashed, copy=False, nan=_NOT_A_NUMBER)
+    squashed = squash(flat)
     sketch = _directions()[:, : len(squashed)] @ squashed
     return Fingerprint(
         shape,
         "float",
         sketch=tuple(map(float, sketch)),
         spread=float(np.linalg.norm(squashed)),
-        telling=_is_telling(squashed),
+        telling=has_distinct(squashed, _TELLING),
     )
 
 
-def _sampled(array: np.ndarray) -> np.ndarray:
+def _thin_out(array: np.ndarray) -> np.ndarray:
     flat = np.ravel(array)
     return flat if flat.size <= _LONGEST else flat[:: -(-flat.size // _LONGEST)]
-
-
-def _is_telling(values: np.ndarray) -> bool:
-    if values.size < _TELLING:
-        return False
-    head = np.unique(values[:64])
-    return len(head) >= _TELLING or len(np.unique(values)) >= _TELLING
 
 
 @cache
 def _directions() -> np.ndarray:
     """Vectors in no particular direction, the same in every process."""
-    found: np.ndarray = np.random.default_rng(0).standard_normal((_PROJECTIONS, 2 * _LONGEST))
-    return found
+    return np.random.default_rng(0).standard_normal((_PROJECTIONS, 2 * _LONGEST))

@@ -1,8 +1,11 @@
-"""What a tensor holds at some places: enough to tell which tensors of two runs are the same, without keeping them.
+"""Sample: up to 512 elements of a tensor, enough to tell which tensors of two runs are the same, without keeping them.
 
 A fingerprint says whether two tensors are alike; a sample also survives a change of shape that leaves the order of the
-elements as it is, and says how far two tensors are apart. Numbers are compressed by `asinh`, or one masked place
-(-3e38) would drown all the others.
+elements as it is, and says how far two tensors are apart. Elements are compared after `squash`.
+
+    (2, 3) [[1, 2, 3], [4, 5, 6]]  and  (6,) [1, 2, 3, 4, 5, 6.00001]   distance 2e-6: alike
+
+The witness of `verify` is built on samples alone; strategies use `graph/fingerprint.py` (docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -14,13 +17,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from modelexport.graph.tensor_content import has_distinct, squash
+
 NAN, INF = "NaN", "Inf"
-_PLACES = 512
+_ELEMENTS = 512
 # Fewer different numbers than these are met by chance.
 _TELLING = 8
-# Where one tool writes infinity another writes the largest float: they are the same here. NaN has a place beyond.
-_INFINITE = float(np.arcsinh(np.finfo(np.float32).max))
-_NOT_A_NUMBER = 2 * _INFINITE
 # Two kernels that do the same arithmetic differ by some of the last bits; other values by far more.
 _SINGLE = 3e-4
 _COARSE_BITS = 20
@@ -57,7 +59,7 @@ class Sample:
 
     def made_from(self, sources: Iterable[Sample]) -> Sample:
         """The same, known to be no finer than what it was made from."""
-        grain = max((one.grain for one in sources), default=0.0)
+        grain = max((source.grain for source in sources), default=0.0)
         return replace(self, grain=grain) if self.kind == "float" and grain > self.grain else self
 
 
@@ -66,11 +68,11 @@ def sample(array: np.ndarray, *, is_sound: bool = False) -> Sample:
     kind = {"b": "bool", "i": "int", "u": "int", "f": "float", "V": "float"}.get(array.dtype.kind, "other")
     if kind == "other" or array.dtype.names is not None:
         return unseen(tuple(array.shape))
-    taken = _taken(array)
-    values = _squashed(taken) if kind == "float" else taken.astype(np.float64)
+    elements = _pick_elements(array)
+    values = squash(elements) if kind == "float" else elements.astype(np.float64)
     length = float(np.sqrt(np.dot(values, values)))
     grain, trouble = _grain(array.dtype, kind), "" if is_sound else _trouble_in(array)
-    return Sample(tuple(array.shape), kind, values, length, grain, _is_telling(values), trouble)
+    return Sample(tuple(array.shape), kind, values, length, grain, has_distinct(values, _TELLING), trouble)
 
 
 def unseen(shape: tuple[int, ...]) -> Sample:
@@ -94,30 +96,21 @@ def alike(a: Sample, b: Sample) -> bool:
     return distance(a, b) <= max(a.grain, b.grain)
 
 
-def _taken(array: np.ndarray) -> np.ndarray:
-    if array.size <= _PLACES:
+def _pick_elements(array: np.ndarray) -> np.ndarray:
+    if array.size <= _ELEMENTS:
         return np.ravel(array)
-    places = _places(array.size)
+    indices = _element_indices(array.size)
     if array.flags.c_contiguous:
-        flat: np.ndarray = array.reshape(-1)[places]
+        flat: np.ndarray = array.reshape(-1)[indices]
         return flat
-    strided: np.ndarray = array[np.unravel_index(places, array.shape)]
+    strided: np.ndarray = array[np.unravel_index(indices, array.shape)]
     return strided
 
 
 @lru_cache(maxsize=256)
-def _places(size: int) -> np.ndarray:
-    """Places in no particular order, the same for every tensor of one size; evenly spaced ones would hit one column."""
-    return np.sort(np.random.default_rng(size).integers(0, size, _PLACES))
-
-
-def _squashed(values: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        squashed = np.arcsinh(values.astype(np.float64))
-    np.clip(squashed, -_INFINITE, _INFINITE, out=squashed)
-    if math.isnan(float(np.dot(squashed, squashed))):
-        squashed[np.isnan(squashed)] = _NOT_A_NUMBER
-    return squashed
+def _element_indices(size: int) -> np.ndarray:
+    """Drawn at random, the same for every tensor of one size; evenly spaced ones would hit one column."""
+    return np.sort(np.random.default_rng(size).integers(0, size, _ELEMENTS))
 
 
 def _trouble_in(array: np.ndarray) -> str:
@@ -140,8 +133,3 @@ def _grain(dtype: np.dtype, kind: str) -> float:
     except ValueError:  # a type that was added to numpy
         return LOOSEST
     return _SINGLE if last_bit < 1e-6 else min(_COARSE_BITS * last_bit, LOOSEST)
-
-
-def _is_telling(values: np.ndarray) -> bool:
-    few = values[: 4 * _TELLING]  # mostly enough to tell
-    return values.size >= _TELLING and (len(np.unique(few)) >= _TELLING or len(np.unique(values)) >= _TELLING)

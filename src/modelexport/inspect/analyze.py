@@ -11,11 +11,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import onnx
 
 from modelexport.graph.constants import is_folded_weight
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Module, lineage_of
 from modelexport.record.provenance import Attribution, Confidence, EvidenceKind, NodeEntry, Provenance
@@ -205,28 +203,18 @@ def _holders(sums: ModuleSums, attribution: Attribution) -> Iterable[_Sum]:
     yield from (sums._total.setdefault(path, _Sum()) for path in around)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """An opened file: its header, its graph, and its record fitted to that graph."""
-
-    path: Path
-    proto: onnx.ModelProto
-    graph: Graph
-    provenance: Provenance
-
-
-def analyze_file(subject: Subject, filter_tag: str | None = None) -> Analysis:
+def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
-    whole = subject.provenance
+    whole = file.provenance
     shown = _filtered(whole, filter_tag) if filter_tag else whole
-    owned = sum_by_module(whole, subject.graph)
-    sums = owned if shown is whole else sum_by_module(shown, subject.graph)
+    owned = sum_by_module(whole, file.graph)
+    sums = owned if shown is whole else sum_by_module(shown, file.graph)
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
     nodes = tuple(_node(entry, shown) for entry in shown.nodes.values())
     return Analysis(
-        file=_file(subject),
+        file=_file(file),
         nodes=nodes,
         modules=modules,
         coverage=_coverage(shown),
@@ -246,18 +234,18 @@ def _filtered(provenance: Provenance, text: str) -> Provenance:
     return replace(provenance, nodes=nodes, initializers=initializers)
 
 
-def _file(subject: Subject) -> FileFacts:
-    origin = subject.provenance.origin
+def _file(file: TaggedFile) -> FileFacts:
+    origin = file.provenance.origin
     return FileFacts(
-        path=str(subject.path),
-        ir_version=subject.proto.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in subject.proto.opset_import},
+        path=str(file.path),
+        ir_version=file.proto.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
         exporter=origin.exporter,
         strategy=origin.strategy,
         model=origin.model,
         tools=dict(origin.tools),
-        fingerprint=subject.graph.fingerprint,
-        matches_record=origin.graph == subject.graph.fingerprint,
+        fingerprint=file.graph.fingerprint,
+        matches_record=origin.graph == file.graph.fingerprint,
     )
 
 

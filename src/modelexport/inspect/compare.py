@@ -12,19 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import Graph
 from modelexport.graph.related import have_same_names
-from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, analyze_file
+from modelexport.record.hierarchy import ROOT
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
-
-
-@dataclass(frozen=True)
-class Examined:
-    """One side of a comparison."""
-
-    analysis: Analysis
-    graph: Graph
 
 
 @dataclass(frozen=True)
@@ -87,14 +80,15 @@ class Comparison:
         return not (modules or self.inputs or self.outputs)
 
 
-def compare_files(a: Examined, b: Examined) -> Comparison:
-    left = {module.path: module for module in a.analysis.modules}
-    right = {module.path: module for module in b.analysis.modules}
+def compare_files(a: TaggedFile, b: TaggedFile) -> Comparison:
+    analysis_a, analysis_b = analyze_file(a), analyze_file(b)
+    left = {module.path: module for module in analysis_a.modules}
+    right = {module.path: module for module in analysis_b.modules}
     changed = _changed_nodes(a, b)
     aligned = [_difference(left[path], right[path], changed.get(path, ())) for path in left if path in right]
     return Comparison(
-        a=a.analysis.file,
-        b=b.analysis.file,
+        a=analysis_a.file,
+        b=analysis_b.file,
         totals_a=left.get(""),
         totals_b=right.get(""),
         differences=tuple(difference for difference in aligned if difference.differs),
@@ -102,8 +96,8 @@ def compare_files(a: Examined, b: Examined) -> Comparison:
         only_b=tuple(module for path, module in right.items() if path not in left),
         inputs=_one_sided(a.graph.inputs, b.graph.inputs),
         outputs=_one_sided(a.graph.outputs, b.graph.outputs),
-        nodes=Pair(len(a.analysis.nodes), len(b.analysis.nodes)),
-        unattributed=dict(_operators(_without_module(a.analysis), _without_module(b.analysis))),
+        nodes=Pair(len(analysis_a.nodes), len(analysis_b.nodes)),
+        unattributed=dict(_operators(_without_module(analysis_a), _without_module(analysis_b))),
     )
 
 
@@ -133,16 +127,19 @@ def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str
             yield op_type, pair
 
 
-def _changed_nodes(a: Examined, b: Examined) -> Mapping[str, tuple[str, ...]]:
+def _changed_nodes(a: TaggedFile, b: TaggedFile) -> Mapping[str, tuple[str, ...]]:
     """Keys of changed nodes by the path of their module in the first file."""
     shared = [key for key in a.graph.by_key if key in b.graph.by_key]
     same_naming = have_same_names(a.graph, b.graph)
-    modules = {node.key: node.module for node in a.analysis.nodes}
     found: dict[str, list[str]] = {}
     for key in shared:
         if _is_changed(a.graph, b.graph, key, same_naming):
-            found.setdefault(ModuleCall.parse(modules.get(key) or "").path, []).append(key)
+            found.setdefault(_module_path(a.provenance.nodes[key]), []).append(key)
     return {path: tuple(keys) for path, keys in found.items()}
+
+
+def _module_path(entry: NodeEntry) -> str:
+    return ROOT if entry.attribution.ancestor is None else entry.attribution.ancestor.path
 
 
 def _is_changed(a: Graph, b: Graph, key: str, same_naming: bool) -> bool:

@@ -33,11 +33,10 @@ from modelexport.graph.file.metadata import (
     read_node_keys,
     write_node_keys,
 )
-from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.index import Graph, Node
 from modelexport.graph.related import count_known_nodes
 from modelexport.graph.soundness import check_graph
-from modelexport.inspect.records import Inspection
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Attribution, Confidence, Provenance
 
@@ -88,20 +87,20 @@ def warning(code: str, subject: str, message: str) -> Finding:
     return Finding(Severity.WARNING, code, subject, message)
 
 
-def repair_keys(model: ModelFile, record: Provenance, fitted: Provenance) -> int:
+def repair_keys(file: TaggedFile) -> int:
     """Give every node the keys that the record has for it, in place; how many nodes had others.
 
     The record goes back as it was stored: a graph that was changed since must not look like its own.
     """
-    before = _keys(model)
-    embed(model.proto, record, EmbedOptions(Level.LEAN))
-    write_node_keys(model.proto, fitted)
-    after = _keys(model)
+    before = _keys(file)
+    embed(file.proto, file.record, EmbedOptions(Level.LEAN))
+    write_node_keys(file.proto, file.provenance)
+    after = _keys(file)
     return sum(before[key] != after[key] for key in before)
 
 
-def _keys(model: ModelFile) -> dict[str, dict[str, str]]:
-    return {key: read_node_keys(node) for key, node in walk_nodes(model.proto)}
+def _keys(file: TaggedFile) -> dict[str, dict[str, str]]:
+    return {key: read_node_keys(node) for key, node in file.protos.items()}
 
 
 Owners = tuple[ModuleCall, ...]
@@ -133,7 +132,7 @@ class _CallOrder:
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         self._hierarchy = hierarchy
-        self._began = {site.call: place for place, site in enumerate(hierarchy.calls)}
+        self._began = hierarchy.call_order
 
     def goes_back(self, maker: Owners, reader: Owners) -> bool:
         """Whether every call of the reader had ended before any of the maker's began."""
@@ -183,45 +182,46 @@ def _described(provenance: Provenance, node: Node) -> str:
     return f"{node.op_type} {node.key!r} of {modules}"
 
 
-Check = Callable[[Inspection], Iterator[Finding]]
+Check = Callable[[TaggedFile], Iterator[Finding]]
 
 
-def run_checks(inspection: Inspection, *, check_consistency: bool) -> Validation:
+def run_checks(file: TaggedFile, *, check_consistency: bool) -> Validation:
     """Run all checks that make sense for the file."""
     checks = dict(_FILE_CHECKS)
-    if not inspection.foreign:
+    if not file.is_record_foreign:
         checks |= _RECORD_CHECKS
         checks |= {"dataflow": _dataflow} if check_consistency else {}
-    findings = [finding for check in checks.values() for finding in check(inspection)]
-    return Validation(str(inspection.path), tuple(checks), tuple(findings))
+    findings = [finding for check in checks.values() for finding in check(file)]
+    return Validation(str(file.path), tuple(checks), tuple(findings))
 
 
-def _valid_model(inspection: Inspection) -> Iterator[Finding]:
-    problem = check_graph(inspection.model)
+def _valid_model(file: TaggedFile) -> Iterator[Finding]:
+    problem = check_graph(file)
     if problem is not None:
         yield error("invalid-model", "", problem)
-    for name, reason in missing_data(inspection.model.proto, inspection.model.directory):
+    for name, reason in missing_data(file.proto, file.directory):
         yield error("data-missing", name, reason)
 
 
-def _readable_records(inspection: Inspection) -> Iterator[Finding]:
-    for problem in inspection.stored.problems:
-        yield error("record-unreadable", "", problem.message)
+def _readable_records(file: TaggedFile) -> Iterator[Finding]:
+    for stored in (file.embedded, file.sidecar):
+        if stored.problem is not None:
+            yield error("record-unreadable", "", stored.problem.message)
 
 
-def _same_graph(inspection: Inspection) -> Iterator[Finding]:
-    record, graph = inspection.record, inspection.graph
+def _same_graph(file: TaggedFile) -> Iterator[Finding]:
+    record, graph = file.record, file.graph
     if record.origin.graph == graph.fingerprint:
         return
     known = f"{count_known_nodes(record, graph)} of the file's {len(graph.nodes)} nodes are in the record"
-    if inspection.foreign:
+    if file.is_record_foreign:
         yield error("record-foreign", "", f"the record belongs to another file: {known}")
     else:
         yield error("graph-changed", "", f"the graph was changed since the record was made: {known}")
 
 
-def _same_records(inspection: Inspection) -> Iterator[Finding]:
-    embedded, sidecar = inspection.stored.embedded, inspection.stored.sidecar
+def _same_records(file: TaggedFile) -> Iterator[Finding]:
+    embedded, sidecar = file.embedded.provenance, file.sidecar.provenance
     if embedded is None or sidecar is None or embedded == sidecar:
         return
     if embedded.origin.graph != sidecar.origin.graph:
@@ -230,8 +230,8 @@ def _same_records(inspection: Inspection) -> Iterator[Finding]:
         yield error("sidecar-differs", "", "the record beside the file and the one inside say different things")
 
 
-def _attributed(inspection: Inspection) -> Iterator[Finding]:
-    for key, entry in inspection.fitted.nodes.items():
+def _attributed(file: TaggedFile) -> Iterator[Finding]:
+    for key, entry in file.provenance.nodes.items():
         attribution = entry.attribution
         if attribution.ancestor is None or attribution.confidence is Confidence.NONE:
             reason = attribution.reason or "the record gives no reason"
@@ -240,11 +240,11 @@ def _attributed(inspection: Inspection) -> Iterator[Finding]:
             yield warning("node-fallback", key, f"{entry.op_type} has a default instead of evidence")
 
 
-def _known_modules(inspection: Inspection) -> Iterator[Finding]:
-    known = _KnownCalls(inspection.fitted)
-    for key, entry in inspection.fitted.nodes.items():
+def _known_modules(file: TaggedFile) -> Iterator[Finding]:
+    known = _KnownCalls(file.provenance)
+    for key, entry in file.provenance.nodes.items():
         yield from known.findings(key, entry.attribution)
-    for name, attribution in inspection.fitted.initializers.items():
+    for name, attribution in file.provenance.initializers.items():
         yield from known.findings(name, attribution)
 
 
@@ -267,29 +267,29 @@ class _KnownCalls:
         return call.index == 0 or call.index < self._counts.get(call.path, 0)
 
 
-def _unique_tags(inspection: Inspection) -> Iterator[Finding]:
-    tags = inspection.fitted.tags.by_path
+def _unique_tags(file: TaggedFile) -> Iterator[Finding]:
+    tags = file.provenance.tags.by_path
     counts = Counter(tags.values())
     for path, tag in tags.items():
         if counts[tag] > 1:
             yield error("tag-ambiguous", path, f"the tag {tag} names {counts[tag]} modules")
 
 
-def _resolving_tags(inspection: Inspection) -> Iterator[Finding]:
-    tags = inspection.fitted.tags
-    for key, node in walk_nodes(inspection.model.proto):
+def _resolving_tags(file: TaggedFile) -> Iterator[Finding]:
+    tags = file.provenance.tags
+    for key, node in file.protos.items():
         tag = read_node_keys(node).get(TAG_KEY)
         if tag is not None and tags.path(tag) is None:
             yield error("tag-unresolved", key, f"the tag {tag} names no module")
 
 
-def _agreeing_keys(inspection: Inspection) -> Iterator[Finding]:
-    found = {key: read_node_keys(node) for key, node in walk_nodes(inspection.model.proto)}
+def _agreeing_keys(file: TaggedFile) -> Iterator[Finding]:
+    found = _keys(file)
     if not any(found.values()):
         return  # the record alone was embedded
     for key, seen in found.items():
-        entry = inspection.fitted.nodes.get(key)
-        expected = {} if entry is None else node_keys(inspection.fitted, entry.attribution)
+        entry = file.provenance.nodes.get(key)
+        expected = {} if entry is None else node_keys(file.provenance, entry.attribution)
         if not seen and entry is not None and entry.attribution.owners:
             yield error("node-keys-missing", key, f"{entry.op_type} carries no keys, though other nodes do")
         elif seen and seen != expected:
@@ -301,19 +301,19 @@ def _difference(seen: dict[str, str], expected: dict[str, str]) -> str:
     return f"{keys[0]} is {seen.get(keys[0])!r} on the node and {expected.get(keys[0])!r} in the record"
 
 
-def _dataflow(inspection: Inspection) -> Iterator[Finding]:
-    yield from contradictions(_as_tagged(inspection), inspection.graph)
+def _dataflow(file: TaggedFile) -> Iterator[Finding]:
+    yield from contradictions(_as_tagged(file), file.graph)
 
 
-def _as_tagged(inspection: Inspection) -> Provenance:
+def _as_tagged(file: TaggedFile) -> Provenance:
     """The record with what nodes say of themselves where that is something else, which makes them suspects."""
-    nodes = dict(inspection.fitted.nodes)
-    for key, node in walk_nodes(inspection.model.proto):
+    nodes = dict(file.provenance.nodes)
+    for key, node in file.protos.items():
         module, entry = read_node_keys(node).get(MODULE_KEY), nodes.get(key)
         if entry is not None and module is not None and module != entry.attribution.module:
             call = ModuleCall.parse(module)
             nodes[key] = replace(entry, attribution=Attribution((call,), call, Confidence.FALLBACK))
-    return replace(inspection.fitted, nodes=nodes)
+    return replace(file.provenance, nodes=nodes)
 
 
 _FILE_CHECKS: dict[str, Check] = {

@@ -160,6 +160,11 @@ class Hierarchy:
         return tuple(ModuleCall(path, index) for index in range(self.call_counts.get(path, 0)))
 
     @cached_property
+    def call_order(self) -> Mapping[ModuleCall, int]:
+        """For each recorded call, how many calls began before it."""
+        return {site.call: index for index, site in enumerate(self.calls)}
+
+    @cached_property
     def stacks(self) -> Mapping[ModuleCall, tuple[ModuleCall, ...]]:
         """For each recorded call, the calls that were open while it ran, root first, itself last."""
         found: dict[ModuleCall, tuple[ModuleCall, ...]] = {}

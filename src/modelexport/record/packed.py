@@ -194,7 +194,7 @@ def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
 
 def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[int]]:
     """Modules in the order of their calls, and for each the place of the call that it was made from."""
-    places = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    places = hierarchy.call_order
     called = [numbers[site.call.path] for site in hierarchy.calls]
     # Relative to the call itself, because that repeats from layer to layer.
     parents = [0 if site.parent is None else place - places[site.parent] for place, site in enumerate(hierarchy.calls)]

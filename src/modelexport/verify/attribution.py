@@ -1,15 +1,20 @@
-"""The verdict on every attribution, from values alone.
+"""Proof of attributions: a verdict on every node, from values alone.
 
 A node that makes something new is held against the operators of the run that made the same: whoever issued them is its
 module. Exporters break operators down, and what is inside of one has no counterpart in the run; but every way out of it
-leads to the operator's result, so the first proved nodes below tell whose it is.
+leads to the operator's result, so the nearest proved nodes tell whose it is (a frontier, as in dominance frontiers):
 
-Which proved nodes come next, upwards and downwards from each node.
+    run:    x ─► layer_norm (module norm) ─► y
+    graph:  x ─► ReduceMean ─► Sub ─► … ─► Div ─► Mul ─► y     Mul is proved by y; all before it is enclosed:
+                                                               every way down first meets a proved node of norm
+
+    PROVED        its owners issued its value            ENCLOSED      lies inside the work of its owners
+    CONTRADICTED  values show that others did the work   NOT_PROVABLE  values do not tell, with the reason
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +28,14 @@ from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
 _Proved = Mapping[str, Frontier]
+_Judgement = tuple[Verdict, str, Frontier]
+
+_NOBODY: Frontier = frozenset()
+# Domains of operators whose results have channels in another order, and some more of them to fill up a block:
+# NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
+_OWN_LAYOUTS = frozenset({DOMAIN})
+# Stands for "several modules made the same": a landmark that does not tell whose work is around it.
+_SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
 def nearest_proved_below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
@@ -38,18 +51,11 @@ def nearest_proved_above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier
 def _frontiers(
     nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]], proved: _Proved
 ) -> Mapping[str, Frontier]:
-    found: dict[str, Frontier] = {}
+    frontiers: dict[str, Frontier] = {}
     for node in nodes:
-        reached = (proved.get(other.key) or found.get(other.key, frozenset()) for other in neighbours(node))
-        found[node.key] = frozenset[ModuleCall]().union(*reached)
-    return found
-
-
-_NOBODY: Frontier = frozenset()
-# Domains of operators whose results have channels in another order, and some more of them to fill up a block.
-_OWN_LAYOUTS = frozenset({DOMAIN})
-# In the place of modules that made the same: a landmark that does not tell whose work is around it.
-_SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
+        reached = (proved.get(near.key) or frontiers.get(near.key, _NOBODY) for near in neighbours(node))
+        frontiers[node.key] = _NOBODY.union(*reached)
+    return frontiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,11 @@ class NodeEvidence:
     """What the values of one node say.
 
     makers   calls that issued the same as something new
-    passers  calls that issued the same in the same shape, new or handed on
-    new      whether the node makes something new; if not, it hands on what it reads
-    idle     it hands that on in the same shape: a module that does so need not issue anything
+    passers  calls that issued the same in the same shape, new or passed on
+    new      whether the node makes something new; if not, it passes on what it reads
+    idle     it passes that on in the same shape: a module that does so need not issue anything
     silence  why its values say nothing, if they do not
-    issues   the operators that made the same
+    issued   the values of the run that hold the same
     results  the makers of each of its results that has any
     """
 
@@ -70,27 +76,28 @@ class NodeEvidence:
     new: bool = True
     idle: bool = False
     silence: str = ""
-    issues: tuple[IssuedValue, ...] = ()
+    issued: tuple[IssuedValue, ...] = ()
     results: tuple[Frontier, ...] = ()
 
     @property
-    def truth(self) -> Frontier:
+    def issuers(self) -> Frontier:
         """The calls that the node belongs to, as far as its own values say.
 
-        Of what a model does to no effect, a norm that was never trained say, the result is what it read.
+        Where a model changes nothing (a norm that was never trained), the result is what it read.
         """
         return (self.makers if self.new else _NOBODY) or self.passers
 
     @property
     def is_landmark(self) -> bool:
         """Whether it says whose work is around it. What only changes the shape says less than what is behind it."""
-        return bool(self.truth) and (self.new or self.idle)
+        return bool(self.issuers) and (self.new or self.idle)
 
 
 class AttributionProver:
-    """Everything that verdicts are based on.
+    """Judges the attribution of every node of one graph.
 
     samples  of the graph's values
+    sources  who issued which value in the run of the model
     trouble  why numbers cannot be relied on everywhere, if they cannot
     drawing  keys of nodes that draw random numbers
     """
@@ -100,37 +107,36 @@ class AttributionProver:
         graph: Graph,
         provenance: Provenance,
         samples: Mapping[str, Sample],
-        issuing: OperatorSources,
+        sources: OperatorSources,
         trouble: str = "",
         drawing: Collection[str] = (),
     ) -> None:
         self._graph = graph
         self._provenance = provenance
         self._samples = samples
-        self._issuing = issuing
+        self._sources = sources
         self._trouble = trouble
-        self._random = _behind(graph, drawing)
-        self._testimonies = {node.key: self._heard(node) for node in graph.nodes}
-        truths = {key: found.truth for key, found in self._testimonies.items() if found.is_landmark}
-        self._below = nearest_proved_below(graph, truths)
-        self._above = nearest_proved_above(graph, truths)
-        self._truths = truths
-        self._known = {number for one in samples.values() for number in issuing.numbers(one)}
+        self._random = _with_successors(graph, drawing)
+        self._evidence = {node.key: self._examine(node) for node in graph.nodes}
+        self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
+        self._below = nearest_proved_below(graph, self._proved)
+        self._above = nearest_proved_above(graph, self._proved)
+        self._known = {number for sample in samples.values() for number in sources.numbers_like(sample)}
 
     @cached_property
     def _unclear(self) -> frozenset[str]:
         """Keys of nodes beside a landmark that several modules made. Only nodes that nothing else decides ask."""
         graph = self._graph
-        landmarks = {key: _SEVERAL if len(truth) > 1 else truth for key, truth in self._truths.items()}
+        landmarks = {key: _SEVERAL if len(issuers) > 1 else issuers for key, issuers in self._proved.items()}
         around = (nearest_proved_below(graph, landmarks), nearest_proved_above(graph, landmarks))
-        return frozenset(key for found in around for key, calls in found.items() if not calls.isdisjoint(_SEVERAL))
+        return frozenset(key for nearest in around for key, calls in nearest.items() if not calls.isdisjoint(_SEVERAL))
 
-    def proof(self) -> AttributionProof:
-        return AttributionProof(tuple(map(self._judged, self._graph.nodes)))
+    def prove(self) -> AttributionProof:
+        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
 
-    def _judged(self, node: Node) -> NodeProof:
+    def _prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
-        verdict, reason, issued = self._verdict(node, entry.attribution)
+        verdict, reason, issued = self._judge(node, entry.attribution)
         return NodeProof(
             key=node.key,
             name=node.name,
@@ -142,179 +148,182 @@ class AttributionProver:
             compute=self._computes(node),
         )
 
-    def _verdict(self, node: Node, attribution: Attribution) -> tuple[Verdict, str, Frontier]:
+    def _judge(self, node: Node, attribution: Attribution) -> _Judgement:
         owners = frozenset(attribution.owners)
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
-        heard = self._testimonies[node.key]
-        inside = self._is_inside(node, owners, heard.truth)
-        if inside or owners & heard.truth:
-            return (Verdict.PROVED, "", heard.truth) if inside else self._completed(node, owners, heard)
-        if self._is_hooks_work(owners, heard.truth):
-            return Verdict.NOT_PROVABLE, "a hook did it: it is its module's work, and its caller's", heard.truth
-        if heard.new and heard.makers:
-            if owners & heard.passers:
-                return Verdict.NOT_PROVABLE, "hands on what another module made", heard.makers
-            return Verdict.CONTRADICTED, "another module issued its value", heard.makers
-        return self._enclosed(node, owners, heard)
+        evidence = self._evidence[node.key]
+        inside = self._is_inside(node, owners, evidence.issuers)
+        if inside or owners & evidence.issuers:
+            return (Verdict.PROVED, "", evidence.issuers) if inside else self._judge_proved(node, owners, evidence)
+        if self._is_hooks_work(owners, evidence.issuers):
+            return Verdict.NOT_PROVABLE, "a hook did it: it is its module's work, and its caller's", evidence.issuers
+        if evidence.new and evidence.makers:
+            if owners & evidence.passers:
+                return Verdict.NOT_PROVABLE, "hands on what another module made", evidence.makers
+            return Verdict.CONTRADICTED, "another module issued its value", evidence.makers
+        return self._judge_by_neighbours(node, owners, evidence)
 
-    def _is_inside(self, node: Node, owners: Frontier, truth: Frontier) -> bool:
+    def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
         """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
         if node.function not in self._graph.yields:
             return False
-        return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in truth)
+        return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
 
-    def _is_hooks_work(self, owners: Frontier, truth: Frontier) -> bool:
+    def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
-        pairs = [pair for owner in owners for call in truth for pair in ((owner, call), (call, owner))]
+        pairs = [pair for owner in owners for call in issuers for pair in ((owner, call), (call, owner))]
         stack = self._provenance.hierarchy.stack
-        return any(inner.path in self._issuing.hooked and stack(inner)[-2:-1] == (outer,) for outer, inner in pairs)
+        return any(inner.path in self._sources.hooked and stack(inner)[-2:-1] == (outer,) for outer, inner in pairs)
 
-    def _completed(self, node: Node, owners: Frontier, heard: NodeEvidence) -> tuple[Verdict, str, Frontier]:
-        """A node that its owner issued: whether all of its owners did, and nobody who is not named."""
-        if not heard.new:
-            return self._without_extras(node, owners, heard, heard.truth)
-        issues = [issue for issue in heard.issues if issue.op.call in owners]
-        worked = frozenset(op.call for issue in issues for op in self._issuing.behind(issue, self._known))
+    def _judge_proved(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
+        """A node that one owner issued: whether all of its owners did, and nobody who is not named."""
+        if not evidence.new:
+            return self._judge_extra_owners(node, owners, evidence, evidence.issuers)
+        issued = [value for value in evidence.issued if value.op.call in owners]
+        worked = frozenset(op.call for value in issued for op in self._sources.operators_behind(value, self._known))
         unnamed = worked - owners - self._credited_above(node)
-        if unnamed or any(not owners & makers for makers in heard.results):
-            return Verdict.CONTRADICTED, "does the work of a module that is not named", worked | heard.makers
-        if not heard.makers <= owners:
+        if unnamed or any(not owners & makers for makers in evidence.results):
+            return Verdict.CONTRADICTED, "does the work of a module that is not named", worked | evidence.makers
+        if not evidence.makers <= owners:
             # Modules that made the same by themselves are told apart by what is around, if at all.
-            around = self._enclosed(node, owners, heard)
-            unclear = (Verdict.NOT_PROVABLE, "several modules made the same", heard.makers)
-            return around if around[0] is Verdict.ENCLOSED else unclear
-        idle = frozenset(op.call for issue in issues for op in self._issuing.idle_behind(issue, self._known))
-        return self._without_extras(node, owners, heard, worked | heard.makers | heard.passers, idle)
+            by_neighbours = self._judge_by_neighbours(node, owners, evidence)
+            unclear = (Verdict.NOT_PROVABLE, "several modules made the same", evidence.makers)
+            return by_neighbours if by_neighbours[0] is Verdict.ENCLOSED else unclear
+        idle = frozenset(op.call for value in issued for op in self._sources.no_ops_behind(value, self._known))
+        return self._judge_extra_owners(node, owners, evidence, worked | evidence.makers | evidence.passers, idle)
 
-    def _without_extras(
-        self, node: Node, owners: Frontier, heard: NodeEvidence, shown: Frontier, idle: Frontier = _NOBODY
-    ) -> tuple[Verdict, str, Frontier]:
-        """A node that is its owner's: whether those who are named beside had any part in it.
+    def _judge_extra_owners(
+        self, node: Node, owners: Frontier, evidence: NodeEvidence, shown: Frontier, idle: Frontier = _NOBODY
+    ) -> _Judgement:
+        """A node that is its owner's: whether the further owners had any part in it.
 
-        idle  calls on the way to its value of whose work no number tells
+        idle  calls on the way to its value that changed no number
         """
         extra = owners - shown
         if not extra:
-            return Verdict.PROVED, "", owners & heard.truth
-        # What is handed on as it is may be the work of all who are in one node with its maker.
-        beside = _NOBODY if heard.new else self._fused_beside(node)
+            return Verdict.PROVED, "", owners & evidence.issuers
+        # What is passed on as it is may be the work of all who are in one node with its maker.
+        beside = _NOBODY if evidence.new else self._fused_beside(node)
         around = self._below[node.key] | self._above[node.key] | beside | shown | idle
-        if not self._trouble and not all(self._takes_part(one, around) for one in extra):
+        if not self._trouble and not all(self._takes_part(owner, around) for owner in extra):
             return Verdict.CONTRADICTED, "credited to a module that has nothing to do with it", shown
         return Verdict.NOT_PROVABLE, "credited to more modules than values show", shown
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
-        found, waiting, seen = set[ModuleCall](), [*self._graph.predecessors(node)], set[str]()
+        owners, waiting, seen = set[ModuleCall](), [*self._graph.predecessors(node)], set[str]()
         while waiting:
-            other = waiting.pop()
-            if other.key in seen or self._testimonies[other.key].truth:
+            before = waiting.pop()
+            if before.key in seen or self._evidence[before.key].issuers:
                 continue
-            seen.add(other.key)
-            found.update(self._provenance.nodes[other.key].attribution.owners)
-            waiting += self._graph.predecessors(other)
-        return frozenset(found)
+            seen.add(before.key)
+            owners.update(self._owners(before))
+            waiting += self._graph.predecessors(before)
+        return frozenset(owners)
 
-    def _enclosed(self, node: Node, owners: Frontier, heard: NodeEvidence) -> tuple[Verdict, str, Frontier]:
+    def _owners(self, node: Node) -> tuple[ModuleCall, ...]:
+        return self._provenance.nodes[node.key].attribution.owners
+
+    def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
+        """By the nearest proved nodes above and below, where the node's own values do not decide."""
         if node.graph != MAIN:
-            return Verdict.NOT_PROVABLE, heard.silence, _NOBODY  # a branch may not even have run
+            return Verdict.NOT_PROVABLE, evidence.silence, _NOBODY  # a branch may not even have run
         under, over = self._below[node.key], self._above[node.key]
         around = under | over
         if under and owners <= around and (under <= owners or (owners & under and owners & over)):
-            return Verdict.ENCLOSED, heard.silence or ("hands on what it reads" if heard.idle else ""), owners & under
+            reason = evidence.silence or ("hands on what it reads" if evidence.idle else "")
+            return Verdict.ENCLOSED, reason, owners & under
         unclear = "between values that several modules made" if node.key in self._unclear else ""
-        if silence := heard.silence or self._trouble or unclear:
+        if silence := evidence.silence or self._trouble or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
         beside = self._fused_beside(node)
-        moved = heard.idle or node.domain in _OWN_LAYOUTS
-        if not moved and not all(self._takes_part(one, around | beside) for one in owners):
+        moved = evidence.idle or node.domain in _OWN_LAYOUTS
+        if not moved and not all(self._takes_part(owner, around | beside) for owner in owners):
             return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
-        if owners <= beside and not heard.passers:
+        if owners <= beside and not evidence.passers:
             return Verdict.NOT_PROVABLE, "beside a node that does the work of several modules", beside
-        return self._misplaced(node, heard, under)
+        return self._judge_misplaced(node, owners, evidence, under)
 
     def _fused_beside(self, node: Node) -> Frontier:
         """The owners of neighbours that do the work of several modules: their values show the last of these only."""
-        found: set[ModuleCall] = set()
-        for other in (*self._graph.successors(node), *self._graph.predecessors(node)):
-            owners = self._provenance.nodes[other.key].attribution.owners
-            if len(owners) > 1 and not self._testimonies[other.key].truth.isdisjoint(owners):
-                found.update(owners)
-        return frozenset(found)
+        neighbours = (*self._graph.successors(node), *self._graph.predecessors(node))
+        fused = [near for near in neighbours if len(self._owners(near)) > 1]
+        proved = [near for near in fused if not self._evidence[near.key].issuers.isdisjoint(self._owners(near))]
+        return frozenset(owner for near in proved for owner in self._owners(near))
 
-    def _misplaced(self, node: Node, heard: NodeEvidence, under: Frontier) -> tuple[Verdict, str, Frontier]:
+    def _judge_misplaced(self, node: Node, owners: Frontier, evidence: NodeEvidence, under: Frontier) -> _Judgement:
         """A node that says something, and not that it is its owner's."""
-        owners = frozenset(self._provenance.nodes[node.key].attribution.owners)
         if node.domain in _OWN_LAYOUTS:
             return Verdict.NOT_PROVABLE, "kept in a layout of ONNX Runtime's own", under
-        if heard.passers and not heard.idle:
-            return Verdict.CONTRADICTED, "another module issued its value in this shape", heard.passers
-        if heard.new and under and not owners & under:
+        if evidence.passers and not evidence.idle:
+            return Verdict.CONTRADICTED, "another module issued its value in this shape", evidence.passers
+        if evidence.new and under and not owners & under:
             return Verdict.CONTRADICTED, "lies inside the work of another module", under
         return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
 
     def _takes_part(self, owner: ModuleCall, around: Frontier) -> bool:
         """Whether it did any of the work around a node, called somebody who did, or was called by one who did."""
         stack = self._provenance.hierarchy.stack
-        callers = {call for one in around for call in stack(one)}
+        callers = {caller for call in around for caller in stack(call)}
         return not around or owner in callers or not around.isdisjoint(stack(owner))
 
-    def _heard(self, node: Node) -> NodeEvidence:
-        seen = [self._samples[output] for output in node.outputs if output in self._samples]
-        silence = self._silence(node, seen)
+    def _examine(self, node: Node) -> NodeEvidence:
+        outputs = self._samples_of(node.outputs)
+        silence = self._silence(node, outputs)
         if silence:
             return NodeEvidence(silence=silence)
-        telling = [one for one in seen if self._is_telling(one)]
-        read = [self._samples[value] for value in node.inputs if value in self._samples]
-        handed_on = [(one, other) for one in telling for other in read if alike(one, other)]
-        issues = [(one, issue) for one in telling for issue in self._issuing.of(one)]
-        results = [frozenset(issue.op.call for found, issue in issues if found is one and issue.new) for one in telling]
-        makers = frozenset(issue.op.call for _, issue in issues if issue.new)
+        outputs = [sample for sample in outputs if self._is_telling(sample)]
+        inputs = self._samples_of(node.inputs)
+        passed_on = [(made, read) for made in outputs for read in inputs if alike(made, read)]
+        same = [(made, self._sources.issued_like(made)) for made in outputs]
+        results = [frozenset(value.op.call for value in values if value.new) for _, values in same]
+        makers = _NOBODY.union(*results)
+        shape = self._sources.shape
         return NodeEvidence(
             makers=makers,
-            passers=frozenset(issue.op.call for one, issue in issues if self._issuing.shape(issue) == one.shape),
-            new=not handed_on,
-            idle=any(one.shape == other.shape for one, other in handed_on),
-            issues=tuple(issue for _, issue in issues if issue.new or not makers),
+            passers=frozenset(value.op.call for made, values in same for value in values if shape(value) == made.shape),
+            new=not passed_on,
+            idle=any(made.shape == read.shape for made, read in passed_on),
+            issued=tuple(value for _, values in same for value in values if value.new or not makers),
             results=tuple(filter(None, results)),
         )
 
-    def _silence(self, node: Node, seen: Iterable[Sample]) -> str:
+    def _samples_of(self, values: Iterable[str]) -> list[Sample]:
+        return [self._samples[value] for value in values if value in self._samples]
+
+    def _silence(self, node: Node, outputs: Sequence[Sample]) -> str:
         if node.graph != MAIN:
             return "inside the body of another node"
         if node.key in self._random:
             return "depends on random numbers"
-        found = list(seen)
-        if not found:
+        if not outputs:
             return "its value could not be seen"
         if node.key not in self._graph.computed:
             return "does not depend on the inputs"
-        if any(map(self._is_telling, found)):
-            return ""
-        return _why_silent(found)
+        return "" if any(map(self._is_telling, outputs)) else _why_silent(outputs)
 
-    def _is_telling(self, one: Sample) -> bool:
-        return one.telling and one.kind in ("float", "int") and not self._issuing.is_input(one)
+    def _is_telling(self, sample: Sample) -> bool:
+        return sample.telling and sample.kind in ("float", "int") and not self._sources.is_input(sample)
 
     def _computes(self, node: Node) -> bool:
-        made = [self._samples[output] for output in node.outputs if output in self._samples]
-        return any(one.kind == "float" and one.size for one in made) and node.key in self._graph.computed
+        outputs = self._samples_of(node.outputs)
+        return any(made.kind == "float" and made.size for made in outputs) and node.key in self._graph.computed
 
 
-def _behind(graph: Graph, keys: Collection[str]) -> frozenset[str]:
-    """The nodes with these keys, and all that read from them."""
-    found = set(keys)
+def _with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
+    """The nodes with these keys, and all that depend on them."""
+    dependent = set(keys)
     for node in graph.nodes:
-        if any(before.key in found for before in graph.predecessors(node)):
-            found.add(node.key)
-    return frozenset(found)
+        if any(before.key in dependent for before in graph.predecessors(node)):
+            dependent.add(node.key)
+    return frozenset(dependent)
 
 
-def _why_silent(seen: Iterable[Sample]) -> str:
-    kinds = {one.kind for one in seen}
+def _why_silent(outputs: Sequence[Sample]) -> str:
+    kinds = {made.kind for made in outputs}
     if kinds <= {"int", "bool"}:
         return "truth values" if kinds == {"bool"} else "integer arithmetic"
-    if any(one.telling for one in seen):
+    if any(made.telling for made in outputs):
         return "hands on an input of the model"
     return "too few different numbers"

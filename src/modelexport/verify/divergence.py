@@ -1,16 +1,24 @@
-"""From pairs of values to what each call's numbers say, and to the call where they go wrong first."""
+"""First divergence: from pairs of values to what each call's numbers say, and to the call where they go wrong first.
+
+    embed ── ok ──► layer.0 ── ok ──► layer.1 ── 12 dB ──► layer.2 ── 11 dB ──► head
+                                      DIVERGES             FOLLOWS              FOLLOWS
+
+The first wrong value in the order of the file is the one that nothing wrong went into. The same for NaN and infinity:
+the node that makes one of what has none (`find_nonfinite_origins`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph.crossings import Crossings, is_fused
-from modelexport.graph.index import Graph
+from modelexport.graph.index import Graph, Node
+from modelexport.graph.sample import INF, NAN, Sample
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
-from modelexport.record.results.verification import CallNumbers, Difference, Divergence, Status
+from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Status
 from modelexport.record.signals import CallTensors
 from modelexport.verify.numbers import Pairing, ValueComparison
 
@@ -32,11 +40,10 @@ class ComparedCall:
     inputs: tuple[Pairing, ...]
     outputs: tuple[Pairing, ...]
 
-    def made_right(self, found: Pairing) -> bool:
+    def returned_right(self, pairing: Pairing) -> bool:
         """Whether it returned this value, or what should be in its place, and that is right."""
-        return any(
-            one.difference.agrees and (one.value == found.value or one.number == found.number) for one in self.outputs
-        )
+        right = [output for output in self.outputs if output.difference.agrees]
+        return any(output.value == pairing.value or output.number == pairing.number for output in right)
 
     @property
     def numbers_in(self) -> Difference | None:
@@ -54,46 +61,48 @@ def compare_calls(calls: Iterable[CallTensors], numbers: ValueComparison) -> dic
 
 
 def summarize_calls(compared: Iterable[ComparedCall], provenance: Provenance) -> tuple[CallNumbers, ...]:
-    found = list(compared)
-    fusions = _Fusions(found, provenance)
-    return tuple(_numbers(one, provenance.hierarchy, fusions) for one in found)
+    calls = list(compared)
+    fusions = _Fusions(calls, provenance)
+    return tuple(_summarize(call, provenance.hierarchy, fusions) for call in calls)
 
 
 class _Fusions:
     """With whom calls share a node, whose result then is in no value of its own."""
 
     def __init__(self, compared: Sequence[ComparedCall], provenance: Provenance) -> None:
-        self._order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
-        self._partners = _partners(provenance, self._order)
-        self._given = {one.item.call: one.numbers_in for one in compared}
+        self._order = provenance.hierarchy.call_order
+        self._partners = _find_partners(provenance, self._order)
+        self._given = {call.item.call: call.numbers_in for call in compared}
         # A module that hands on what it is given has no node, and shares the fate of what it was given.
         self._by_number: dict[int, tuple[ModuleCall, ...]] = {}
-        for one in compared:
-            for number in one.item.outputs:
-                self._by_number.setdefault(number, self._partners.get(one.item.call, ()))
+        for call in compared:
+            for number in call.item.outputs:
+                self._by_number.setdefault(number, self._partners.get(call.item.call, ()))
 
-    def of(self, item: CallTensors) -> tuple[ModuleCall, ...]:
+    def partners_of(self, item: CallTensors) -> tuple[ModuleCall, ...]:
         own = self._partners.get(item.call, ())
         return own or tuple(dict.fromkeys(call for number in item.outputs for call in self._by_number[number]))
 
     def given_to(self, call: ModuleCall) -> Difference | None:
         """What goes into the node that a call shares with those before it."""
-        place = self._order.get(call, -1)
-        before = [one for one in self._partners.get(call, ()) if self._order.get(one, place) < place]
-        return Difference.worst(given for one in before if (given := self._given.get(one)) is not None)
+        start = self._order.get(call, -1)
+        before = [partner for partner in self._partners.get(call, ()) if self._order.get(partner, start) < start]
+        return Difference.worst(given for partner in before if (given := self._given.get(partner)) is not None)
 
 
-def _partners(provenance: Provenance, order: Mapping[ModuleCall, int]) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
+def _find_partners(provenance: Provenance, order: Mapping[ModuleCall, int]) -> dict[ModuleCall, tuple[ModuleCall, ...]]:
     """By call: those outside of it whose work is in one node with its own, or with that of a module inside of it."""
     hierarchy = provenance.hierarchy
     stack = hierarchy.stack
     groups = {frozenset(entry.attribution.owners) for entry in provenance.nodes.values()}
-    found: dict[ModuleCall, set[ModuleCall]] = {}
+    outside: dict[ModuleCall, set[ModuleCall]] = {}
     for owners in groups:
-        if is_fused(owners, hierarchy, order):
+        if is_fused(owners, hierarchy):
             for call in {call for owner in owners for call in stack(owner)}:
-                found.setdefault(call, set()).update(one for one in owners if call not in stack(one))
-    by_start = {call: sorted(partners, key=lambda one: order.get(one, -1)) for call, partners in found.items()}
+                outside.setdefault(call, set()).update(owner for owner in owners if call not in stack(owner))
+    by_start = {
+        call: sorted(partners, key=lambda partner: order.get(partner, -1)) for call, partners in outside.items()
+    }
     return {call: tuple(partners) for call, partners in by_start.items() if partners}
 
 
@@ -108,7 +117,8 @@ def find_first_divergence(
 
     Whatever crosses a call is looked at: what a module returned, and what it hands to a module that it calls.
     """
-    if all(out is None or out.agrees for one in compared.values() for out in (one.numbers_in, one.numbers_out)):
+    differences = (item for call in compared.values() for item in (call.numbers_in, call.numbers_out))
+    if all(difference is None or difference.agrees for difference in differences):
         return None
     # Else the last bits of a coarse type look like something sudden, or what somebody allowed.
     sharp = not numbers.is_coarse and not numbers.tolerance.is_chosen
@@ -122,7 +132,7 @@ def find_first_divergence(
     if call in compared and not compared[call].inputs:
         # Nobody knows what it was given. Whoever made that may be the culprit as well, and comes first.
         given = numbers.doubtful_inputs_of(compared[call].item)
-        makers = (made for one in given for made in crossings.made.get(one.value, ())[-1:])
+        makers = (maker for pairing in given for maker in crossings.made.get(pairing.value, ())[-1:])
         owners = tuple(dict.fromkeys((*makers, *owners)))
     classes = tuple(class_name(provenance.hierarchy, owner) for owner in owners)
     inputs = compared[call].numbers_in if call in compared else None
@@ -137,13 +147,13 @@ def _wrong_values(
     sharp: bool,
 ) -> dict[str, tuple[ModuleCall, Difference]]:
     """Wrong values with the innermost call that is to blame for them, and how wrong they are."""
-    returned = {number: one.item.call for one in reversed(list(compared.values())) for number in one.item.outputs}
-    found: dict[str, tuple[ModuleCall, Difference]] = {}
-    for one in compared.values():
-        for pairing in one.outputs:
-            if _is_origin(one.numbers_in, pairing.difference, sharp):
-                found.setdefault(pairing.value, (one.item.call, pairing.difference))
-        for pairing in one.inputs:
+    returned = {number: call.item.call for call in reversed(list(compared.values())) for number in call.item.outputs}
+    wrong: dict[str, tuple[ModuleCall, Difference]] = {}
+    for call in compared.values():
+        for pairing in call.outputs:
+            if _is_origin(call.numbers_in, pairing.difference, sharp):
+                wrong.setdefault(pairing.value, (call.item.call, pairing.difference))
+        for pairing in call.inputs:
             made_in = crossings.made.get(pairing.value, ())[-1:]
             if pairing.value in numbers.known:
                 # Somebody else's result in the place of what is missing: whoever was to make that did nothing.
@@ -153,11 +163,11 @@ def _wrong_values(
             maker = compared.get(made_in[0])
             if _is_origin(None if maker is None else maker.numbers_in, pairing.difference, sharp):
                 blamed = made_in[0]
-                if maker is not None and maker.made_right(pairing):
+                if maker is not None and maker.returned_right(pairing):
                     # It did its work, and whoever called this one handed it to the wrong place.
-                    blamed = next(iter(hierarchy.stack(one.item.call)[-2:-1]), blamed)
-                found.setdefault(pairing.value, (blamed, pairing.difference))
-    return found
+                    blamed = next(iter(hierarchy.stack(call.item.call)[-2:-1]), blamed)
+                wrong.setdefault(pairing.value, (blamed, pairing.difference))
+    return wrong
 
 
 def class_name(hierarchy: Hierarchy, call: ModuleCall) -> str:
@@ -178,13 +188,13 @@ def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) 
     return tuple(dict.fromkeys((call, *owners))) if len(owners) > 1 and call in owners else (call,)
 
 
-def _numbers(compared: ComparedCall, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
+def _summarize(compared: ComparedCall, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
     call, outputs = compared.item.call, compared.numbers_out
     inputs = fusions.given_to(call) if compared.numbers_in is None else compared.numbers_in
     status, name = _status(inputs, outputs), class_name(hierarchy, call)
     if outputs is not None:
         return CallNumbers(call, name, inputs, outputs, status)
-    fused_with = fusions.of(compared.item)
+    fused_with = fusions.partners_of(compared.item)
     return CallNumbers(call, name, inputs, outputs, status, _why_not(compared.item, fused_with), fused_with)
 
 
@@ -206,12 +216,34 @@ def merge_runs(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, .
     """The worst of several runs, call by call."""
     by_call: dict[ModuleCall, list[CallNumbers]] = {}
     for run in samples:
-        for one in run:
-            by_call.setdefault(one.call, []).append(one)
-    return tuple(_worst(found) for found in by_call.values())
+        for numbers in run:
+            by_call.setdefault(numbers.call, []).append(numbers)
+    return tuple(map(_worst_of, by_call.values()))
 
 
-def _worst(found: Sequence[CallNumbers]) -> CallNumbers:
+def _worst_of(runs: Sequence[CallNumbers]) -> CallNumbers:
     """The run in which the call did worst, as a whole: what went in and what came out belong together."""
-    order: Mapping[Status, int] = {Status.DIVERGES: 0, Status.FOLLOWS: 1, Status.OK: 2, Status.NOT_COMPARED: 3}
-    return min(found, key=lambda one: (order[one.status], math.inf if one.outputs is None else one.outputs.sqnr))
+    order = {Status.DIVERGES: 0, Status.FOLLOWS: 1, Status.OK: 2, Status.NOT_COMPARED: 3}
+    return min(runs, key=lambda run: (order[run.status], math.inf if run.outputs is None else run.outputs.sqnr))
+
+
+def find_nonfinite_origins(
+    graph: Graph, provenance: Provenance, samples: Mapping[str, Sample], expected: Callable[[str, str], bool]
+) -> Iterator[NotFinite]:
+    """Nodes that make a NaN of what has none, or an infinity of what is finite.
+
+    expected  whether a value has such a thing in the run that it is compared with as well
+    """
+    troubled = {value: sample.trouble for value, sample in samples.items() if sample.trouble}
+    for node in graph.nodes:
+        for kind in (NAN, INF):
+            made = [value for value in node.outputs if troubled.get(value) == kind]
+            # A constant that is infinite is a mask.
+            if made and (kind == NAN or node.key in graph.computed) and not _reads_trouble(node, troubled, kind):
+                owners = provenance.nodes[node.key].attribution.owners
+                yield NotFinite(kind, node.key, owners, all(expected(value, kind) for value in made))
+
+
+def _reads_trouble(node: Node, troubled: Mapping[str, str], kind: str) -> bool:
+    """A mask is full of infinities, and what it is added to or chosen from becomes so."""
+    return any(troubled.get(value) == NAN or (kind == INF and troubled.get(value)) for value in node.inputs)

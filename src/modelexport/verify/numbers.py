@@ -1,10 +1,15 @@
-"""Pairing what each module call was given and returned in two runs, while the second one happens.
+"""Numeric comparison: pairs the values of two runs while the second one happens, and measures each pair.
 
-A value of the second run that holds what some value of the first holds is that value, wherever it is. Whatever else
-comes out of a call or goes into one may be wrong: it is compared with what that call returned, or was given. It counts
-if what should be there is nowhere, or is elsewhere, or is spoiled before anybody gets it.
+By content first: a value of the second run that holds what some value of the reference holds *is* that value, wherever
+it is. By place then: whatever else comes out of a call, or goes into one, may be wrong, and is compared with what that
+call returned, or was given. It counts if what should be there is nowhere, or is elsewhere, or is spoiled before anybody
+reads it.
 
-How far two tensors are apart, looked at in slices: neither is ever copied as a whole.
+    reference:  fc returned  #7 [1.0, 2.0, 3.0]
+    this run:   /fc/Add_out  [1.0, 2.0, 3.1]    holds what nothing holds, leaves fc: a wrong #7, SQNR 31 dB
+
+`measure` works in slices, so that neither tensor is ever copied as a whole. SQNR is the ratio of signal to noise power
+in decibels, the signal being the mean power of both: it is the same in both directions.
 """
 
 from __future__ import annotations
@@ -27,15 +32,16 @@ _SLICE = 1 << 16
 # A hundred times what the same arithmetic in another order was seen to change in float32: of numbers about one, which
 # may cancel out and leave nothing but that, and of a tensor's usual size.
 _ATOL, _RTOL = 1e-5, 1e-4
-# What tools write for an infinity: the largest number of some type, or what converters to float16 take by default.
+# What tools write for an infinity: the largest float16, or what converters to float16 take by default
+# (`max_finite_val` in https://github.com/microsoft/onnxconverter-common/blob/master/onnxconverter_common/float16.py).
 _STAND_INS = (1e4, 65504.0)
 _ENDLESS = 3.38e38
 _HUGE = 1e14
 
 
-def adapt_tolerance(tolerance: Tolerance, seen: Sample) -> Tolerance:
+def adapt_tolerance(tolerance: Tolerance, sample: Sample) -> Tolerance:
     """The tolerance where nobody chose one: numbers that went through a type with few bits are as coarse as that."""
-    return replace(tolerance, rtol=seen.grain) if tolerance.rtol is None and seen.is_coarse else tolerance
+    return replace(tolerance, rtol=sample.grain) if tolerance.rtol is None and sample.is_coarse else tolerance
 
 
 def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Difference:
@@ -47,8 +53,8 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     atol = _ATOL if tolerance.atol is None else tolerance.atol
     rtol = _RTOL if tolerance.rtol is None else tolerance.rtol
     sums = _Sums(usual, rtol, atol + rtol * usual)
-    for one, other in _slices(reference, got):
-        sums.add(one, other)
+    for expected, actual in _slices(reference, got):
+        sums.add(expected, actual)
     # What is not finite in one of them only is noise beyond any signal.
     sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
     fits = sums.within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
@@ -78,17 +84,17 @@ class _Sums:
     within: bool = True
     unlike: int = 0
 
-    def add(self, one: np.ndarray, other: np.ndarray) -> None:
-        powers = _power(one), _power(other)
+    def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
+        powers = _power(expected), _power(actual)
         if not math.isfinite(sum(powers)):
-            one, other, unlike = _finite_pairs(one, other)
-            powers = _power(one), _power(other)
+            expected, actual, unlike = _finite_pairs(expected, actual)
+            powers = _power(expected), _power(actual)
             self.unlike += unlike
-        if not one.size:
+        if not expected.size:
             return
         self.reference += powers[0]
         self.got += powers[1]
-        apart = one - other
+        apart = expected - actual
         noise = _power(apart)
         np.abs(apart, out=apart)
         largest = float(apart.max())
@@ -96,9 +102,9 @@ class _Sums:
         self.noise += max(noise, largest * largest)
         self.max_abs = max(self.max_abs, largest)
         if largest:
-            self._weigh(apart, np.abs(one), largest)
+            self._compare_sizes(apart, np.abs(expected), largest)
 
-    def _weigh(self, apart: np.ndarray, sizes: np.ndarray, largest: float) -> None:
+    def _compare_sizes(self, apart: np.ndarray, sizes: np.ndarray, largest: float) -> None:
         """How large differences are beside the elements. `sizes` is written into."""
         if not largest <= self.slack:
             self.within &= bool((apart - self.rtol * sizes).max() <= self.slack)
@@ -111,42 +117,42 @@ class _Sums:
 
 
 def _slices(reference: np.ndarray, got: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    one, other = np.ravel(reference), np.ravel(got)
-    for start in range(0, one.size, _SLICE):
-        yield _as_float(one[start : start + _SLICE]), _as_float(other[start : start + _SLICE])
+    expected, actual = np.ravel(reference), np.ravel(got)
+    for start in range(0, expected.size, _SLICE):
+        yield _as_float(expected[start : start + _SLICE]), _as_float(actual[start : start + _SLICE])
 
 
 def _as_float(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32 if values.dtype == np.float32 else np.float64, copy=False)
 
 
-def _finite_pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def _finite_pairs(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """The elements that are finite in both, in double precision, and how many are unlike in not being so.
 
     Masks are full of infinities, or of the largest number of some type in their place, or of that after some more
     arithmetic: one is as good as the other.
     """
     with np.errstate(all="ignore"):
-        sizes = np.abs(one), np.abs(other)
+        sizes = np.abs(a), np.abs(b)
         endless = sizes[0] >= _ENDLESS, sizes[1] >= _ENDLESS
         plain = (sizes[0] < _ENDLESS) & (sizes[1] < _ENDLESS)
-        both_nan = np.isnan(one) & np.isnan(other)
+        both_nan = np.isnan(a) & np.isnan(b)
         huge = (endless[0] | endless[1]) & (np.minimum(*sizes) >= _HUGE)
-        stands_in = (endless[0] & _is_stand_in(other)) | (endless[1] & _is_stand_in(one))
-        same_side = (huge | stands_in) & (np.sign(one) == np.sign(other))
+        stands_in = (endless[0] & _is_stand_in(b)) | (endless[1] & _is_stand_in(a))
+        same_side = (huge | stands_in) & (np.sign(a) == np.sign(b))
     unlike = int(np.count_nonzero(~(plain | both_nan | same_side)))
-    return one[plain].astype(np.float64), other[plain].astype(np.float64), unlike
+    return a[plain].astype(np.float64), b[plain].astype(np.float64), unlike
 
 
 def _is_stand_in(values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.isin(np.abs(values), _STAND_INS)
-    return found
+    matches: np.ndarray = np.isin(np.abs(values), _STAND_INS)
+    return matches
 
 
 def _root_mean_square(array: np.ndarray) -> float:
     total, count = 0.0, 0
-    for one, _ in _slices(array, array):
-        power, size = _finite_power(one)
+    for part, _ in _slices(array, array):
+        power, size = _finite_power(part)
         total += power
         count += size
     return math.sqrt(total / count) if count else 0.0
@@ -183,7 +189,8 @@ def _cosine(sums: _Sums) -> float:
     return max(-1.0, min(1.0, product / scale)) if scale else 0.0
 
 
-# A result in another shape, or spoiled by what a tool put behind it, still looks like itself; other work does not.
+# Cosine. A result in another shape, or spoiled by what a tool put behind it, still looks like itself; other work does
+# not.
 _RELATED = 0.5
 # Decibels. What is further apart than that was not merely computed in another order.
 _ROUNDING = 100.0
@@ -223,11 +230,11 @@ _Crossing = Mapping[str, tuple[ModuleCall, ...]]
 class ValueComparison:
     """What was compared so far.
 
-    right     by number of the first run's value: what holds the same
-    returned  by call and number: what may be a wrong result of that call
-    given     by call and number: what that call may have been given wrongly
-    doubtful  by call and number: the same, in another shape and unlike it; it may as well be something else
-    known     by value: what it holds, for values that hold what some value of the first run holds
+    right      by number of the reference's value: what holds the same
+    returned   by call and number: what may be a wrong result of that call
+    given      by call and number: what that call may have been given wrongly
+    doubtful   by call and number: the same, in another shape and unlike it; it may as well be something else
+    known      by value: what it holds, for values that hold what some value of the reference holds
     is_coarse  whether anything went through a type with few bits
     """
 
@@ -237,14 +244,14 @@ class ValueComparison:
         self.given: _Noted = {}
         self.doubtful: _Noted = {}
         self.known: dict[str, frozenset[int]] = {}
-        self.is_coarse = any(one.is_coarse for one in reference.samples.values())
+        self.is_coarse = any(sample.is_coarse for sample in reference.samples.values())
         self._outputs_differ = False
         self._holding: dict[int, set[str]] = {}
         self._reference = reference
         self._graph = graph
         self._crossings = crossings
         self.tolerance = tolerance
-        self._lookup = SampleIndex(reference.samples)
+        self._index = SampleIndex(reference.samples)
         self._outputs = {item.call: item.outputs for item in reference.calls}
         self._inputs = {item.call: item.inputs for item in reference.calls}
 
@@ -252,18 +259,18 @@ class ValueComparison:
         """Everything has been seen, and what the model returned was right or wrong."""
         self._outputs_differ = outputs_differ
 
-    def see(self, value: str, array: np.ndarray, seen: Sample) -> None:
-        """Compare one value of the second run."""
-        self.is_coarse |= seen.is_coarse
-        alike = self._lookup.alike(seen)
+    def compare_value(self, value: str, array: np.ndarray, sample: Sample) -> None:
+        """Take in one value of the second run."""
+        self.is_coarse |= sample.is_coarse
+        alike = self._index.alike(sample)
         for number in alike:
             self._holding.setdefault(number, set()).add(value)
             if self._reference.kept(number) and not self._is_settled(number):
-                pairing = Pairing(value, number, self.measured(number, array, seen))
+                pairing = Pairing(value, number, self.measure_against(number, array, sample))
                 self.right[number] = _better(self.right.get(number), pairing)
         if alike:
             self.known[value] = frozenset(alike)
-        self._suspect(value, array, seen)
+        self._note_suspects(value, array, sample)
 
     def _is_settled(self, number: int) -> bool:
         """Whether it has been found, up to rounding: then no copy of it has to be looked at."""
@@ -277,16 +284,16 @@ class ValueComparison:
 
     def outputs_of(self, item: CallTensors) -> list[Pairing]:
         crossing = self._crossings.leaves
-        return _present(self._chosen(item.call, number, self.returned, crossing) for number in item.outputs)
+        return _present(self._choose(item.call, number, self.returned, crossing) for number in item.outputs)
 
     def inputs_of(self, item: CallTensors) -> list[Pairing]:
         crossing = self._crossings.enters
-        return _present(self._chosen(item.call, number, self.given, crossing) for number in item.inputs)
+        return _present(self._choose(item.call, number, self.given, crossing) for number in item.inputs)
 
     def doubtful_inputs_of(self, item: CallTensors) -> list[Pairing]:
         return _present(self.doubtful.get((item.call, number)) for number in item.inputs)
 
-    def _chosen(self, call: ModuleCall, number: int, noted: _Noted, crossing: _Crossing) -> Pairing | None:
+    def _choose(self, call: ModuleCall, number: int, noted: _Noted, crossing: _Crossing) -> Pairing | None:
         """What is right, unless that is not what the call returned or was given."""
         right, suspect = self.right.get(number), noted.get((call, number))
         if suspect is not None and suspect.value in self.known and not self._outputs_differ:
@@ -312,40 +319,42 @@ class ValueComparison:
             waiting += [name for name in maker.inputs if name not in self.known]
         return False
 
-    def _suspect(self, value: str, array: np.ndarray, seen: Sample) -> None:
+    def _note_suspects(self, value: str, array: np.ndarray, sample: Sample) -> None:
+        """Compare a value with what the calls that it crosses should have returned, or been given."""
         measured: dict[int, Pairing] = {}
         for calls, numbers, noted in (
             (self._crossings.leaves.get(value, ()), self._outputs, self.returned),
             (self._crossings.enters.get(value, ()), self._inputs, self.given),
         ):
             for call in calls:
-                number = self._counterpart(value, seen, numbers.get(call, ()))
+                number = self._counterpart(value, sample, numbers.get(call, ()))
                 if number is None:
                     continue
-                certain = self._is_certain(value, seen, number)
-                pairing = measured.get(number) or Pairing(value, number, self.measured(number, array, seen), certain)
-                measured[number] = pairing
+                certain = self._is_certain(value, sample, number)
+                if number not in measured:
+                    measured[number] = Pairing(value, number, self.measure_against(number, array, sample), certain)
+                pairing = measured[number]
                 if certain or pairing.difference.cosine > _RELATED:
                     noted[call, number] = _better(noted.get((call, number)), pairing)
                 elif noted is self.given and value not in self._crossings.guessed:
                     self.doubtful[call, number] = _better(self.doubtful.get((call, number)), pairing)
 
-    def _counterpart(self, value: str, seen: Sample, numbers: Iterable[int]) -> int | None:
+    def _counterpart(self, value: str, sample: Sample, numbers: Iterable[int]) -> int | None:
         """What it would be, if it were wrong: nothing where it is one of them, or is surely something else."""
         held = self.known.get(value, frozenset())
         wanted = tuple(numbers)
         if not held.isdisjoint(wanted) or (held and not any(map(self._reference.kept, held))):
             return None  # it is right; or right, and nothing that a module returns or is given
-        number = self._lookup.nearest(seen, filter(self._reference.kept, wanted))
-        return None if number is None or (held and not self._is_certain(value, seen, number)) else number
+        number = self._index.nearest(sample, filter(self._reference.kept, wanted))
+        return None if number is None or (held and not self._is_certain(value, sample, number)) else number
 
-    def _is_certain(self, value: str, seen: Sample, number: int) -> bool:
-        same_shape = self._reference.samples[number].shape == seen.shape
+    def _is_certain(self, value: str, sample: Sample, number: int) -> bool:
+        same_shape = self._reference.samples[number].shape == sample.shape
         return same_shape and value not in self._crossings.guessed
 
-    def measured(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
+    def measure_against(self, number: int, array: np.ndarray, sample: Sample) -> Difference:
         """How far an array is from a value of the first run."""
-        coarser = max(seen, self._reference.samples[number], key=lambda one: one.grain)
+        coarser = max(sample, self._reference.samples[number], key=lambda candidate: candidate.grain)
         return measure(self._reference.get(number), array, adapt_tolerance(self.tolerance, coarser))
 
 

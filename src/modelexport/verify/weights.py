@@ -1,15 +1,18 @@
-"""Whether a model holds the weights that a file was made from.
+"""Parameter check: whether a model holds the weights that a file was made from.
 
 A weight of the file is comparable with a parameter if it is a copy of it, perhaps narrower or transposed. Exporters
 also store what they made *from* parameters: a convolution with a norm folded in, a product, a quantized matrix. Such a
 weight equals no parameter and is no sign of another model, so only what can be nothing but a copy is said to differ.
 
+    parameter fc.weight (4, 8)    initializer fc.weight (8, 4), its transposition          EQUAL
+    parameter conv.weight         initializer onnx::Conv_12, each channel times a factor   DERIVED: a norm was folded in
+    parameter fc.weight           initializer fc.weight, other numbers                     LIKELY: reported as different
+
 Optimizers go further: they put the numbers of a weight into another order, pad it, round it. What a tool made is equal
 to a parameter that it stands for if it holds the same numbers in whatever order, and otherwise cannot be compared.
 
-Looking at a few places of large weights, with the precision that they have.
-
-Weights with few bits: what is computed from them is no finer, in whatever type that is done.
+Large weights are sampled, and compared with the precision of the narrowest format they went through. Whatever is
+computed from weights with few bits is no finer, in whatever type that is done (`find_coarse_weights`).
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ from modelexport.record.provenance import Attribution, EvidenceKind, Provenance
 from modelexport.record.results.verification import ParameterCheck, ParameterDifference
 
 _MOST = 1 << 16
-# Of a large matrix as many places along each side, so that its transposition is sampled at the same ones.
+# Of a large matrix as many elements along each side, so that its transposition is sampled at the same ones.
 _SIDE = 1 << 8
-# Neighbours are looked at together: they are in memory together.
+# Neighbours are looked at together: they are in one cache line.
 _RUN = 16
 # Different numbers that do not all have short fractions by chance.
 _TELLING = 16
@@ -49,17 +52,17 @@ class Precision:
     smallest: float
     largest: float
 
-    def cut(self, array: np.ndarray) -> np.ndarray:
-        """The numbers, none beyond what the format can hold."""
+    def clip(self, array: np.ndarray) -> np.ndarray:
+        """The numbers in double precision, none beyond what the format can hold."""
         return np.clip(array.astype(np.float64), -self.largest, self.largest)
 
-    def allowed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def rounding_of(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """How far numbers may be apart that are the same in this format: converters round as they like."""
-        found: np.ndarray = self.step * np.fmax(np.abs(a), np.abs(b)) + self.smallest
-        return found
+        rounding: np.ndarray = self.step * np.fmax(np.abs(a), np.abs(b)) + self.smallest
+        return rounding
 
 
-# By name, because numpy itself does not know the second one. Narrowest first.
+# By name, because numpy itself has no bfloat16. Narrowest first.
 _FORMATS = {
     "bfloat16": Precision(2.0**-7, 2.0**-133, 3.3895e38),
     "float16": Precision(2.0**-10, 2.0**-24, 65504.0),
@@ -100,11 +103,11 @@ def sample_elements(array: np.ndarray) -> np.ndarray:
     """A table of at most 65,536 elements; of a matrix and its transposition, the same ones. `array` is not empty."""
     table = array.reshape(1, -1) if array.ndim < 2 else array.reshape(len(array), -1)
     rows, columns = table.shape
-    height, down, taken_down = _blocks(rows, max(_SIDE, _MOST // columns))
-    width, across, taken_across = _blocks(columns, max(_SIDE, _MOST // rows))
+    height, down, kept_down = _blocks(rows, max(_SIDE, _MOST // columns))
+    width, across, kept_across = _blocks(columns, max(_SIDE, _MOST // rows))
     blocks = table[: height * down, : width * across].reshape(height, down, width, across)
-    found: np.ndarray = blocks[:, :taken_down, :, :taken_across].reshape(height * taken_down, width * taken_across)
-    return found
+    elements: np.ndarray = blocks[:, :kept_down, :, :kept_across].reshape(height * kept_down, width * kept_across)
+    return elements
 
 
 def _blocks(size: int, most: int) -> tuple[int, int, int]:
@@ -124,8 +127,8 @@ _MOST_SORTED = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
-    """One tensor of the model. `names` are all that it has, `holders` the modules that have it."""
+class _ModelTensor:
+    """One parameter or buffer of the model. `names` are all that it has, `holders` the modules that have it."""
 
     name: str
     names: frozenset[str]
@@ -142,7 +145,7 @@ class _Gap:
     distance: float
 
 
-class _Kin(Enum):
+class _Relation(Enum):
     """What a weight of the file is to a parameter.
 
     EQUAL    a copy of it
@@ -162,7 +165,7 @@ class _Pair:
     """A parameter and a weight of the file."""
 
     initializer: str
-    kin: _Kin
+    relation: _Relation
     gap: _Gap
 
 
@@ -183,23 +186,28 @@ def compare_parameters(
     constants   the file's initializers, which are looked at one at a time
     """
     stored = frozenset(provenance.initializers)
-    held = list(_distinct(hierarchy, parameters))
-    named = {name: item for item in held for name in item.names}
-    credited = _by_module(item for item in held if not item.names & stored)
-    pairs: dict[str, list[_Pair]] = {item.name: [] for item in held}
+    tensors = list(_distinct_tensors(hierarchy, parameters))
+    named = {name: tensor for tensor in tensors for name in tensor.names}
+    by_module: dict[str, list[_ModelTensor]] = {}
+    for tensor in tensors:
+        if not tensor.names & stored:
+            for path in tensor.holders:
+                by_module.setdefault(path, []).append(tensor)
+    pairs: dict[str, list[_Pair]] = {tensor.name: [] for tensor in tensors}
     for name, array in constants:
         attribution = provenance.initializers.get(name)
         if attribution is None or precision_of(array.dtype) is None:
             continue
         owners = dict.fromkeys(call.path for call in attribution.owners)
         candidates = [named[name]] if name in named else []
-        candidates += (item for path in owners for item in credited.get(hierarchy.canonical.get(path, path), ()))
-        for item in dict.fromkeys(candidates):
-            pairs[item.name] += _paired(item, name, array, attribution)
-    return _judged(pairs)
+        for path in owners:
+            candidates += by_module.get(hierarchy.canonical.get(path, path), ())
+        for tensor in dict.fromkeys(candidates):
+            pairs[tensor.name] += _pair_with(tensor, name, array, attribution)
+    return _judge_pairs(pairs)
 
 
-def _distinct(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]) -> Iterator[_Held]:
+def _distinct_tensors(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]) -> Iterator[_ModelTensor]:
     """Every float tensor of the model once, however many names it has."""
     seen: set[str] = set()
     for module in hierarchy.modules.values():
@@ -210,35 +218,33 @@ def _distinct(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]) -> Ite
             if names & seen or array is None or not array.size or precision_of(array.dtype) is None:
                 continue
             seen |= names
-            yield _Held(name, names, frozenset(hierarchy.tensor_owners[name]), array)
+            yield _ModelTensor(name, names, frozenset(hierarchy.tensor_owners[name]), array)
 
 
-def _by_module(held: Iterable[_Held]) -> dict[str, list[_Held]]:
-    found: dict[str, list[_Held]] = {}
-    for item in held:
-        for path in item.holders:
-            found.setdefault(path, []).append(item)
-    return found
-
-
-def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
-    """What has no kin in the file is held against the nearest weight that is no other parameter's."""
-    known = (_Kin.EQUAL, _Kin.DERIVED)
-    settled = {name for name, found in pairs.items() if any(pair.kin in known for pair in found)}
-    taken = {pair.initializer for found in pairs.values() for pair in found if pair.kin in known}
+def _judge_pairs(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
+    """A parameter that nothing in the file is a copy of or derived from is compared with the nearest weight that is no
+    other parameter's."""
+    related = [
+        (name, pair)
+        for name, candidates in pairs.items()
+        for pair in candidates
+        if pair.relation in (_Relation.EQUAL, _Relation.DERIVED)
+    ]
+    equal = {name for name, pair in related if pair.relation is _Relation.EQUAL}
+    explained = {name for name, _ in related}
+    assigned = {pair.initializer for _, pair in related}
     likely = [
         (name, pair)
-        for name, found in pairs.items()
-        if name not in settled
-        for pair in found
-        if pair.kin is _Kin.LIKELY
+        for name, candidates in pairs.items()
+        if name not in explained
+        for pair in candidates
+        if pair.relation is _Relation.LIKELY
     ]
     differing: dict[str, ParameterDifference] = {}
     for name, pair in sorted(likely, key=lambda item: item[1].gap.distance):
-        if name not in differing and pair.initializer not in taken:
-            taken.add(pair.initializer)
+        if name not in differing and pair.initializer not in assigned:
+            assigned.add(pair.initializer)
             differing[name] = ParameterDifference(name, pair.initializer, pair.gap.max_abs)
-    equal = {name for name, found in pairs.items() if any(pair.kin is _Kin.EQUAL for pair in found)}
     return ParameterCheck(
         compared=len(equal) + len(differing),
         differing=tuple(differing[name] for name in pairs if name in differing),
@@ -246,31 +252,31 @@ def _judged(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
     )
 
 
-def _paired(held: _Held, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:
-    """The parameter with the weight, as it is or turned; nothing where the shapes do not allow it."""
-    views = list(_views(held.array.shape, array))
+def _pair_with(tensor: _ModelTensor, name: str, array: np.ndarray, attribution: Attribution) -> Iterator[_Pair]:
+    """The parameter with the weight, as it is or transposed; nothing where the shapes do not allow it."""
+    views = list(_views(tensor.array.shape, array))
     made = is_made_by_tool(attribution)
     if not views:
-        if made and _holds_same(held.array, array, _precision(held.array, array, made=made)):
-            yield _Pair(name, _Kin.EQUAL, _NO_GAP)
-        elif name in held.names and array.size != held.array.size and not made:
-            yield _Pair(name, _Kin.LIKELY, _NO_COPY)
+        if made and _holds_same(tensor.array, array, _precision(tensor.array, array, made=made)):
+            yield _Pair(name, _Relation.EQUAL, _NO_GAP)
+        elif name in tensor.names and array.size != tensor.array.size and not made:
+            yield _Pair(name, _Relation.LIKELY, _NO_COPY)
         return
-    ours = sample_elements(held.array)
+    ours = sample_elements(tensor.array)
     if any(ours.dtype == view.dtype and np.array_equal(ours, view) for view in views):
-        yield _Pair(name, _Kin.EQUAL, _NO_GAP)
+        yield _Pair(name, _Relation.EQUAL, _NO_GAP)
         return
-    precision = _precision(held.array, array, made=made)
-    ours, views = precision.cut(ours), [precision.cut(view) for view in views]
+    precision = _precision(tensor.array, array, made=made)
+    ours, views = precision.clip(ours), [precision.clip(view) for view in views]
     nearest = min((_gap(ours, view, precision) for view in views), key=lambda gap: gap.distance)
-    named = name in held.names
-    if nearest.equal or (made and _holds_same(held.array, array, precision)):
-        kin, nearest = _Kin.EQUAL, _NO_GAP if not nearest.equal else nearest
+    named = name in tensor.names
+    if nearest.equal or (made and _holds_same(tensor.array, array, precision)):
+        relation, nearest = _Relation.EQUAL, _NO_GAP if not nearest.equal else nearest
     elif (_is_mixed(attribution) or made or not named) and any(_is_rescaled(ours, view, precision) for view in views):
-        kin = _Kin.DERIVED
+        relation = _Relation.DERIVED
     else:
-        kin = _Kin.LIKELY if _can_be_copy(attribution, array, named=named) else _Kin.UNKNOWN
-    yield _Pair(name, kin, nearest)
+        relation = _Relation.LIKELY if _can_be_copy(attribution, array, named=named) else _Relation.UNKNOWN
+    yield _Pair(name, relation, nearest)
 
 
 def _precision(ours: np.ndarray, weight: np.ndarray, *, made: bool) -> Precision:
@@ -283,10 +289,10 @@ def _holds_same(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> b
     """Whether a weight holds the same numbers in some order, with or without zeros around them."""
     if not ours.size <= weight.size <= _MOST_SORTED:
         return False
-    mine, theirs = (np.sort(found[found != 0]) for found in map(np.ravel, map(precision.cut, (ours, weight))))
-    if mine.size != theirs.size or mine.size < 2 or mine[0] == mine[-1]:
+    left, right = (np.sort(flat[flat != 0]) for flat in map(np.ravel, map(precision.clip, (ours, weight))))
+    if left.size != right.size or left.size < 2 or left[0] == left[-1]:
         return False
-    return _gap(mine, theirs, precision).equal
+    return _gap(left, right, precision).equal
 
 
 def _views(shape: tuple[int, ...], weight: np.ndarray) -> Iterator[np.ndarray]:
@@ -312,7 +318,7 @@ def _gap(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> _Gap:
     same = (ours == weight) | (np.isnan(ours) & np.isnan(weight))
     difference = np.where(same, 0.0, np.abs(ours - weight))
     difference[np.isnan(difference)] = np.inf
-    equal = bool(np.all(same | (difference <= precision.allowed(ours, weight))))
+    equal = bool(np.all(same | (difference <= precision.rounding_of(ours, weight))))
     return _Gap(equal, float(difference.max()), float(np.sqrt(np.mean(np.square(difference)))))
 
 
@@ -341,11 +347,11 @@ _FEW = 16
 
 def find_coarse_weights(file: ModelFile, provenance: Provenance) -> dict[str, Sample]:
     """By name, something as coarse: weights of a narrow type, and those that a tool rounded to one and widened."""
-    found = {tensor.name: _format(file, tensor, provenance) for tensor in file.proto.graph.initializer}
-    return {name: sample(np.ones(1, _TYPES[narrow])) for name, narrow in found.items() if narrow}
+    formats = {tensor.name: _narrow_format(file, tensor, provenance) for tensor in file.proto.graph.initializer}
+    return {name: sample(np.ones(1, _TYPES[narrow])) for name, narrow in formats.items() if narrow}
 
 
-def _format(file: ModelFile, tensor: TensorProto, provenance: Provenance) -> str:
+def _narrow_format(file: ModelFile, tensor: TensorProto, provenance: Provenance) -> str:
     if math.prod(tensor.dims) < _FEW:
         return ""
     if tensor.data_type != TensorProto.FLOAT:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench.flops import without_mkldnn
+from measure.bench.module_costs import without_mkldnn
 from onnx import TensorProto, helper
 from tests.support.cost_files import MS, cost_of, file_of, header, numbers, single, value
 from torch.nn import functional

@@ -8,12 +8,12 @@ from xml.etree import ElementTree as ET
 
 import onnx
 import pytest
-from bench.odd_model import odd_model
-from bench.plain_graph import plain_graph
-from bench.read_back import by_networkx
-from bench.round_trips import difference
 from hypothesis import given
 from hypothesis import strategies as st
+from measure.bench.odd_model import odd_model
+from measure.bench.plain_graph import plain_graph
+from measure.bench.read_back import by_networkx
+from measure.bench.round_trips import difference
 from tests.support.exports import Exports
 from tests.support.graphs import models
 from tests.support.hostile_names import PATHS, hostile_file

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import onnx
 import pytest
-from bench.odd_model import odd_model
-from bench.plain_graph import plain_graph
-from bench.read_back import Explorer, model_explorer
-from bench.round_trips import difference
 from hypothesis import given
 from hypothesis import strategies as st
+from measure.bench.odd_model import odd_model
+from measure.bench.plain_graph import plain_graph
+from measure.bench.read_back import Explorer, model_explorer
+from measure.bench.round_trips import difference
 from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from bench.odd_model import NAMES, odd_model
+from measure.bench.odd_model import NAMES, odd_model
 from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 

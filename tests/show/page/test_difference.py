@@ -18,7 +18,7 @@ from modelexport.record.results.diff import (
     WeightForm,
     WeightRef,
 )
-from modelexport.show.page.modules import difference_columns
+from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.nodes import ModuleTree, Texts
 
 SIDES = Side("/home/me/v1.onnx", 6, 3, Source.RECORD), Side("v2.onnx", 6, 3, Source.RECORD)
@@ -29,7 +29,7 @@ def found(*modules: ModuleChange) -> tuple[dict[str, str], dict[str, list[str]],
     tree, texts = ModuleTree.of(small_hierarchy()), Texts([""])
     charged = {"h0": tree.by_path["layers.0.fc"], "r0": tree.by_path["layers.0"]}
     columns = difference_columns(Diff(*SIDES, modules=modules), tree, texts, charged)
-    paths = [place.module.path for place in tree.places]
+    paths = [row.item.path for row in tree.rows]
     states = {path: columns["state"][place] for place, path in enumerate(paths)}
     lines = {paths[place]: [texts.values[text] for text in row] for place, row in columns["lines"].items()}
     return states, lines, columns["against"]

@@ -17,20 +17,17 @@ from tests.support.overlaid_pages import OWN_TIMES
 from tests.support.small_file import SmallFile, credited
 
 from modelexport.errors import ExtraMissing
-from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import index_model
-from modelexport.graph.types import ValueTypes
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import unattributed
-from modelexport.show.page.data import Subject, page_data
+from modelexport.show.page.data import PageSubject, page_data
 from modelexport.show.page.html import page_html
-from modelexport.show.page.nodes import Content
 
 
 def data_of(small: SmallFile, *, nodes: bool = True) -> dict[str, Any]:
     proto = small.proto()
-    content = Content(small.provenance(), index_model(proto), ValueTypes(ModelFile(proto, {})))
-    return page_data(Subject("small.onnx", content), nodes=nodes)
+    file = TaggedFile(proto, {}, believed=small.provenance())
+    return page_data(PageSubject("small.onnx", file), nodes=nodes)
 
 
 def test_what_is_put_in_can_be_taken_out(small: SmallFile) -> None:

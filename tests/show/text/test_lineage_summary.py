@@ -12,8 +12,10 @@ from tests.support.profiles import lineages
 
 from modelexport.record.lineage import Consistency, Lineage, Link, Relation
 from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provenance
+from modelexport.record.results.files import RelinkResult
+from modelexport.show.data.results import to_json
 from modelexport.show.text.console import as_text
-from modelexport.show.text.lineage import LineageSummary, lineage_json, lineage_lines
+from modelexport.show.text.lineage import lineage_lines
 
 HIERARCHY = tree({"": "Net", "fc": "Linear"})
 LINKS = {
@@ -23,13 +25,13 @@ LINKS = {
 }
 
 
-def summary(found: Consistency = Consistency()) -> LineageSummary:  # noqa: B008 - frozen
+def summary(found: Consistency = Consistency()) -> RelinkResult:  # noqa: B008 - frozen
     nodes = {key: NodeEntry(key, "", "Gemm", attribution(HIERARCHY, "fc")) for key in LINKS}
     record = Provenance(HIERARCHY, nodes, {}, Origin("test", "test"))
-    return LineageSummary("b.onnx", "a.onnx", (), Lineage(LINKS, {}, consistency=found), record, True, (), {})
+    return RelinkResult(None, (), "a.onnx", record, Lineage(LINKS, {}, consistency=found), True, after="b.onnx")
 
 
-def text(found: LineageSummary, *, verbose: bool = False) -> str:
+def text(found: RelinkResult, *, verbose: bool = False) -> str:
     """Without the breaks that a narrow terminal puts in."""
     return " ".join(as_text(lineage_lines(found, verbose=verbose)).split())
 
@@ -53,9 +55,9 @@ def test_what_nobody_explains() -> None:
     assert "1 was removed (i), 2 are unexplained" in said
     assert "note: no node after does the work of m, n, and nothing shows that it could be left out." in said
     assert "unexplained" not in text(summary(Consistency(9)))
-    document = json.loads(lineage_json(summary(found)))["consistency"]
+    document = json.loads(to_json(summary(found)))["consistency"]
     assert (document["covered"], document["unexplained"], document["removed"]) == (5, ["m", "n"], ["i"])
-    assert json.loads(lineage_json(summary()))["consistency"]["unexplained"] == []
+    assert json.loads(to_json(summary()))["consistency"]["unexplained"] == []
 
 
 @pytest.mark.parametrize("edges", [(("m", "r"),), (("m", "r"), ("r", "s"))])
@@ -63,7 +65,7 @@ def test_what_is_in_another_order(edges: tuple[tuple[str, str], ...]) -> None:
     said = text(summary(Consistency(9, disorder=edges)))
     assert f"in another order than before: {', '.join(f'{reader} reads {maker}' for maker, reader in edges)}." in said
     assert "modelexport verify" in said
-    document = json.loads(lineage_json(summary(Consistency(9, disorder=edges))))["consistency"]
+    document = json.loads(to_json(summary(Consistency(9, disorder=edges))))["consistency"]
     assert document["disorder"] == len(edges)
     assert document["disordered"] == [{"maker": maker, "reader": reader} for maker, reader in edges]
 
@@ -79,6 +81,6 @@ def test_a_tool_that_changed_nothing() -> None:
 
 
 @given(lineages())
-def test_whatever_was_found_can_be_shown(found: LineageSummary) -> None:
+def test_whatever_was_found_can_be_shown(found: RelinkResult) -> None:
     shown = as_text(lineage_lines(replace(found, files=()), verbose=True))
     assert all(line.isprintable() for line in shown.split("\n"))

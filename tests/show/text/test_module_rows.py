@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,3 +91,16 @@ def test_numbers_for_people() -> None:
         "100.0 %",
     ]
     assert operators_text({"Add": 1, "MatMul": 3, "Relu": 1}, 2) == "MatMul 3, Add, +1 more"
+
+
+def test_siblings_with_other_totals_are_not_one_row() -> None:
+    """What is inside of them is alike, but a node that modules inside share counts for the module around them."""
+    modules = [
+        replace(item, total=replace(item.total, nodes=45)) if item.path == "layer.3" else item for item in tower(12)
+    ]
+    rows = [row for row in module_rows(modules) if row.item.class_name == "Layer"]
+    assert [(row.label, row.count, row.item.total.nodes) for row in rows] == [
+        ("[0-2]", 3, 0),
+        ("3", 1, 45),
+        ("[4-11]", 8, 0),
+    ]

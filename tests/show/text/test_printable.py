@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.support.small_file import SmallFile
 
 from modelexport.api.read import analyze
-from modelexport.errors import cell, printable
-from modelexport.show.data.analysis import analysis_csv, analysis_json
+from modelexport.errors import cell, printable, printable_lines
+from modelexport.show.data.results import to_csv, to_json
 from modelexport.show.text.analysis import analysis_tables
-from modelexport.show.text.console import as_text, printable_lines
+from modelexport.show.text.console import as_text
 
 EVIL = "=cmd('[bold]')\x1b[2J\x07\u009b\u202e\n"
 
@@ -39,6 +39,6 @@ def test_names_from_strangers_reach_no_terminal_and_no_spreadsheet(tmp_path: Pat
     shown = as_text(analysis_tables(analysis, detailed=True))
     assert all(line.isprintable() for line in shown.split("\n"))
     assert "[bold]" in shown
-    assert analysis_json(analysis).isascii()
-    rows = list(csv.reader(io.StringIO(analysis_csv(analysis))))
+    assert to_json(analysis).isascii()
+    rows = list(csv.reader(io.StringIO(to_csv(analysis))))
     assert rows[2][0].startswith("'=cmd('[bold]')\\x1b[2J")

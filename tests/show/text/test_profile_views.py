@@ -19,11 +19,15 @@ from tests.support.verification import EVIL
 
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 from modelexport.record.results.profile import KernelEvent, Profile
-from modelexport.show.data.cost_and_profile import PROFILE_COLUMNS as MODULE_COLUMNS
-from modelexport.show.data.cost_and_profile import profile_csv, profile_json
+from modelexport.show.data.results import to_csv, to_json
 from modelexport.show.data.trace import profile_trace
 from modelexport.show.text.console import as_text
 from modelexport.show.text.cost_and_profile import profile_tables, time_text
+
+MODULE_COLUMNS = (
+    *("module", "class", "time_us", "self_us", "share", "median_us", "spread", "noisy", "alike"),
+    *("nodes", "calls", "kernels", "operators", "providers", "fallback_us", "shared"),
+)
 
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear", "enc.act": "ReLU", "head": "Linear"})
 OWNERS = {"a": ("enc.fc",), "b": ("enc.fc", "enc.act"), "c": ("head",), "d": (), "e": ("enc.act",)}
@@ -182,13 +186,13 @@ def test_the_median_over_the_runs_counts_and_what_is_shared_is_the_module_around
 
 @given(profiles())
 def test_no_control_character_gets_through(profile: Profile) -> None:
-    shown = as_text(profile_tables(profile, everything=True, verbose=True)) + profile_csv(profile)
+    shown = as_text(profile_tables(profile, everything=True, verbose=True)) + to_csv(profile)
     assert all(character.isprintable() or character == "\n" for character in shown)
     assert profile_trace(profile).isascii()
 
 
 def test_a_spreadsheet_has_a_row_for_each_module_and_no_formulas() -> None:
-    rows = list(csv.DictReader(io.StringIO(profile_csv(small()))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(small()))))
     assert tuple(rows[0]) == MODULE_COLUMNS
     assert [(row["module"], row["class"], float(row["time_us"])) for row in rows] == [
         ("", "Net", 26.0),
@@ -208,7 +212,7 @@ def test_a_spreadsheet_has_no_formulas_and_commas_do_not_break_it() -> None:
     entries = {name: NodeEntry(name, name, "=Op", credited(made, name)) for name in names}
     record = Provenance(made, entries, {}, Origin("test", "test"))
     found = profiled(record, {(name,): [1.0] * RUNS for name in names}, dict.fromkeys(names, "=Provider"))
-    rows = list(csv.reader(io.StringIO(profile_csv(found))))
+    rows = list(csv.reader(io.StringIO(to_csv(found))))
     assert {len(row) for row in rows} == {len(MODULE_COLUMNS)}
     assert not any(value.startswith(("=", "+", "-", "@", "\t", "\r")) for row in rows for value in row)
     shown = ["'=1+1", "'+a", "'-a", "'@a", "a,b", 'a"b', "a\\tb", "a\\nb", "a\\r=1"]
@@ -256,7 +260,7 @@ class TestSum:
     def test_it_holds(self) -> None:
         text = text_of(small(), 200)
         assert "ONNX Runtime's trace has 28 µs of kernels a run on average, and the parts add up to it" in text
-        assert json.loads(profile_json(small()))["sum_check"] == {"trace_us": 140.0, "charged_us": 140.0, "holds": True}
+        assert json.loads(to_json(small()))["sum_check"] == {"trace_us": 140.0, "charged_us": 140.0, "holds": True}
 
     def test_it_does_not(self) -> None:
         wrong = replace(small(), check=replace(small().check, trace=280.0))
@@ -264,7 +268,7 @@ class TestSum:
         assert (
             "NOT TO BE RELIED ON: ONNX Runtime's trace has 56 µs of kernels a run on average, the parts 28 µs" in text
         )
-        assert json.loads(profile_json(wrong))["sum_check"]["holds"] is False
+        assert json.loads(to_json(wrong))["sum_check"]["holds"] is False
 
 
 class TestNoise:
@@ -293,9 +297,9 @@ class TestNoise:
         assert "kernels that took as long as they usually do would take 3 µs a run, and they take 11 µs" in text_of(
             small(late), 200
         )
-        assert json.loads(profile_json(small(late)))["disturbed"] is True
+        assert json.loads(to_json(small(late)))["disturbed"] is True
         assert "keeps this machine busy" not in text_of(small(), 200)
-        assert json.loads(profile_json(small()))["disturbed"] is False
+        assert json.loads(to_json(small()))["disturbed"] is False
 
     def test_few_runs_say_nothing(self) -> None:
         found = small()
@@ -304,10 +308,10 @@ class TestNoise:
         text = text_of(few, 200)
         assert "(spread unknown)" in text
         assert "?" in next(line for line in text.splitlines() if line.startswith("Net")).split()
-        document = json.loads(profile_json(few))
+        document = json.loads(to_json(few))
         assert document["spread"] is None
         assert all(one["spread"] is None and one["noisy"] for one in document["modules"])
-        assert next(csv.DictReader(io.StringIO(profile_csv(few))))["spread"] == ""
+        assert next(csv.DictReader(io.StringIO(to_csv(few))))["spread"] == ""
 
 
 class TestProviders:
@@ -318,7 +322,7 @@ class TestProviders:
         text = text_of(found, 200)
         assert "note: 3.6 % of the time fell back from CUDA to CPU, in head, enc.act" in text
         assert any(line.split()[0] == "head" and line.endswith("CPU 100%") for line in text.splitlines() if line)
-        modules = {one["path"]: one for one in json.loads(profile_json(found))["modules"]}
+        modules = {one["path"]: one for one in json.loads(to_json(found))["modules"]}
         assert (modules[""]["fallback_us"], modules["head"]["fallback_us"], modules["enc.fc"]["fallback_us"]) == (
             1,
             1,

@@ -9,7 +9,8 @@ from tests.support.small_file import SmallFile, credited
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
-from modelexport.show.text.checks import score_tables, scores_json
+from modelexport.show.data.results import to_json
+from modelexport.show.text.checks import score_tables
 from modelexport.show.text.console import as_text
 
 EVIDENCE = (Evidence(EvidenceKind.TRACE, "hooks", "by order"),)
@@ -68,11 +69,11 @@ def test_names_from_strangers_reach_no_terminal(scores: Scores) -> None:
     shown = as_text(score_tables(evil))
     assert all(line.isprintable() for line in shown.split("\n"))
     assert "[bold]" in shown
-    assert scores_json(evil).isascii()
+    assert to_json(evil).isascii()
 
 
 def test_json(scores: Scores) -> None:
-    assert json.loads(scores_json(scores)) == {
+    assert json.loads(to_json(scores)) == {
         "schema": 1,
         "file": "a.onnx",
         "nodes": 6,

@@ -23,16 +23,23 @@ from modelexport.record.results.verification import (
     Verdict,
     Verification,
 )
-from modelexport.show.data.analysis import CALL_COLUMNS, verification_csv
-from modelexport.show.data.verification_and_diff import verification_json
+from modelexport.show.data.results import to_csv, to_json
 
 TINY = Difference(0.5, 0.25, 21.0, 0.75, 1, False)
 FINE = {"max_abs": 0.0, "max_rel": 0.0, "sqnr": None, "cosine": 1.0, "unlike": 0, "equal": True, "agrees": True}
 POOR = {"max_abs": 0.5, "max_rel": 0.25, "sqnr": 21.0, "cosine": 0.75, "unlike": 1, "equal": False, "agrees": False}
 
 
+CALL_COLUMNS = (
+    *("path", "call", "class", "status", "reason", "lost"),
+    *("in_max_abs", "in_max_rel", "in_sqnr", "in_cosine", "in_unlike", "in_agrees"),
+    *("out_max_abs", "out_max_rel", "out_sqnr", "out_cosine", "out_unlike", "out_agrees"),
+    "fused_with",
+)
+
+
 def rows(found: Verification) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(verification_csv(found))))
+    return list(csv.DictReader(io.StringIO(to_csv(found))))
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def everything() -> Verification:
 
 
 def test_json(everything: Verification) -> None:
-    assert json.loads(verification_json(everything)) == {
+    assert json.loads(to_json(everything)) == {
         "schema": 1,
         "file": "a.onnx",
         "reference": "./net",
@@ -148,7 +155,7 @@ def test_json(everything: Verification) -> None:
 
 def test_equal_is_told_from_nothing_but_noise() -> None:
     found = replace(verification(), outputs={"a": difference(math.inf), "b": replace(TINY, sqnr=-math.inf)})
-    outputs = json.loads(verification_json(found))["outputs"]
+    outputs = json.loads(to_json(found))["outputs"]
     assert [(item["sqnr"], item["equal"]) for item in outputs.values()] == [(None, True), (None, False)]
 
 
@@ -183,7 +190,7 @@ def test_numbers_in_a_csv_are_those_that_were_found(found: Verification) -> None
 
 def test_names_from_strangers_reach_no_spreadsheet() -> None:
     item = replace(numbers("x"), call=ModuleCall(f"={EVIL}"), class_name=f"+{EVIL}", reason=f"@{EVIL}")
-    text = verification_csv(verification(item))
+    text = to_csv(verification(item))
     assert all(line.isprintable() for line in text.split("\n"))
     [row] = rows(verification(item))
     assert all(row[name].startswith("'") for name in ("path", "class", "reason"))

@@ -14,7 +14,7 @@ from modelexport.errors import CutImpossible
 from modelexport.graph.file.reading import ModelFile
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall
 from modelexport.record.provenance import Attribution, Confidence, NodeEntry, Origin, Provenance
-from modelexport.transform.extract.assembly import Extracted, assemble
+from modelexport.transform.extract.assembly import ExtractedPart, assemble_part
 from modelexport.transform.extract.cut import Cutter
 from modelexport.transform.extract.selection import select_modules
 
@@ -78,9 +78,9 @@ def _cutter(model: onnx.ModelProto, owners: Mapping[str, str]) -> tuple[ModelFil
     return file, Cutter(file, provenance)
 
 
-def extract(module: str, model: onnx.ModelProto = BRANCHES, owners: Mapping[str, str] = OWNERS) -> Extracted:
+def extract(module: str, model: onnx.ModelProto = BRANCHES, owners: Mapping[str, str] = OWNERS) -> ExtractedPart:
     file, cutter = _cutter(model, owners)
-    return assemble(file, cutter.provenance, cutter.cut(select_modules(cutter.provenance, [module])), cutter.types)
+    return assemble_part(file, cutter.provenance, cutter.cut(select_modules(cutter.provenance, [module])), cutter.types)
 
 
 def test_a_module_in_a_branch_becomes_a_graph_of_its_own() -> None:
@@ -142,7 +142,7 @@ def test_a_module_in_a_loop_is_there_once_for_all_of_its_calls() -> None:
     for call in ("cell", "cell#2"):
         cut = cutter.cut(select_modules(provenance, [call]))
         assert [node.op_type for node in cut.nodes] == ["Relu"]
-        found = run(assemble(file, provenance, cut, cutter.types), i=ROW[0])[0]
+        found = run(assemble_part(file, provenance, cut, cutter.types), i=ROW[0])[0]
         assert np.array_equal(found, np.maximum(ROW[0], 0))
 
 

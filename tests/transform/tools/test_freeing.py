@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelexport.transform.tools.quantizers import FORMS, Quantization, quantizer
+from modelexport.transform.tools.quantizers import FORMS, Quantization, make_quantizer
 from modelexport.transform.tools.tool import Job
 
 ort = pytest.importorskip("onnxruntime")
@@ -59,7 +59,7 @@ def quantized(
     logging.disable()
     try:
         if free:
-            quantizer(Quantization(form, exclude=excluded)).run(Job(source, target, "", feeds))
+            make_quantizer(Quantization(form, exclude=excluded)).run(Job(source, target, "", feeds))
         else:
             left = iter(feeds)
             reader = type("Reader", (), {"get_next": lambda _: next(left, None)})()
@@ -217,7 +217,7 @@ def test_a_weight_that_two_gemms_turn_round(tmp_path: Path) -> None:
         node.attribute.append(helper.make_attribute("transB", 1))
     source, target = tmp_path / "float.onnx", tmp_path / "int8.onnx"
     onnx.save(model, source)
-    quantizer(Quantization()).run(Job(source, target, "", ()))
+    make_quantizer(Quantization()).run(Job(source, target, "", ()))
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     before, after = (
         ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]

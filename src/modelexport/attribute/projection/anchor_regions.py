@@ -1,10 +1,13 @@
-"""Anchors: nodes that the run explains by themselves.
+"""Anchors and the regions between them: which operators of the run a node of the graph can be part of.
 
-What lies between anchors.
+An *anchor* is a node that the run explains by itself: it makes a value that one call alone made, or reads a weight that
+one call alone used. An *end* is a value that graph and run both have: one that an anchor makes, or an input. The nodes
+before an anchor, back to the nearest ends (a backward slice), do the work of the operators that lie there in the run:
 
-An *end* is a value that graph and run both have: one that an anchor makes, or an input. The nodes before an anchor,
-back to the nearest ends, do the work of the operators that lie there in the run; and a node can only be part of an
-operator that depends on everything that the node depends on.
+    graph   x ─► Pow ─► Add ─► Tanh ─► Mul ─► y ─► MatMul      x and y are ends. What is between them does the work of
+    run     x ─► gelu (call mlp.act) ────────► y ─► mm         gelu, so all four nodes are mlp.act's.
+
+A node can only be part of an operator that depends on everything that the node depends on.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from modelexport.record.signals import Trace
 class Anchor:
     """The operators that a node does the work of, all of one call, and how that is known."""
 
-    places: tuple[int, ...]
+    op_indices: tuple[int, ...]
     call: ModuleCall
     evidence: Evidence
 
@@ -35,15 +38,15 @@ def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     uses = weight_uses(matched.trace)
     anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
-        telling = [name for name in node.outputs if name in matched.prints and matched.prints[name].telling]
+        telling = [name for name in node.outputs if matched.is_telling(name)]
         if telling and node.key in matched.graph.computed:
-            places = {place for name in telling for place in matched.makers(name)}
+            op_indices = {op_index for name in telling for op_index in matched.makers(name)}
             if matched.passes_on(node):
                 # A value that is merely passed on is not the node's own, unless by a weight that happens to change
                 # nothing: a bias of zeros is still the bias of the call that made the value.
-                made = {place for name in telling for place in matched.makers_in_any_shape(name)}
-                places = made & {place for name in node.inputs for place in uses_of(name, matched, uses)}
-            anchors.update(_of_one_call(node, places, matched, evidence))
+                made = {op_index for name in telling for op_index in matched.makers_in_any_shape(name)}
+                op_indices = made & {op_index for name in node.inputs for op_index in uses_of(name, matched, uses)}
+            anchors.update(_of_one_call(node, op_indices, matched, evidence))
     return anchors
 
 
@@ -51,15 +54,15 @@ def passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that pass a value on as one call alone did, by an operator that becomes such a node."""
     evidence = Evidence(EvidenceKind.TRACE, matched.trace.source, "passed on")
     uses = weight_uses(matched.trace)
-    found: dict[str, Anchor] = {}
+    anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
         # What a weight of zeros or ones lets through may be any of the calls that have such a weight.
         weighted = any(uses_of(name, matched, uses) for name in node.inputs)
         if node.key in matched.graph.computed and not weighted and matched.passes_on(node):
-            passing = {place for name in node.outputs for place in matched.passers(name)}
-            places = {place for place in passing if matched.fits_itself(node, place)}
-            found.update(_of_one_call(node, places, matched, evidence))
-    return found
+            passing = {op_index for name in node.outputs for op_index in matched.passers(name)}
+            op_indices = {op_index for op_index in passing if matched.fits_itself(node, op_index)}
+            anchors.update(_of_one_call(node, op_indices, matched, evidence))
+    return anchors
 
 
 def weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
@@ -69,21 +72,20 @@ def weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str
     readers: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Node]] = {}
     for node in matched.nodes:
         if node.key not in known and node.key in matched.graph.computed:
-            # Zeros and ones are in many places, and a weight is only one of them.
-            telling = [name for name in node.inputs if name in matched.prints and matched.prints[name].telling]
-            weights = {name: found for name in telling if (found := uses_of(name, matched, uses))}
-            places = set[int].intersection(*weights.values()) if weights else None
-            if places:
-                readers.setdefault((tuple(weights), tuple(sorted(places))), []).append(node)
+            telling = [name for name in node.inputs if matched.is_telling(name)]
+            weights = {name: users for name in telling if (users := uses_of(name, matched, uses))}
+            op_indices = set[int].intersection(*weights.values()) if weights else None
+            if op_indices:
+                readers.setdefault((tuple(weights), tuple(sorted(op_indices))), []).append(node)
     anchors: dict[str, Anchor] = {}
     for (_, shared), nodes in readers.items():
-        for node, own in _paired(nodes, shared, matched):
+        for node, own in _pair_with_calls(nodes, shared, matched):
             anchors.update(_of_one_call(node, own, matched, evidence))
     return anchors
 
 
 def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
-    """Values that depend on weights alone, mapped to the places of the operators that put them to use.
+    """Values that depend on weights alone, mapped to the indices of the operators that put them to use.
 
     An operator that only rearranges a weight (a transposition) leads to others; those are the ones that use it.
     """
@@ -92,27 +94,29 @@ def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
         if op.inputs and from_weights.issuperset(op.inputs):
             from_weights.update(op.outputs)
     uses: dict[int, set[int]] = {}
-    for place in reversed(range(len(trace.ops))):
-        op = trace.ops[place]
+    for op_index in reversed(range(len(trace.ops))):
+        op = trace.ops[op_index]
         folded = bool(op.inputs) and from_weights.issuperset(op.inputs)
-        users = {use for output in op.outputs for use in uses.get(output, ())} if folded else {place}
+        users = {use for output in op.outputs for use in uses.get(output, ())} if folded else {op_index}
         for value in op.inputs:
             if value in from_weights:
                 uses.setdefault(value, set()).update(users)
-    return {value: tuple(sorted(places)) for value, places in uses.items() if places}
+    return {value: tuple(sorted(op_indices)) for value, op_indices in uses.items() if op_indices}
 
 
 def uses_of(name: str, matched: MatchedRun, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
-    """Places of the operators that use a weight which holds what a constant of the graph holds."""
+    """Indices of the operators that use a weight which holds what a constant of the graph holds."""
     numbers = () if name in matched.graph.computed else matched.matches.get(name, ())
-    return {place for number in numbers for place in uses.get(number, ())}
+    return {op_index for number in numbers for op_index in uses.get(number, ())}
 
 
-def _paired(nodes: list[Node], places: Iterable[int], matched: MatchedRun) -> Iterator[tuple[Node, list[int]]]:
-    """The places that each node stands for: with as many nodes as calls, one call each, in their order."""
+def _pair_with_calls(
+    nodes: list[Node], op_indices: Iterable[int], matched: MatchedRun
+) -> Iterator[tuple[Node, list[int]]]:
+    """The operators that each node stands for: with as many nodes as calls, one call each, in their order."""
     by_call: dict[ModuleCall, list[int]] = {}
-    for place in places:
-        by_call.setdefault(matched.trace.ops[place].call, []).append(place)
+    for op_index in op_indices:
+        by_call.setdefault(matched.trace.ops[op_index].call, []).append(op_index)
     groups = list(by_call.values())
     if len(groups) == 1:
         yield from ((node, groups[0]) for node in nodes)
@@ -120,11 +124,11 @@ def _paired(nodes: list[Node], places: Iterable[int], matched: MatchedRun) -> It
         yield from zip(nodes, groups, strict=True)
 
 
-def _of_one_call(node: Node, places: Iterable[int], matched: MatchedRun, evidence: Evidence) -> dict[str, Anchor]:
-    """An anchor if the places are one call's, or those are whose operator becomes such a node."""
-    own = sorted(places)
+def _of_one_call(node: Node, op_indices: Iterable[int], matched: MatchedRun, evidence: Evidence) -> dict[str, Anchor]:
+    """An anchor if the operators are one call's, or those are whose operator becomes such a node."""
+    own = sorted(op_indices)
     if len(matched.calls(own)) > 1:
-        own = [place for place in own if matched.fits(node, place)]
+        own = [op_index for op_index in own if matched.fits(node, op_index)]
     calls = matched.calls(own)
     return {node.key: Anchor(tuple(own), calls.pop(), evidence)} if len(calls) == 1 else {}
 
@@ -143,27 +147,27 @@ class RegionEnds:
 
     @classmethod
     def at(cls, matched: MatchedRun, anchors: Mapping[str, Anchor]) -> RegionEnds:
-        places: dict[str, Iterable[int]] = {name: matched.matches.get(name, ()) for name in matched.graph.inputs}
+        values: dict[str, Iterable[int]] = {name: matched.matches.get(name, ()) for name in matched.graph.inputs}
         for key, anchor in anchors.items():
             for name in filter(None, matched.graph.by_key[key].outputs):
                 # An anchor without a value of its own stands where the operator that it was found by stands.
-                places[name] = matched.matches.get(name) or matched.trace.ops[max(anchor.places)].outputs
-        return cls._numbered(places)
+                values[name] = matched.matches.get(name) or matched.trace.ops[max(anchor.op_indices)].outputs
+        return cls._number(values)
 
     @classmethod
-    def inside(cls, matched: MatchedRun, nodes: Iterable[Node], places: Iterable[int]) -> RegionEnds:
+    def inside(cls, matched: MatchedRun, nodes: Iterable[Node], op_indices: Iterable[int]) -> RegionEnds:
         """Values within a region that both have; they do not tell by themselves, but there they do."""
-        made = {value for place in places for value in matched.trace.ops[place].outputs}
+        made = {value for op_index in op_indices for value in matched.trace.ops[op_index].outputs}
         names = [name for node in nodes for name in node.outputs if name in matched.matches]
         shared = {name: made.intersection(matched.matches[name]) for name in names}
-        return cls._numbered({name: numbers for name, numbers in shared.items() if numbers})
+        return cls._number({name: numbers for name, numbers in shared.items() if numbers})
 
     @classmethod
-    def _numbered(cls, places: Mapping[str, Iterable[int]]) -> RegionEnds:
+    def _number(cls, values: Mapping[str, Iterable[int]]) -> RegionEnds:
         """An end's number is the first value of the run that it is."""
         of_run: dict[int, int] = {}
         of_graph: dict[str, int] = {}
-        for name, numbers in places.items():
+        for name, numbers in values.items():
             listed = sorted(numbers)
             if listed:
                 of_graph[name] = next((of_run[number] for number in listed if number in of_run), listed[0])
@@ -175,18 +179,18 @@ class RegionEnds:
 class _Candidates:
     """The operators that a node can be part of as far as one anchor knows.
 
-    places  those that fit best
-    able    all that depend on everything that the node depends on
-    alone   whether the whole region is one call's, and depends on the same as the node
+    op_indices  those that fit best
+    able        all that depend on everything that the node depends on
+    alone       whether the whole region is one call's, and depends on the same as the node
     """
 
-    places: frozenset[int]
+    op_indices: frozenset[int]
     able: frozenset[int]
     alone: bool
 
 
 class AnchorRegions:
-    """The regions of one projection."""
+    """The regions of one projection: for each node between anchors, the operators that it can be part of."""
 
     def __init__(self, matched: MatchedRun, hierarchy: Hierarchy, anchors: Mapping[str, Anchor], strategy: str) -> None:
         self._matched = matched
@@ -198,16 +202,17 @@ class AnchorRegions:
 
         self._by_node: dict[str, list[_Candidates]] = {}
         for key, anchor in anchors.items():
-            for node, found in self.candidates(matched.graph.by_key[key], anchor):
-                self._by_node.setdefault(node.key, []).append(found)
+            for node, candidates in self.candidates(matched.graph.by_key[key], anchor):
+                self._by_node.setdefault(node.key, []).append(candidates)
 
     def claims(self) -> dict[str, Claim]:
-        claims = {key: self._claim(self._matched.graph.by_key[key], found) for key, found in self._by_node.items()}
+        by_key = self._matched.graph.by_key
+        claims = {key: self._claim(by_key[key], candidates) for key, candidates in self._by_node.items()}
         return {key: claim for key, claim in claims.items() if claim is not None}
 
-    def allow(self, key: str, place: int) -> bool:
+    def allow(self, key: str, op_index: int) -> bool:
         """Whether an operator lies where a node lies, and depends on what the node depends on."""
-        return any(place in found.able for found in self._by_node.get(key, ()))
+        return any(op_index in candidates.able for candidates in self._by_node.get(key, ()))
 
     # which operators a node can be part of
 
@@ -216,10 +221,10 @@ class AnchorRegions:
         nodes = self._nodes_before(target)
         if not nodes:
             return
-        places = self.ops_before(anchor.places)
-        inside = RegionEnds.inside(self._matched, nodes, places)
-        needs = self._needs_of_ops(places, inside)
-        alone = len(self._matched.calls(places)) == 1
+        op_indices = self.ops_before(anchor.op_indices)
+        inside = RegionEnds.inside(self._matched, nodes, op_indices)
+        needs = self._needs_of_ops(op_indices, inside)
+        alone = len(self._matched.calls(op_indices)) == 1
         for node, needed in self._needs_of_nodes(nodes, inside).items():
             able, direct = self._able(needed, needs)
             # Where nothing in the run depends on what a node depends on, the run did it some other way.
@@ -235,52 +240,52 @@ class AnchorRegions:
             if maker.key not in self._anchors and maker.key in self._matched.graph.computed:
                 yield maker
 
-    def ops_before(self, places: Iterable[int], stops: Container[int] = ()) -> list[int]:
-        """The operators at these places, and those before them back to the nearest ends and `stops`, in their order."""
+    def ops_before(self, op_indices: Iterable[int], stops: Container[int] = ()) -> list[int]:
+        """These operators, and those before them back to the nearest ends and `stops`, in their order."""
 
-        def makers(place: int) -> Iterator[int]:
-            for value in self._matched.trace.ops[place].inputs:
+        def makers(op_index: int) -> Iterator[int]:
+            for value in self._matched.trace.ops[op_index].inputs:
                 if value not in self._ends.of_run and value not in stops and value in self._matched.maker:
                     yield self._matched.maker[value]
 
-        return sorted(backward_slice(places, makers))
+        return sorted(backward_slice(op_indices, makers))
 
-    def _needs_of_ops(self, places: Iterable[int], inside: RegionEnds) -> dict[int, frozenset[int]]:
+    def _needs_of_ops(self, op_indices: Iterable[int], inside: RegionEnds) -> dict[int, frozenset[int]]:
         """The ends that each operator depends on."""
         needs: dict[int, frozenset[int]] = {}
-        for place in places:
-            found: set[int] = set()
-            for value in self._matched.trace.ops[place].inputs:
+        for op_index in op_indices:
+            own: set[int] = set()
+            for value in self._matched.trace.ops[op_index].inputs:
                 if value in self._ends.of_run:
-                    found.add(self._ends.of_run[value])
+                    own.add(self._ends.of_run[value])
                 else:
-                    found |= needs.get(self._matched.maker.get(value, -1), _NONE)
-                    found.update(_end(inside.of_run, value))
-            needs[place] = frozenset(found)
+                    own |= needs.get(self._matched.maker.get(value, -1), _NONE)
+                    own.update(_end(inside.of_run, value))
+            needs[op_index] = frozenset(own)
         return needs
 
     def _needs_of_nodes(self, nodes: Iterable[Node], inside: RegionEnds) -> dict[Node, frozenset[int]]:
         needs: dict[str, frozenset[int]] = {}
-        found: dict[Node, frozenset[int]] = {}
+        by_node: dict[Node, frozenset[int]] = {}
         for node in nodes:
             own: set[int] = set()
             for value in node.inputs:
                 own |= needs.get(value, _NONE)
                 own.update(_end(self._ends.of_graph, value) or _end(inside.of_graph, value))
-            found[node] = frozenset(own)
-            needs.update(dict.fromkeys(node.outputs, found[node]))
-        return found
+            by_node[node] = frozenset(own)
+            needs.update(dict.fromkeys(node.outputs, by_node[node]))
+        return by_node
 
     def _able(
         self, needed: frozenset[int], needs: Mapping[int, frozenset[int]]
     ) -> tuple[Mapping[int, frozenset[int]], bool]:
         """The operators that depend on all that is needed, with what they depend on; whether they do so directly."""
         for steps in range(_STEPS):
-            able = {place: have for place, have in needs.items() if needed <= have}
+            able = {op_index: have for op_index, have in needs.items() if needed <= have}
             if able:
                 return able, steps == 0
             # An exporter may take a value from further up than the run did.
-            needs = {place: have.union(*map(self._ends_behind, have)) for place, have in needs.items()}
+            needs = {op_index: have.union(*map(self._ends_behind, have)) for op_index, have in needs.items()}
         return {}, False
 
     def _best(self, node: Node, able: Mapping[int, frozenset[int]]) -> frozenset[int]:
@@ -288,57 +293,59 @@ class AnchorRegions:
 
         Those go first that made what the node makes, and then those that can become such a node.
         """
-        makers = {place for name in node.outputs for place in self._matched.makers(name)}
-        made = [place for place in able if place in makers]
-        best = made or [place for place in able if self._matched.fits(node, place)] or list(able)
-        least = min(len(able[place]) for place in best)
-        return frozenset(place for place in best if len(able[place]) == least)
+        best = (
+            list(self._makers(node) & able.keys())
+            or [op_index for op_index in able if self._matched.fits(node, op_index)]
+            or list(able)
+        )
+        least = min(len(able[op_index]) for op_index in best)
+        return frozenset(op_index for op_index in best if len(able[op_index]) == least)
 
     def _ends_behind(self, end: int) -> frozenset[int]:
         """The ends that an end itself was made from."""
         if end not in self._behind:
             # While it is being looked for it has none: a value that is written into leads back to itself.
             self._behind[end] = _NONE
-            place = self._matched.maker.get(end)
-            nothing = RegionEnds({}, {})
-            found = {} if place is None else self._needs_of_ops(self.ops_before([place]), nothing)
-            self._behind[end] = found[place] if place is not None else _NONE
+            op_index = self._matched.maker.get(end)
+            if op_index is not None:
+                needs = self._needs_of_ops(self.ops_before([op_index]), RegionEnds({}, {}))
+                self._behind[end] = needs[op_index]
         return self._behind[end]
 
-    def _fits_any(self, node: Node, places: Iterable[int]) -> bool:
-        return any(self._matched.fits(node, place) for place in places)
+    def _fits_any(self, node: Node, op_indices: Iterable[int]) -> bool:
+        return any(self._matched.fits(node, op_index) for op_index in op_indices)
 
-    def _made_by(self, node: Node, places: frozenset[int]) -> bool:
-        """Whether one of the operators made just what the node makes."""
-        return any(not places.isdisjoint(self._matched.makers(name)) for name in node.outputs)
+    def _makers(self, node: Node) -> set[int]:
+        """The operators that made just what the node makes."""
+        return {op_index for name in node.outputs for op_index in self._matched.makers(name)}
 
     # from operators to a claim
 
     def _claim(self, node: Node, candidates: list[_Candidates]) -> Claim | None:
         """One claim from the operators that each of the anchors behind a node allows."""
-        sets = [item.places for item in candidates]
+        sets = [item.op_indices for item in candidates]
         common = frozenset.intersection(*sets)
-        places = common or frozenset().union(*sets)
-        calls = self._matched.calls(places)
+        op_indices = common or frozenset().union(*sets)
+        calls = self._matched.calls(op_indices)
         passes_on = self._matched.passes_on(node)
         if len(calls) == 1:
             # Nothing in the run shows that a node was there which merely passes a value on.
-            alone = all(item.alone for item in candidates) and self._fits_any(node, places)
-            sure = not passes_on and (alone or self._made_by(node, places))
+            alone = all(item.alone for item in candidates) and self._fits_any(node, op_indices)
+            sure = not passes_on and (alone or not op_indices.isdisjoint(self._makers(node)))
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "before")
-        if not common and not passes_on and all(len(self._matched.calls(item)) == 1 for item in sets):
+        if not common and not passes_on and all(len(self._matched.calls(indices)) == 1 for indices in sets):
             # Each of several calls did this work, and the exporter kept it once.
-            sure = all(self._made_by(node, item) for item in sets)
+            sure = not any(indices.isdisjoint(self._makers(node)) for indices in sets)
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "shared")
-        calls = self._aligned(node, places)
+        calls = self._best_calls(node, op_indices)
         enclosing = self._hierarchy.common_ancestor(calls)
         return None if enclosing is None else self._claim_of({enclosing}, Confidence.INFERRED, "between")
 
-    def _aligned(self, node: Node, places: frozenset[int]) -> set[ModuleCall]:
+    def _best_calls(self, node: Node, op_indices: frozenset[int]) -> set[ModuleCall]:
         """Of several possible calls, those that made just this value, by an operator that becomes such a node."""
-        made = {place for name in node.outputs for place in self._matched.makers(name)} & places
-        fitting = {place for place in made or places if self._matched.fits(node, place)}
-        return self._matched.calls(fitting or made or places)
+        made = self._makers(node) & op_indices
+        fitting = {op_index for op_index in made or op_indices if self._matched.fits(node, op_index)}
+        return self._matched.calls(fitting or made or op_indices)
 
     def _claim_of(self, calls: set[ModuleCall], confidence: Confidence, how: str) -> Claim:
         evidence = Evidence(EvidenceKind.TRACE, self._matched.trace.source, how)
@@ -346,5 +353,5 @@ class AnchorRegions:
 
 
 def _end(ends: Mapping[int, int] | Mapping[str, int], value: int | str) -> tuple[int, ...]:
-    found = ends.get(value)  # type: ignore[arg-type]
-    return () if found is None else (found,)
+    number = ends.get(value)  # type: ignore[arg-type]
+    return () if number is None else (number,)

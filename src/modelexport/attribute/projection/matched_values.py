@@ -1,21 +1,25 @@
-"""A graph and a run side by side, with the values that both have.
+"""Value matching: which values of a run and which values of an ONNX graph hold the same, by fingerprint.
 
-Which values of a run and which values of an ONNX graph hold the same.
+    graph                               run (ops by index, values by number)
+    /fc/MatMul_out  [0.31, -1.2, …]  ≈  #17, made by ops[9] = addmm, call encoder.fc
+
+Everything in this folder says `op_index` for the index of an operator in the order of the run, and `number` for a value
+of the run.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from modelexport.graph.fingerprint import distance
 from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.tensor_content import NearIndex
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, GraphValues, Trace
 
-# Two kernels that do the same arithmetic differ by some 1e-6 of a tensor's size, after dozens of layers by some 1e-5;
+# Measured: two kernels that do the same arithmetic differ by some 1e-6 of a tensor's size, after dozens of layers 1e-5;
 # 16-bit floats by some 1e-3. Values of other origin differ by far more than this.
 _TOLERANCE = 2e-3
 # The nearest value is meant if the next one is this many times as far away.
@@ -31,73 +35,63 @@ class ValueIndex:
     def __init__(self, trace: Trace) -> None:
         self._prints = trace.values
         self._exact: dict[tuple[str, bytes], list[int]] = {}
-        self._floats: dict[int, list[tuple[float, int]]] = {}
-        for number, print_ in enumerate(trace.values):
-            if print_.kind == "float":
-                self._floats.setdefault(size_of(print_), []).append((print_.sketch[0], number))
-            elif print_.digest:
-                self._exact.setdefault((print_.kind, print_.digest), []).append(number)
-        for entries in self._floats.values():
-            entries.sort()
+        floats: list[tuple[int, float, int]] = []
+        for number, fingerprint in enumerate(trace.values):
+            if fingerprint.kind == "float":
+                # Values that are near have a near first projection: that is the sort key.
+                floats.append((size_of(fingerprint), fingerprint.sketch[0], number))
+            elif fingerprint.digest:
+                self._exact.setdefault((fingerprint.kind, fingerprint.digest), []).append(number)
+        self._floats = NearIndex.of(floats)
 
-    def matches(self, print_: Fingerprint) -> tuple[int, ...]:
+    def matches(self, fingerprint: Fingerprint) -> tuple[int, ...]:
         """Numbers of the values that hold the same, those of the same shape if there are any."""
-        found = self.alike(print_)
-        return tuple(number for number in found if self._prints[number].shape == print_.shape) or found
+        alike = self.alike(fingerprint)
+        return tuple(number for number in alike if self._prints[number].shape == fingerprint.shape) or alike
 
-    def alike(self, print_: Fingerprint) -> tuple[int, ...]:
+    def alike(self, fingerprint: Fingerprint) -> tuple[int, ...]:
         """Numbers of the values that hold the same, in whatever shape."""
-        return tuple(sorted(self._near(print_) if print_.kind == "float" else self._equal(print_)))
+        return tuple(sorted(self._near(fingerprint) if fingerprint.kind == "float" else self._equal(fingerprint)))
 
-    def copies(self, print_: Fingerprint) -> tuple[int, ...]:
+    def copies(self, fingerprint: Fingerprint) -> tuple[int, ...]:
         """Of those that match, the ones that were copied and not computed anew: nothing at all was folded in."""
-        near = self.matches(print_)
-        return tuple(number for number in near if distance(self._prints[number], print_) <= _COPIED)
+        near = self.matches(fingerprint)
+        return tuple(number for number in near if distance(self._prints[number], fingerprint) <= _COPIED)
 
-    def _equal(self, print_: Fingerprint) -> list[int]:
-        found = self._exact.get((print_.kind, print_.digest), [])
-        return [number for number in found if size_of(self._prints[number]) == size_of(print_)]
+    def _equal(self, fingerprint: Fingerprint) -> list[int]:
+        equal = self._exact.get((fingerprint.kind, fingerprint.digest), [])
+        return [number for number in equal if size_of(self._prints[number]) == size_of(fingerprint)]
 
-    def _near(self, print_: Fingerprint) -> list[int]:
-        entries = self._floats.get(size_of(print_), [])
-        reach = _TOLERANCE * max(print_.spread, 1e-30) * 2
-        first = bisect_left(entries, (print_.sketch[0] - reach, -1))
-        last = bisect_right(entries, (print_.sketch[0] + reach, len(self._prints)))
-        apart = {number: distance(self._prints[number], print_) for _, number in entries[first:last]}
+    def _near(self, fingerprint: Fingerprint) -> list[int]:
+        reach = _TOLERANCE * max(fingerprint.spread, 1e-30) * 2
+        candidates = self._floats.near(size_of(fingerprint), fingerprint.sketch[0], reach)
+        apart = {number: distance(self._prints[number], fingerprint) for number in candidates}
         near = {number: far for number, far in apart.items() if far <= _TOLERANCE}
         limit = _FAR * max(min(near.values(), default=0.0), _NOISE)
         return [number for number, far in near.items() if far <= limit]
 
 
-def size_of(print_: Fingerprint) -> int:
-    return math.prod(print_.shape)
+def size_of(fingerprint: Fingerprint) -> int:
+    return math.prod(fingerprint.shape)
 
 
 def match_values(index: ValueIndex, prints: Mapping[str, Fingerprint]) -> dict[str, tuple[int, ...]]:
     """For each value of a graph, the values of the run that hold the same; those with none are left out."""
-    found = {name: index.matches(print_) for name, print_ in prints.items()}
-    return {name: numbers for name, numbers in found.items() if numbers}
+    matches = {name: index.matches(fingerprint) for name, fingerprint in prints.items()}
+    return {name: numbers for name, numbers in matches.items() if numbers}
 
 
 def data_values(trace: Trace) -> frozenset[int]:
     """Values of the run that depend on what the model was given."""
-    found = set(trace.inputs.values())
+    dependent = set(trace.inputs.values())
     for op in trace.ops:
-        if not found.isdisjoint(op.inputs):
-            found.update(op.outputs)
-    return frozenset(found)
-
-
-def rearranges(trace: Trace, place: int) -> bool:
-    """Whether an operator makes nothing but what it was given, in another shape."""
-    op = trace.ops[place]
-    made = [trace.values[value] for value in op.outputs]
-    given = [trace.values[value] for value in op.inputs]
-    return any(distance(a, b) == 0 for a in made for b in given if a.kind == b.kind and size_of(a) == size_of(b))
+        if not dependent.isdisjoint(op.inputs):
+            dependent.update(op.outputs)
+    return frozenset(dependent)
 
 
 class MatchedRun:
-    """Operators of the run are known by their place in its order, values of the run by number.
+    """A graph and a run side by side, with the values that both have.
 
     nodes    the main graph's nodes; what is in bodies and functions has no values of its own
     matches  values of the graph by name, mapped to the values of the run that hold the same
@@ -113,23 +107,27 @@ class MatchedRun:
 
     @cached_property
     def maker(self) -> Mapping[int, int]:
-        """For each value of the run, the place of the operator that made it."""
-        return {value: place for place, op in enumerate(self.trace.ops) for value in op.outputs}
+        """For each value of the run, the index of the operator that made it."""
+        return {value: op_index for op_index, op in enumerate(self.trace.ops) for value in op.outputs}
 
     def makers(self, name: str) -> list[int]:
-        """Places of the operators that made what the named value holds; not those that passed it on."""
-        places, passing = self._places(name)
-        return [place for place in places if place not in passing] or places
+        """Indices of the operators that made what the named value holds; not those that passed it on."""
+        op_indices, passing = self._makers_and_passers(name)
+        return [op_index for op_index in op_indices if op_index not in passing] or op_indices
 
     def makers_in_any_shape(self, name: str) -> set[int]:
-        """Places of all operators that made what the named value holds, be it in another shape."""
-        print_ = self.prints.get(name)
-        numbers = () if print_ is None else self._index.alike(print_)
+        """Indices of all operators that made what the named value holds, be it in another shape."""
+        fingerprint = self.prints.get(name)
+        numbers = () if fingerprint is None else self._index.alike(fingerprint)
         return {self.maker[number] for number in numbers if number in self.maker}
 
     def passers(self, name: str) -> list[int]:
-        """Places of the operators that were given what the named value holds, and passed it on."""
-        return sorted(self._places(name)[1])
+        """Indices of the operators that were given what the named value holds, and passed it on."""
+        return sorted(self._makers_and_passers(name)[1])
+
+    def is_telling(self, name: str) -> bool:
+        """Whether the content of a named value is more than chance; zeros and ones are in many places."""
+        return name in self.prints and self.prints[name].telling
 
     def is_copy(self, name: str) -> bool:
         """Whether a value is just what some value of the run is, and not nearly."""
@@ -146,15 +144,15 @@ class MatchedRun:
         made = {number for output in node.outputs for number in self.matches.get(output, ())}
         return any(not made.isdisjoint(self.matches.get(value, ())) for value in node.inputs)
 
-    def fits(self, node: Node, place: int) -> bool:
+    def fits(self, node: Node, op_index: int) -> bool:
         """Whether an exporter can have made such a node of this operator; one that nobody knows can become anything."""
-        op = self.trace.ops[place]
+        op = self.trace.ops[op_index]
         known = [self.trace.operators[name] for name in (op.name, op.function) if name in self.trace.operators]
         return not known or any(node.op_type in operators for operators in known)
 
-    def fits_itself(self, node: Node, place: int) -> bool:
+    def fits_itself(self, node: Node, op_index: int) -> bool:
         """The same without the function that the operator is a part of."""
-        operators = self.trace.operators.get(self.trace.ops[place].name)
+        operators = self.trace.operators.get(self.trace.ops[op_index].name)
         return operators is None or node.op_type in operators
 
     @cached_property
@@ -166,14 +164,16 @@ class MatchedRun:
         """Values of the run that depend on what the model was given."""
         return data_values(self.trace)
 
-    def rearranges(self, place: int) -> bool:
+    def rearranges(self, op_index: int) -> bool:
         """Whether an operator makes nothing but what it was given, in another shape."""
-        return rearranges(self.trace, place)
+        op = self.trace.ops[op_index]
+        made, given = ([self.trace.values[value] for value in values] for values in (op.outputs, op.inputs))
+        return any(distance(a, b) == 0 for a in made for b in given if a.kind == b.kind and size_of(a) == size_of(b))
 
-    def calls(self, places: Iterable[int]) -> set[ModuleCall]:
-        return {self.trace.ops[place].call for place in places}
+    def calls(self, op_indices: Iterable[int]) -> set[ModuleCall]:
+        return {self.trace.ops[op_index].call for op_index in op_indices}
 
-    def _places(self, name: str) -> tuple[list[int], set[int]]:
+    def _makers_and_passers(self, name: str) -> tuple[list[int], set[int]]:
         same = set(self.matches.get(name, ()))
-        places = sorted({self.maker[value] for value in same if value in self.maker})
-        return places, {place for place in places if not same.isdisjoint(self.trace.ops[place].inputs)}
+        op_indices = sorted({self.maker[value] for value in same if value in self.maker})
+        return op_indices, {op_index for op_index in op_indices if not same.isdisjoint(self.trace.ops[op_index].inputs)}

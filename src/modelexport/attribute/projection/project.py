@@ -1,20 +1,18 @@
-"""Projecting the operators of a run on the nodes of an ONNX graph, without looking at a single name.
+"""Projection: the operators of a run, projected on the nodes of an ONNX graph without looking at a single name.
 
-1. *Anchors*. A node that makes a value which exactly one module call made in the run is that call's; so is a node that
-   reads a weight which one call alone put to use.
-2. *Regions*. What lies before an anchor, back to the anchors before it, does the work of what lies there in the run.
-3. *Order*. Where ONNX Runtime cannot run the graph there are no values. Weights and the order between them remain, and
+1. *Anchors* (anchor_regions.py). A node that makes a value which exactly one module call made in the run is that
+   call's; so is a node that reads a weight which one call alone put to use.
+2. *Regions* (anchor_regions.py). What lies before an anchor, back to the anchors before it, does the work of what lies
+   there in the run.
+3. *Fusions*. A node that does the work of several calls is claimed for all of them, never for one.
+4. *Order*. Where ONNX Runtime cannot run the graph there are no values. Weights and the order between them remain, and
    every conclusion is one step less sure.
 
-Nodes that do the work of several calls: never label one with a single one of its sources.
+    run      linear (fc1)   relu (act)   linear (fc2)
+    graph    Gemm           Relu         Gemm             values match: three anchors, EXACT
+    graph    FusedGemm ──────────┘       Gemm             FusedGemm makes what relu made: fc1 and act, a fusion
 
-Whether a graph was made from a model: how much of what the one holds the other holds too.
-
-Aligning nodes with operators by their order, where nothing better is known.
-
-Exporters list nodes in the order in which operators were issued. Anchors cut both lists into stretches; within one, the
-cheapest alignment is taken in which no node goes back: it costs something if an operator does not become such a node,
-and if an operator is left without any.
+`measure_value_overlap` asks first whether the graph was made from this model at all.
 """
 
 from __future__ import annotations
@@ -42,49 +40,48 @@ def find_fused_calls(
     matched: MatchedRun, anchors: Mapping[str, Anchor], regions: AnchorRegions
 ) -> dict[str, frozenset[ModuleCall]]:
     """Anchors by value that do what several calls did, and those calls."""
-    found: dict[str, frozenset[ModuleCall]] = {}
+    fused: dict[str, frozenset[ModuleCall]] = {}
     for key, anchor in anchors.items():
         if anchor.evidence.kind is EvidenceKind.VALUE:
             node = matched.graph.by_key[key]
-            work = (*anchor.places, *_unaccounted(node, anchor, matched, regions), *_let_through(node, matched))
+            work = (*anchor.op_indices, *_unaccounted(node, anchor, matched, regions), *_let_through(node, matched))
             calls = matched.calls(work)
             if len(calls) > 1:
-                found[key] = frozenset(calls)
-    return found
+                fused[key] = frozenset(calls)
+    return fused
 
 
 def _unaccounted(node: Node, anchor: Anchor, matched: MatchedRun, regions: AnchorRegions) -> list[int]:
     """Work that lies before an anchor and that no other node can be part of."""
     # A node that passes a value on does nobody's work.
-    others = [found for other, found in regions.candidates(node, anchor) if not matched.passes_on(other)]
+    candidates = [able for before, able in regions.candidates(node, anchor) if not matched.passes_on(before)]
     # What some node of the graph makes was not made here.
-    work = _work(regions.ops_before(anchor.places, matched.held), matched)
-    if not others:
+    work = _work(regions.ops_before(anchor.op_indices, matched.held), matched)
+    if not candidates:
         return work
     # With other nodes before it, only what becomes such a node is surely its own.
-    taken = {place for found in others for place in found.places}
-    return [place for place in work if place not in taken and matched.fits_itself(node, place)]
+    explained = {op_index for able in candidates for op_index in able.op_indices}
+    return [op_index for op_index in work if op_index not in explained and matched.fits_itself(node, op_index)]
 
 
 def _let_through(node: Node, matched: MatchedRun) -> list[int]:
     """Operators that let a node's value through by weights that change nothing, if no node does that after it."""
     if any(matched.passes_on(reader) for reader in matched.graph.successors(node)):
         return []
-    passers = [place for name in node.outputs for place in matched.passers(name)]
-    return [place for place in passers if not matched.weights.isdisjoint(matched.trace.ops[place].inputs)]
+    passers = [op_index for name in node.outputs for op_index in matched.passers(name)]
+    return [op_index for op_index in passers if not matched.weights.isdisjoint(matched.trace.ops[op_index].inputs)]
 
 
-def _work(places: list[int], matched: MatchedRun) -> list[int]:
+def _work(op_indices: list[int], matched: MatchedRun) -> list[int]:
     """Operators that depend on what the model is given; those that rearrange it only if there are no others."""
     ops = matched.trace.ops
-    on_data = [place for place in places if not matched.from_data.isdisjoint(ops[place].inputs)]
-    return [place for place in on_data if not matched.rearranges(place)] or on_data
+    on_data = [op_index for op_index in op_indices if not matched.from_data.isdisjoint(ops[op_index].inputs)]
+    return [op_index for op_index in on_data if not matched.rearranges(op_index)] or on_data
 
 
 def measure_value_overlap(graph: Graph, trace: Trace, values: GraphValues) -> ValueOverlap:
-    telling = {name: print_ for name, print_ in values.prints.items() if print_.telling}
-    found = match_values(ValueIndex(trace), telling)
-    return value_overlap(graph, telling, found)
+    telling = {name: fingerprint for name, fingerprint in values.prints.items() if fingerprint.telling}
+    return value_overlap(graph, telling, match_values(ValueIndex(trace), telling))
 
 
 # What it costs if an operator does not become such a node (though the function that it is a part of may), and if one is
@@ -93,25 +90,30 @@ _MISFIT, _PART, _LEFT_OUT, _LEFT_OUT_UNCHANGING = 6, 4, 4, 1
 
 
 def align_by_order(matched: MatchedRun, anchors: Mapping[str, Anchor]) -> dict[str, int]:
-    """For each node without an anchor, the place of the operator that it goes with."""
+    """Sequence alignment: for each node without an anchor, the index of the operator that it goes with.
+
+    Exporters list nodes in the order in which operators were issued. Anchors cut both lists into stretches; within one,
+    the cheapest alignment is chosen in which no node goes back (dynamic programming, as an edit distance): it costs
+    something if an operator does not become such a node, and if an operator is left without any.
+    """
     nodes = [node for node in matched.nodes if node.key in matched.graph.computed]
-    pinned = {place for anchor in anchors.values() for place in anchor.places}
-    found: dict[str, int] = {}
+    pinned = {op_index for anchor in anchors.values() for op_index in anchor.op_indices}
+    aligned: dict[str, int] = {}
     for stretch, first, last in _stretches(nodes, anchors, len(matched.trace.ops)):
-        places = [place for place in range(first, last + 1) if matched.trace.ops[place].inputs]
-        costs = [0 if place in pinned else _cost_left_out(matched, place) for place in places]
-        found.update(_align(stretch, places, costs, matched))
-    return found
+        op_indices = [op_index for op_index in range(first, last + 1) if matched.trace.ops[op_index].inputs]
+        costs = [0 if op_index in pinned else _cost_left_out(matched, op_index) for op_index in op_indices]
+        aligned.update(_align(stretch, op_indices, costs, matched))
+    return aligned
 
 
-def _cost_left_out(matched: MatchedRun, place: int) -> int:
-    return _LEFT_OUT_UNCHANGING if matched.rearranges(place) else _LEFT_OUT
+def _cost_left_out(matched: MatchedRun, op_index: int) -> int:
+    return _LEFT_OUT_UNCHANGING if matched.rearranges(op_index) else _LEFT_OUT
 
 
 def _stretches(
     nodes: Iterable[Node], anchors: Mapping[str, Anchor], count: int
 ) -> Iterator[tuple[list[Node], int, int]]:
-    """Nodes between two anchors, with the places of those: the nodes next to an anchor may belong to it."""
+    """Nodes between two anchors, with the operators of those: the nodes next to an anchor may belong to it."""
     pins = _increasing([(node.key, anchors[node.key]) for node in nodes if node.key in anchors])
     stretch: list[Node] = []
     first = 0
@@ -127,39 +129,41 @@ def _stretches(
 
 
 def _increasing(anchors: list[tuple[str, Anchor]]) -> dict[str, int]:
-    """The most anchors whose places are in order; the others were moved."""
+    """Longest increasing subsequence: the most anchors whose operators are in order; the others were moved."""
     tails: list[int] = []
     lengths: list[int] = []
     for _, anchor in anchors:
-        at = bisect_right(tails, anchor.places[0])
-        tails[at : at + 1] = [anchor.places[0]]
+        at = bisect_right(tails, anchor.op_indices[0])
+        tails[at : at + 1] = [anchor.op_indices[0]]
         lengths.append(at)
     kept: dict[str, int] = {}
     wanted = len(tails) - 1
     for (key, anchor), length in zip(reversed(anchors), reversed(lengths), strict=True):
         if length == wanted:
-            kept[key] = anchor.places[0]
+            kept[key] = anchor.op_indices[0]
             wanted -= 1
     return kept
 
 
-def _align(nodes: list[Node], places: list[int], left_out: list[int], matched: MatchedRun) -> Iterator[tuple[str, int]]:
+def _align(
+    nodes: list[Node], op_indices: list[int], left_out: list[int], matched: MatchedRun
+) -> Iterator[tuple[str, int]]:
     """The cheapest alignment in which no node goes back, by dynamic programming."""
-    if not places:
+    if not op_indices:
         return
     # skipped[j]: what it costs to leave out all operators before j.
     skipped = [0, *accumulate(left_out)]
-    best = [skipped[j] + _misfit(nodes[0], place, matched) for j, place in enumerate(places)]
+    best = [skipped[j] + _misfit(nodes[0], op_index, matched) for j, op_index in enumerate(op_indices)]
     steps: list[list[int]] = []
     for node in nodes[1:]:
-        best, came = _advance(best, skipped, [_misfit(node, place, matched) for place in places])
+        best, came = _advance(best, skipped, [_misfit(node, op_index, matched) for op_index in op_indices])
         steps.append(came)
     ends = [cost + skipped[-1] - skipped[j + 1] for j, cost in enumerate(best)]
     chosen = [ends.index(min(ends))]
     for came in reversed(steps):
         chosen.append(came[chosen[-1]])
     for node, at in zip(nodes, reversed(chosen), strict=True):
-        yield node.key, places[at]
+        yield node.key, op_indices[at]
 
 
 def _advance(best: list[int], skipped: list[int], misfits: list[int]) -> tuple[list[int], list[int]]:
@@ -177,10 +181,10 @@ def _advance(best: list[int], skipped: list[int], misfits: list[int]) -> tuple[l
     return costs, came
 
 
-def _misfit(node: Node, place: int, matched: MatchedRun) -> int:
-    if matched.fits_itself(node, place):
+def _misfit(node: Node, op_index: int, matched: MatchedRun) -> int:
+    if matched.fits_itself(node, op_index):
         return 0
-    return _PART if matched.fits(node, place) else _MISFIT
+    return _PART if matched.fits(node, op_index) else _MISFIT
 
 
 # A value is the node's own; a weight may be read by a companion; what is passed on may be passed on once more.
@@ -199,34 +203,31 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     regions = AnchorRegions(matched, hierarchy, anchors, strategy)
     fused = {} if values.failure else find_fused_calls(matched, anchors, regions)
     firm = {
-        key: _anchored(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
+        key: _claim_anchor(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
         for key, anchor in (passing_anchors(matched) | anchors).items()
     }
     between = regions.claims()
     certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}
-    claims = {**between, **_by_order(matched, anchors, regions, values, strategy), **certain, **firm}
-    return {key: _lowered(claim) for key, claim in claims.items()} if values.failure else claims
+    claims = {**between, **_claim_by_order(matched, anchors, regions, values, strategy), **certain, **firm}
+    return {key: _lower_confidence(claim) for key, claim in claims.items()} if values.failure else claims
 
 
-def _anchored(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strategy: str) -> Claim:
-    issued = Evidence(EvidenceKind.TRACE, trace.source, trace.ops[anchor.places[0]].name)
+def _claim_anchor(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strategy: str) -> Claim:
+    issued = Evidence(EvidenceKind.TRACE, trace.source, trace.ops[anchor.op_indices[0]].name)
     return Claim(tuple(sorted(calls)), _CERTAINTY[anchor.evidence.kind], (anchor.evidence, issued), strategy)
 
 
-def _by_order(
+def _claim_by_order(
     matched: MatchedRun, anchors: Mapping[str, Anchor], regions: AnchorRegions, values: GraphValues, strategy: str
 ) -> dict[str, Claim]:
     """Claims by order. Where regions are known, it only chooses among what lies in them."""
-    places = align_by_order(matched, anchors)
-    kept = {key: place for key, place in places.items() if values.failure or regions.allow(key, place)}
-    return {key: _ordered(place, matched.trace, strategy) for key, place in kept.items()}
+    op_indices = align_by_order(matched, anchors)
+    kept = {key: op_index for key, op_index in op_indices.items() if values.failure or regions.allow(key, op_index)}
+    evidence = (Evidence(EvidenceKind.TRACE, matched.trace.source, "by order"),)
+    calls = {key: matched.trace.ops[op_index].call for key, op_index in kept.items()}
+    return {key: Claim((call,), Confidence.INFERRED, evidence, strategy) for key, call in calls.items()}
 
 
-def _ordered(place: int, trace: Trace, strategy: str) -> Claim:
-    op = trace.ops[place]
-    return Claim((op.call,), Confidence.INFERRED, (Evidence(EvidenceKind.TRACE, trace.source, "by order"),), strategy)
-
-
-def _lowered(claim: Claim) -> Claim:
+def _lower_confidence(claim: Claim) -> Claim:
     confidence = Confidence(max(claim.confidence - 1, Confidence.INFERRED))
     return Claim(claim.owners, confidence, claim.evidence, claim.strategy)

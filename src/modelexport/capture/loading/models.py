@@ -19,9 +19,10 @@ from types import ModuleType
 
 import torch
 
-from modelexport.capture.loading.options import LoadedModel, LoadOptions, explained, reason, seeded
+from modelexport.capture.loading.options import LoadedModel, explained, reason, seeded, torch_dtype
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
+from modelexport.record.model_source import ModelSource
 
 _ENTRY_POINT = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
@@ -30,7 +31,7 @@ def is_entry_point(source: str) -> bool:
     return _ENTRY_POINT.fullmatch(source) is not None
 
 
-def load_entry_point(source: str, options: LoadOptions) -> LoadedModel:
+def load_entry_point(source: str, options: ModelSource) -> LoadedModel:
     matched = _ENTRY_POINT.fullmatch(source)
     assert matched is not None
     place, name = matched["place"], matched["name"]
@@ -42,7 +43,7 @@ def load_entry_point(source: str, options: LoadOptions) -> LoadedModel:
         with seeded(options.seed):
             made = _call(found, source)
     module, inputs = _split(made, source)
-    dtype = options.torch_dtype()
+    dtype = torch_dtype(options.dtype)
     return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
 
 
@@ -151,16 +152,16 @@ def _shape_of(made: object) -> str:
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
-def load_model(source: str, options: LoadOptions) -> LoadedModel:
+def load_model(source: str, options: ModelSource) -> LoadedModel:
     """Load a folder, a config.json, a hub id or `package.module:callable`; the module comes in eval mode."""
-    options.torch_dtype()
+    torch_dtype(options.dtype)
     loaded = _load(source, options)
     with explained(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)
     return replace(loaded, module=module.eval())
 
 
-def _load(source: str, options: LoadOptions) -> LoadedModel:
+def _load(source: str, options: ModelSource) -> LoadedModel:
     path = Path(source).expanduser()
     if source and path.is_dir():
         return load_folder(source, path, options)
@@ -176,7 +177,7 @@ def _load(source: str, options: LoadOptions) -> LoadedModel:
     )
 
 
-def _load_file(source: str, path: Path, options: LoadOptions) -> LoadedModel:
+def _load_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
     if path.suffix == ".json":
         return load_config_file(source, path, options)
     hint = (

@@ -21,25 +21,13 @@ from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable, 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
-@dataclass(frozen=True)
-class LoadOptions:
-    """How to load; `dtype` None keeps the dtype of the checkpoint."""
-
-    task: str | None = None
-    dtype: str | None = None
-    device: str = "cpu"
-    seed: int = 0
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    revision: str | None = None
-
-    def torch_dtype(self) -> torch.dtype | None:
-        if self.dtype is None:
-            return None
-        if self.dtype not in DTYPES:
-            raise UnknownName("dtype", self.dtype, DTYPES)
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+def torch_dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, DTYPES)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,16 @@ import torch
 
 from modelexport.capture.loading.options import (
     LoadedModel,
-    LoadOptions,
     explained,
     hub_answers,
     library,
     quiet,
     reason,
     seeded,
+    torch_dtype,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
+from modelexport.record.model_source import ModelSource
 
 # Tasks without a pipeline in transformers 5 whose Auto class has another name.
 _RENAMED_TASKS = {
@@ -41,7 +42,7 @@ _RENAMED_TASKS = {
 _AUTO_PREFIX = "AutoModelFor"
 
 
-def model_class(config: Any, raw: Mapping[str, object], options: LoadOptions) -> Any:
+def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) -> Any:
     """The class whose `from_pretrained` loads this configuration."""
     if options.task is not None:
         return _class_for_task(config, raw, options.task)
@@ -51,7 +52,7 @@ def model_class(config: Any, raw: Mapping[str, object], options: LoadOptions) ->
     return library("transformers").AutoModel if named is None else _named_class(named)
 
 
-def refuse_remote_code(raw: Mapping[str, object], source: str, options: LoadOptions) -> None:
+def refuse_remote_code(raw: Mapping[str, object], source: str, options: ModelSource) -> None:
     """Stop at a model that only its own Python code can build, unless the user trusts that code."""
     if options.trust_remote_code or not raw.get("auto_map") or _is_native(raw):
         return
@@ -238,7 +239,7 @@ class _Blueprint:
     notes: tuple[str, ...]
 
 
-def load_folder(source: str, folder: Path, options: LoadOptions) -> LoadedModel:
+def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     checkpoint = open_checkpoint(folder, options.allow_pickle)
     with quiet():
         blueprint = _draw(source, folder, checkpoint.config, options)
@@ -249,7 +250,7 @@ def load_folder(source: str, folder: Path, options: LoadOptions) -> LoadedModel:
     return LoadedModel(module, source, folder, notes=notes, processing=folder)
 
 
-def load_config_file(source: str, path: Path, options: LoadOptions) -> LoadedModel:
+def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
     """Random weights, even if trained ones lie beside the file: the user named the configuration alone."""
     raw = read_config(path)
     with quiet():
@@ -257,7 +258,7 @@ def load_config_file(source: str, path: Path, options: LoadOptions) -> LoadedMod
     return LoadedModel(module, source, path.parent, notes=notes, processing=path.parent)
 
 
-def load_hub(source: str, options: LoadOptions) -> LoadedModel:
+def load_hub(source: str, options: ModelSource) -> LoadedModel:
     with quiet():
         offline = not hub_answers()
         raw = read_config(_fetch_config(source, options, offline))
@@ -266,7 +267,7 @@ def load_hub(source: str, options: LoadOptions) -> LoadedModel:
     return LoadedModel(module, source, notes=notes, processing=source)
 
 
-def _fetch_config(source: str, options: LoadOptions, offline: bool) -> Path:
+def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
     try:
         found = library("transformers.utils").cached_file(
             source, CONFIG, revision=options.revision, local_files_only=offline
@@ -290,7 +291,7 @@ def _not_found(source: str, offline: bool, error: Exception) -> ModelNotFound:
 
 
 def _draw(
-    source: str, origin: str | Path, raw: Mapping[str, object], options: LoadOptions, offline: bool = False
+    source: str, origin: str | Path, raw: Mapping[str, object], options: ModelSource, offline: bool = False
 ) -> _Blueprint:
     refuse_remote_code(raw, source, options)
     with explained(f"transformers cannot read the configuration of {source!r}", "Is config.json complete?"):
@@ -304,16 +305,16 @@ def _draw(
     return _Blueprint(source, origin, config, builder, _code_note(raw, options))
 
 
-def _code_note(raw: Mapping[str, object], options: LoadOptions) -> tuple[str, ...]:
+def _code_note(raw: Mapping[str, object], options: ModelSource) -> tuple[str, ...]:
     if not raw.get("auto_map") or options.trust_remote_code:
         return ()
     return ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
 
 
-def _build_random(blueprint: _Blueprint, options: LoadOptions) -> tuple[torch.nn.Module, tuple[str, ...]]:
+def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
     builder, config = blueprint.builder, blueprint.config
     with explained(f"transformers cannot build a model from the configuration of {blueprint.source!r}"):
-        dtype = {"dtype": options.torch_dtype()} if options.dtype else {}
+        dtype = {"dtype": torch_dtype(options.dtype)} if options.dtype else {}
         with seeded(options.seed):
             if hasattr(builder, "from_config"):
                 module = builder.from_config(config, trust_remote_code=options.trust_remote_code, **dtype)
@@ -324,14 +325,14 @@ def _build_random(blueprint: _Blueprint, options: LoadOptions) -> tuple[torch.nn
 
 
 def _load_weights(
-    blueprint: _Blueprint, options: LoadOptions, safetensors_only: bool, offline: bool = False
+    blueprint: _Blueprint, options: ModelSource, safetensors_only: bool, offline: bool = False
 ) -> tuple[torch.nn.Module, tuple[str, ...]]:
     hint = "" if options.allow_pickle else "If the weights are a pickle that you trust, pass --allow-pickle."
     with explained(f"transformers cannot load {blueprint.source!r}", hint), seeded(options.seed):
         module, report = blueprint.builder.from_pretrained(
             blueprint.origin,
             config=blueprint.config,
-            dtype=options.torch_dtype() or "auto",
+            dtype=torch_dtype(options.dtype) or "auto",
             use_safetensors=True if safetensors_only else None,
             trust_remote_code=options.trust_remote_code,
             revision=options.revision or "main",

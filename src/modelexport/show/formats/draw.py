@@ -47,7 +47,7 @@ def draw_layers(
         for depth, above in enumerate(stack):
             counts[above] += found[call]
             stacks[above] = stack[: depth + 1]
-    order = {site.call: place for place, site in enumerate(provenance.hierarchy.calls)}
+    order = provenance.hierarchy.call_order
     calls = sorted(stacks, key=lambda call: (order.get(call, len(order)), call))
     return {call: _layer(provenance, call, stacks[call], counts[call]) for call in calls}, stacks
 

@@ -9,23 +9,23 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from modelexport.graph.index import edges_of
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
+from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.flow import Box, CallFlow, Entering, Flows, Group, Inner, Leaving, Own, draw_flow, flows_of
 from modelexport.show.page.layout import Pair, laid_out
 from modelexport.show.page.modules import (
     call_columns,
     cost_columns,
-    difference_columns,
     module_columns,
     profile_columns,
     verification_columns,
     weight_columns,
 )
-from modelexport.show.page.nodes import Content, Distinct, Json, ModuleTree, NodeColumns, Texts
+from modelexport.show.page.nodes import Distinct, Json, ModuleTree, NodeColumns, Texts
 from modelexport.show.page.overlays import Overlay, Profiled, Verified
 
 # Kinds of boxes, as the page knows them.
@@ -127,8 +127,8 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A file, and what is said of it.
+class PageSubject:
+    """A tagged file, and what is said of it.
 
     facts     words and what they stand for, as in `exporter`, `dynamo`
     notes     whatever the reader should know beside what is shown
@@ -138,7 +138,7 @@ class Subject:
     """
 
     name: str
-    content: Content
+    file: TaggedFile
     facts: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
     cost: Cost | None = None
@@ -147,38 +147,40 @@ class Subject:
     diff: Diff | None = None
 
 
-def page_data(subject: Subject, *, nodes: bool = True) -> Json:
+def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
     """Without `nodes`, modules and what flows between them alone."""
-    content, texts = subject.content, Texts([""])
-    provenance = content.provenance
-    rows = NodeColumns(content, texts)
+    file, texts = subject.file, Texts([""])
+    provenance = file.provenance
+    tree = ModuleTree.of(provenance.hierarchy)
+    rows = NodeColumns(file, tree, texts)
     node_columns = rows.nodes() if nodes else None
-    places = Places(content.tree, rows.numbers, rows.values, texts)
-    edges = edges_of(content.graph)
-    unmoved = {*provenance.nodes, *edges.values} - content.graph.computed
+    places = Places(tree, rows.numbers, rows.values, texts)
+    edges = file.provenance_with_edges.known_edges()
+    unmoved = {*provenance.nodes, *edges.values} - file.graph.computed
     drawn = FlowColumns(provenance, places, unmoved, own_nodes=nodes)
     flows = drawn.flows(flows_of(provenance, edges))
     return {
         "version": _VERSION,
         "file": {"name": subject.name, "nodes": len(provenance.nodes), "facts": list(map(list, subject.facts))},
         "notes": list(subject.notes),
-        "modules": module_columns(content, texts),
-        "calls": call_columns(provenance, content),
-        "weights": weight_columns(content, texts),
+        "modules": module_columns(file, tree, texts),
+        "calls": call_columns(provenance, tree),
+        "weights": weight_columns(file, tree, texts),
         "nodes": node_columns,
         "answers": rows.answers(),
         "owners": rows.owners(),
         "evidence": rows.evidence(),
         "flows": flows,
         "layouts": drawn.layouts(),
-        **dict(_overlaid(subject, rows.numbers if nodes else {}, texts)),
+        **dict(_overlaid(subject, tree, rows.numbers if nodes else {}, texts)),
         "values": rows.value_columns(),
         "texts": texts.values,
     }
 
 
-def _overlaid(subject: Subject, nodes: Mapping[str, int], texts: Texts) -> Iterator[tuple[str, Json]]:
-    tree = subject.content.tree
+def _overlaid(
+    subject: PageSubject, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts
+) -> Iterator[tuple[str, Json]]:
     if subject.cost is not None:
         yield "cost", cost_columns(subject.cost, subject.sizes, tree, nodes)
     for overlay in subject.overlays:
@@ -188,6 +190,6 @@ def _overlaid(subject: Subject, nodes: Mapping[str, int], texts: Texts) -> Itera
             case Verified():
                 yield "verification", verification_columns(overlay, tree, nodes, texts)
     if subject.diff is not None:
-        entries = subject.content.provenance.nodes
+        entries = subject.file.provenance.nodes
         charged = {key: tree.place_of(entry.attribution) for key, entry in entries.items()}
         yield "difference", difference_columns(subject.diff, tree, texts, charged)

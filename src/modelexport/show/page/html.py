@@ -1,10 +1,13 @@
-"""The page as one file: our own markup, style and scripts, plotly, and the data.
+"""The page as one file: our own markup, style and scripts, plotly, and the data; and a server for it.
+
+    page_html    `view`: the viewer, with scripts and data
+    static_page  `diff --format html`: the same head and style round markup alone
+    PageServer   `view --serve`: for a browser on this machine, and for nobody else
 
 Names in a model come from whoever made it. The data is compressed and in base64, so that none of it can end the element
-that holds it; the scripts put names on the page as text alone; and a Content-Security-Policy lets no other script run
-than the two whose hashes it has, and nothing be fetched from anywhere.
-
-The page for a browser on this machine, and for nobody else.
+that holds it; the scripts put names on the page as text alone; and a Content-Security-Policy
+(https://developer.mozilla.org/docs/Web/HTTP/CSP) lets no other script run than the two whose hashes it has, and
+nothing be fetched from anywhere.
 """
 
 from __future__ import annotations
@@ -48,14 +51,26 @@ def page_html(title: str, data: Json) -> str:
     script = "\n".join(['"use strict";', "(() => {", *map(_part, SCRIPTS), "})();"])
     parts = {
         "policy": _policy(script, plotly),
-        # The name of a file need not be text: what is not is written as an escape.
-        "title": html.escape(title.encode(errors="backslashreplace").decode()),
+        "title": _title(title),
         "style": _part("page.css"),
         "data": _packed(data),
         "script": script,
         "plotly": plotly,
     }
     return _MARK.sub(lambda mark: parts[mark[1]], _part("page.html"))
+
+
+def static_page(title: str, body: str) -> str:
+    """A page with the head and style of the other one, but without data and scripts. `body` is markup."""
+    head, _, _ = _part("page.html").partition("<body")
+    parts = {"policy": _policy(), "title": _title(title), "style": _part("page.css")}
+    filled = _MARK.sub(lambda mark: parts[mark[1]], head)
+    return f'{filled}<body class="document">\n<main>\n{body}\n</main>\n</body>\n</html>\n'
+
+
+def _title(text: str) -> str:
+    """The name of a file need not be text: what is not is written as an escape."""
+    return html.escape(text.encode(errors="backslashreplace").decode())
 
 
 def plotly_script() -> str:
@@ -78,7 +93,7 @@ def _packed(data: Json) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"

@@ -7,16 +7,22 @@ Nodes and values as columns: everything that the page can say about one of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.index import Node
 from modelexport.graph.protos import ONNX_DOMAINS
-from modelexport.graph.types import Dims, ValueTypes, type_name
+from modelexport.graph.types import Dims, type_name
 from modelexport.record.hierarchy import ROOT, Hierarchy, Module, parent_path
+<<<<<<< HEAD
 from modelexport.record.provenance import Attribution, NodeEntry, Provenance
+from modelexport.show.module_tree import TreeRow, tree_rows
+=======
+from modelexport.record.provenance import Attribution, NodeEntry
+>>>>>>> main
 
 Json = dict[str, Any]
 
@@ -49,42 +55,25 @@ Texts = Distinct[str]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A module in the tree.
-
-    parent  the place of the module around it; None for the root
-    name    what its path adds to that of the module around it
-    """
-
-    module: Module
-    parent: int | None
-    name: str
-
-
-@dataclass(frozen=True)
 class ModuleTree:
     """Modules in the order in which they are shown. What is in no module has the place after the last one."""
 
-    places: tuple[Place, ...]
+    rows: tuple[TreeRow[Module], ...]
     hierarchy: Hierarchy
 
     @classmethod
     def of(cls, hierarchy: Hierarchy) -> ModuleTree:
         modules = dict(hierarchy.modules)
         modules.setdefault(ROOT, Module(ROOT, "", ""))
-        inside: dict[str, list[str]] = {}
-        for path in modules:
-            if path != ROOT:
-                inside.setdefault(_around(path, modules), []).append(path)
-        return cls(tuple(_placed(modules, inside)), hierarchy)
+        return cls(tuple(tree_rows(modules.values())), hierarchy)
 
     @cached_property
     def by_path(self) -> Mapping[str, int]:
-        return {place.module.path: number for number, place in enumerate(self.places)}
+        return {row.item.path: number for number, row in enumerate(self.rows)}
 
     @property
     def nobody(self) -> int:
-        return len(self.places)
+        return len(self.rows)
 
     def place_of(self, attribution: Attribution) -> int:
         """Of the module that something is charged to: its owner, or the innermost module around all owners.
@@ -105,62 +94,25 @@ class ModuleTree:
         return self.by_path[path]
 
 
-def _around(path: str, modules: Mapping[str, Module]) -> str:
-    above = parent_path(path)
-    while above not in modules:
-        above = parent_path(above)
-    return above
-
-
-def _placed(modules: Mapping[str, Module], inside: Mapping[str, list[str]]) -> Iterator[Place]:
-    """Depth first; without recursion, because nobody says how deep modules may be nested."""
-    waiting: list[tuple[str, int | None]] = [(ROOT, None)]
-    number = 0
-    while waiting:
-        path, parent = waiting.pop()
-        above = "" if parent is None else parent_path(path)
-        while parent is not None and above not in modules:
-            above = parent_path(above)
-        yield Place(modules[path], parent, path[len(above) + 1 :] if above else path)
-        waiting += [(child, number) for child in reversed(inside.get(path, []))]
-        number += 1
-
-
 _NONE = -1
-
-
-@dataclass(frozen=True)
-class Content:
-    """A file as it is shown.
-
-    types  of values, where they are known
-    """
-
-    provenance: Provenance
-    graph: Graph
-    types: ValueTypes
-
-    @cached_property
-    def tree(self) -> ModuleTree:
-        return ModuleTree.of(self.provenance.hierarchy)
 
 
 class NodeColumns:
     """`numbers` is the place of each node in them, `values` that of each value that nodes make or read."""
 
-    def __init__(self, content: Content, texts: Texts) -> None:
-        self._content = content
+    def __init__(self, file: TaggedFile, tree: ModuleTree, texts: Texts) -> None:
+        self._file, self._tree = file, tree
         self._texts = texts
         self._answers: dict[Attribution, int] = {}
         self._owners = Distinct[tuple[tuple[int, int], ...]]()
         self._evidence = Distinct[tuple[str, ...]]()
         self._rows: list[list[int]] = []
         self.values = Distinct[str]()
-        self.numbers = {key: number for number, key in enumerate(content.provenance.nodes)}
+        self.numbers = {key: number for number, key in enumerate(file.provenance.nodes)}
 
     def nodes(self) -> Json:
-        entries = list(self._content.provenance.nodes.values())
-        known = self._content.graph.by_key
+        entries = list(self._file.provenance.nodes.values())
+        known = self._file.graph.by_key
         place = self._texts.place
         return {
             "name": [place(entry.name) for entry in entries],
@@ -186,7 +138,7 @@ class NodeColumns:
         return [self._texts.places(reasons) for reasons in self._evidence.values]
 
     def value_columns(self) -> Json:
-        types, place = self._content.types, self._texts.place
+        types, place = self._file.types, self._texts.place
         known = [(name, types.dtype(name)) for name in self.values.values]
         return {
             "name": [place(name) for name, _ in known],
@@ -202,7 +154,7 @@ class NodeColumns:
         return found
 
     def _row(self, attribution: Attribution) -> list[int]:
-        tree = self._content.tree
+        tree = self._tree
         owners = tuple((tree.place_at(owner.path), owner.index) for owner in attribution.owners)
         layer = attribution.layer_id
         return [

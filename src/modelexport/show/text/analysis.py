@@ -1,16 +1,18 @@
-"""An analysis for people.
+"""Analysis for people: the tables of `analyze`.
 
-The module tree as rows, made short enough to read: repeated siblings become one row, depth is cut.
+    module            class        nodes  params   size     own operators
+    (model)           BertModel      454  22.7M    90.9 MB  Gather 2, Unsqueeze
+    └ encoder         BertEncoder    390  10.6M    42.6 MB
+      └ layer         ModuleList     390  10.6M    42.6 MB
+        └ [0-5] ×6 each  BertLayer    65  1.8M     7.1 MB
 
-Twelve layers that are alike tell the reader one thing, not twelve.
+A column of the module table is a heading and a cell in `_modules`; if siblings can differ in it, it belongs into
+`_shown` too. The figure itself comes from `inspect/analyze.py`, and goes into the JSON by `show/data/results.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -18,6 +20,7 @@ from rich.text import Text
 
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
 from modelexport.record.provenance import Confidence
+from modelexport.show.module_tree import GroupedRow, grouped_rows
 from modelexport.show.text.console import (
     bytes_text,
     confidence_text,
@@ -28,113 +31,8 @@ from modelexport.show.text.console import (
     table,
 )
 
-FEW = 40
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A module and what is inside of it. `names`: of all the modules beside each other that it stands for."""
-
-    module: ModuleFacts
-    names: tuple[str, ...]
-    inside: tuple[Branch, ...]
-
-    @cached_property
-    def shape(self) -> tuple[object, ...]:
-        """Equal for branches that differ in nothing but their place."""
-        own = self.module.own
-        facts = (
-            self.module.class_name,
-            self.module.calls,
-            own.nodes,
-            own.parameters,
-            tuple(own.op_types.items()),
-        )
-        return facts, tuple((branch.names, branch.shape) for branch in self.inside)
-
-    @cached_property
-    def size(self) -> int:
-        return len(self.names) * (1 + sum(branch.size for branch in self.inside))
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the tree. `count`: how many it stands for. `hidden`: modules inside that are not shown."""
-
-    guide: str
-    label: str
-    module: ModuleFacts
-    count: int
-    hidden: int
-
-
-def module_rows(modules: Sequence[ModuleFacts], most: int = FEW) -> list[Row]:
-    """Rows for a tree of any size; about `most` of them, unless `most` is 0."""
-    roots = _grow(modules)
-    if most and len(modules) > most:
-        roots = tuple(_grouped(roots))
-    depth = _deepest(roots)
-    while most and depth > 2 and _row_count(roots, depth) > most:
-        depth -= 1
-    return list(_rows(roots, depth))
-
-
-def _grow(modules: Sequence[ModuleFacts]) -> tuple[Branch, ...]:
-    listed = {module.path for module in modules}
-    inside: dict[str | None, list[ModuleFacts]] = {}
-    for module in modules:
-        inside.setdefault(_listed_parent(module.path, listed), []).append(module)
-
-    def branch(module: ModuleFacts, parent: str | None) -> Branch:
-        children = tuple(branch(child, module.path) for child in inside.get(module.path, ()))
-        return Branch(module, (_name(module.path, parent),), children)
-
-    return tuple(branch(module, None) for module in inside.get(None, ()))
-
-
-def _listed_parent(path: str, listed: set[str]) -> str | None:
-    while path:
-        path = path.rpartition(".")[0]
-        if path in listed:
-            return path
-    return None
-
-
-def _name(path: str, parent: str | None) -> str:
-    return path[len(parent) + 1 :] if parent else path
-
-
-def _grouped(branches: Sequence[Branch]) -> Iterator[Branch]:
-    """Neighbours with a number for a name and the same shape, made one."""
-    shorter = [Branch(branch.module, branch.names, tuple(_grouped(branch.inside))) for branch in branches]
-    for (_, numbered), group in groupby(shorter, lambda branch: (branch.shape, branch.names[0].isdecimal())):
-        same = list(group)
-        if numbered:
-            yield Branch(same[0].module, tuple(branch.names[0] for branch in same), same[0].inside)
-        else:
-            yield from same
-
-
-def _deepest(branches: Sequence[Branch]) -> int:
-    return max((1 + _deepest(branch.inside) for branch in branches), default=0)
-
-
-def _row_count(branches: Sequence[Branch], depth: int) -> int:
-    return sum(1 + _row_count(branch.inside, depth - 1) for branch in branches) if depth else 0
-
-
-def _rows(branches: Sequence[Branch], depth: int, guide: str = "", top: bool = True) -> Iterator[Row]:
-    for place, branch in enumerate(branches):
-        last = place == len(branches) - 1
-        mark, below = ("", "") if top else ("└ ", "  ") if last else ("├ ", "│ ")
-        hidden = sum(inner.size for inner in branch.inside) if depth == 1 else 0
-        yield Row(guide + mark, _label(branch.names), branch.module, len(branch.names), hidden)
-        if depth > 1:
-            yield from _rows(branch.inside, depth - 1, guide + below, False)
-
-
-def _label(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"[{names[0]}-{names[-1]}]"
+# Rows of the module table that can be read at once.
+_FEW = 40
 
 
 def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[RenderableType]:
@@ -184,25 +82,40 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
         "own operators",
         right=("nodes", "params", "size"),
     )
-    for row in module_rows(analysis.modules, most=0 if detailed else FEW):
-        total = row.module.total
+    for row in module_rows(analysis.modules, most=0 if detailed else _FEW):
+        module, total = row.item, row.item.total
         shown.add_row(
             _module_name(row),
-            plain(row.module.class_name, "cyan"),
+            plain(module.class_name, "cyan"),
             str(total.nodes),
             count_text(total.parameters) if total.parameters else "",
             bytes_text(total.bytes) if total.bytes else "",
-            plain(operators_text(row.module.own.op_types), "dim"),
+            plain(operators_text(module.own.op_types), "dim"),
         )
     return shown
 
 
-def _module_name(row: Row) -> Text:
+def module_rows(modules: Sequence[ModuleFacts], most: int = _FEW) -> list[GroupedRow[ModuleFacts]]:
+    """Rows for a tree of any size; about `most` of them, unless `most` is 0."""
+    return grouped_rows(modules, _shown, most)
+
+
+def _shown(module: ModuleFacts) -> tuple[object, ...]:
+    """What must be equal of modules that have one row: all that the row says, as it says it.
+
+    Not the bytes themselves: a quantizer stores a scale of a few bytes with the first module that reads it.
+    """
+    total = module.total
+    operators = tuple(module.own.op_types.items())
+    return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), operators
+
+
+def _module_name(row: GroupedRow[ModuleFacts]) -> Text:
     name = Text(row.guide, "dim").append_text(plain(row.label or "(model)"))
     if row.count > 1:
         name.append(f" ×{row.count}", "bold").append(" each", "dim")
-    elif row.module.calls > 1:
-        name.append(f" called {row.module.calls}×", "dim")
+    elif row.item.calls > 1:
+        name.append(f" called {row.item.calls}×", "dim")
     return name.append(f" … {row.hidden} inside", "dim") if row.hidden else name
 
 

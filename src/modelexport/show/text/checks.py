@@ -7,10 +7,8 @@ All strategies side by side, for people and for programs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -160,8 +158,6 @@ def _sum_up(comparison: Comparison) -> str:
     return f"{counted(modules, 'module')} {verb}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
 
 
-SCORES_SCHEMA = 1
-_SECOND_DIGITS = 3
 _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
@@ -180,19 +176,6 @@ def score_tables(scores: Scores) -> Iterator[RenderableType]:
     yield from _disputes(scores)
     for note in scores.notes:
         yield plain(f"note: {note}", "yellow")
-
-
-def scores_json(scores: Scores) -> str:
-    document = {
-        "schema": SCORES_SCHEMA,
-        "file": scores.path,
-        "nodes": len(scores.provenance.nodes),
-        "recording_seconds": round(scores.recording, _SECOND_DIGITS),
-        "strategies": [_score_document(score) for score in scores.scores],
-        "disputes": [_dispute_document(dispute) for dispute in scores.disputes],
-        "notes": list(scores.notes),
-    }
-    return json.dumps(document, indent=1) + "\n"
 
 
 def _numbers(*columns: list[str]) -> list[str]:
@@ -233,35 +216,3 @@ def _path(path: str) -> str:
 
 def _why(claim: Claim) -> str:
     return "; ".join(map(str, claim.evidence))
-
-
-def _score_document(score: Score) -> dict[str, Any]:
-    return {
-        "strategy": score.strategy,
-        "attributed": score.attributed,
-        "by_confidence": {level.label: score.by_confidence.get(level, 0) for level in reversed(Confidence) if level},
-        "same": score.same,
-        "less": score.less,
-        "other": score.other,
-        "seconds": round(score.seconds, _SECOND_DIGITS),
-    }
-
-
-def _dispute_document(dispute: Dispute) -> dict[str, Any]:
-    entry = dispute.entry
-    return {
-        "name": entry.name,
-        "key": entry.key,
-        "op_type": entry.op_type,
-        "modules": list(entry.attribution.modules),
-        "confidence": entry.attribution.confidence.label,
-        "claims": [
-            {
-                "strategy": claim.strategy,
-                "modules": [str(owner) for owner in claim.owners],
-                "confidence": claim.confidence.label,
-                "evidence": [str(item) for item in claim.evidence],
-            }
-            for claim in dispute.claims
-        ],
-    }

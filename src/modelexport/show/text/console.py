@@ -43,10 +43,6 @@ def ensure_targets(paths: Iterable[Path]) -> None:
     ensure_writable(*paths)
 
 
-def printable_lines(text: str) -> str:
-    return "\n".join(map(printable, text.splitlines()))
-
-
 _SHOWN_OPERATORS = 5
 _BYTES = ("B", "KB", "MB", "GB", "TB")
 _COUNTS = ("", "K", "M", "B", "T")

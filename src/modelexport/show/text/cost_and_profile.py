@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from modelexport.record.polynomial import Polynomial
-from modelexport.record.provenance import is_within
 from modelexport.record.results.cost import Amounts, Cost, ModuleCost, NodeCost
 from modelexport.record.results.profile import NOISY, ModuleTime, Profile, SharedTime
+from modelexport.show.module_tree import TreeRow, relative_path, tree_rows
 from modelexport.show.text.console import count_text, counted, flops_text, plain, share_text, size_text, table
 
 # Modules with less than this share of FLOPs, weights and activations are left out, unless all are asked for.
@@ -31,7 +32,7 @@ def cost_tables(
 ) -> Iterator[RenderableType]:
     yield from _cost_head(cost)
     yield Text()
-    yield _cost_modules(cost, list(_cost_shown(cost, depth, everything)), 0 if verbose else _TERMS)
+    yield _cost_modules(cost, _cost_rows(cost, depth, everything), 0 if verbose else _TERMS)
     yield from _foot(cost)
 
 
@@ -79,7 +80,7 @@ def _reasons(cost: Cost) -> Iterator[str]:
         yield f"and {len(found) - _REASONS} more reasons: --by node --all shows them"
 
 
-def _cost_modules(cost: Cost, shown: Iterable[tuple[list[str], ModuleCost]], most: int) -> Table:
+def _cost_modules(cost: Cost, rows: Iterable[TreeRow[ModuleCost]], most: int) -> Table:
     """Terms of axes take room, and have no shares: then fewer columns are shown."""
     whole = cost.total.flops.value
     settled = whole is not None and cost.total.activation_bytes.value is not None
@@ -87,9 +88,10 @@ def _cost_modules(cost: Cost, shown: Iterable[tuple[list[str], ModuleCost]], mos
     found = table("", "module", *numbers, right=numbers)
     for column in found.columns[1:]:
         column.no_wrap, column.overflow = False, "fold"
-    for above, module in shown:
-        cells = dict(_cells(module.total, whole, most), calls=f"{module.calls:,}" if module.calls else "")
-        found.add_row(plain("  " * len(above) + _cost_name(module, above)), *(plain(cells[name]) for name in numbers))
+    for row in rows:
+        calls = f"{row.item.calls:,}" if row.item.calls else ""
+        cells = dict(_cells(row.item.total, whole, most), calls=calls)
+        found.add_row(plain(_row_name(row)), *(plain(cells[name]) for name in numbers))
     return found
 
 
@@ -126,22 +128,10 @@ def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
     return found
 
 
-def _cost_shown(cost: Cost, depth: int | None, everything: bool) -> Iterator[tuple[list[str], ModuleCost]]:
-    """Modules that have something to say, with the paths of those around them that are shown."""
-    above: list[str] = []
+def _cost_rows(cost: Cost, depth: int | None, everything: bool) -> list[TreeRow[ModuleCost]]:
+    """Modules that have something to say."""
     whole = _measures(cost.total)
-    for module in cost.modules:
-        path = module.path
-        if path is None:
-            yield [], module
-            continue
-        above = [one for one in above if is_within(path, one)]
-        if not everything and (_is_dull(module, whole) or _cost_is_empty(module)):
-            continue
-        if depth is not None and len(above) > depth:
-            continue
-        yield above, module
-        above = [*above, path]
+    return tree_rows(cost.modules, lambda module: everything or not _is_small_cost(module, whole), depth)
 
 
 def _measures(amounts: Amounts) -> tuple[int, int, int]:
@@ -152,22 +142,23 @@ def _usual(size: Polynomial) -> int:
     return size.at(dict.fromkeys(size.axes, _USUAL)).value or 0
 
 
-def _is_dull(module: ModuleCost, whole: tuple[int, int, int]) -> bool:
+def _is_small_cost(module: ModuleCost, whole: tuple[int, int, int]) -> bool:
+    if not module.path or module.total.unknown:
+        return is_bare_container(module.path, module.class_name, bool(module.own.nodes))
     pairs = zip(_measures(module.total), whole, strict=True)
-    return bool(module.path) and not module.total.unknown and all(part <= _SMALL_COST * all_ for part, all_ in pairs)
+    small = all(part <= _SMALL_COST * all_ for part, all_ in pairs)
+    return small or is_bare_container(module.path, module.class_name, bool(module.own.nodes))
 
 
-def _cost_is_empty(module: ModuleCost) -> bool:
-    """A container whose cost is that of the modules inside of it, like `encoder.layer`."""
-    return bool(module.path) and not module.own.nodes and module.class_name in ("ModuleList", "ModuleDict")
+def is_bare_container(path: str | None, class_name: str, has_own: bool) -> bool:
+    """A container whose figures are those of the modules inside of it, like `encoder.layer`."""
+    return bool(path) and not has_own and class_name in ("ModuleList", "ModuleDict")
 
 
-def _cost_name(module: ModuleCost, above: Sequence[str]) -> str:
-    if module.path is None:
-        return "(no module)"
-    if not above:
-        return module.path or module.class_name
-    return module.path.removeprefix(f"{above[-1]}.") if above[-1] else module.path
+def _row_name(row: TreeRow[Any]) -> str:
+    """The model itself goes by its class."""
+    name = "(no module)" if row.item.path is None else row.name or row.item.class_name
+    return "  " * row.depth + name
 
 
 # Modules that take less than this share of the time are left out, unless all are asked for.
@@ -181,9 +172,9 @@ def profile_tables(
 ) -> Iterator[RenderableType]:
     yield _profile_head(profile)
     yield Text()
-    shown = list(_profile_shown(profile, depth, everything))
-    yield _profile_modules(profile, shown)
-    yield from (plain(line, "dim") for line in _legend([module for _, module in shown]))
+    rows = _profile_rows(profile, depth, everything)
+    yield _profile_modules(profile, rows)
+    yield from (plain(line, "dim") for line in _legend([row.item for row in rows]))
     yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
     yield plain(_sum(profile), "dim" if profile.check.holds else "red")
     yield from (plain(f"note: {note}", "yellow") for note in [*_fallen(profile), *_disturbed(profile), *profile.notes])
@@ -203,13 +194,14 @@ def _profile_head(profile: Profile) -> Text:
     return plain(" · ".join(parts), "bold")
 
 
-def _profile_modules(profile: Profile, shown: Iterable[tuple[list[str], ModuleTime]]) -> Table:
+def _profile_modules(profile: Profile, rows: Iterable[TreeRow[ModuleTime]]) -> Table:
     several = len({*profile.providers, *profile.requested[:1]}) > 1
     numbers = ("time", "self", "median", "±", "calls", "nodes")
     found = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
-    for above, module in shown:
-        row: list[RenderableType] = [
-            plain("  " * len(above) + _profile_name(module, above)),
+    for row in rows:
+        module = row.item
+        cells: list[RenderableType] = [
+            plain(_row_name(row)),
             f"{module.time / profile.time:.1%}" if profile.time else "",
             f"{module.own / profile.time:.1%}" if profile.time and module.own else "",
             time_text(module.median),
@@ -218,7 +210,7 @@ def _profile_modules(profile: Profile, shown: Iterable[tuple[list[str], ModuleTi
             f"{module.nodes:,}",
             Text("\n").join(plain(line, "dim") for line in _details(module, profile.time)),
         ]
-        found.add_row(*row, *([plain(_providers(module))] if several else []))
+        found.add_row(*cells, *([plain(_providers(module))] if several else []))
     return found
 
 
@@ -273,36 +265,19 @@ def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider")
 
 
-def _profile_shown(profile: Profile, depth: int | None, everything: bool) -> Iterator[tuple[list[str], ModuleTime]]:
-    """Modules that have something to say, with the paths of those around them that are shown."""
-    above: list[str] = []
-    for module in profile.modules:
-        path = module.path
-        if path is None:
-            yield [], module
-            continue
-        above = [one for one in above if is_within(path, one)]
-        dull = module.time < _SMALL_TIME * profile.time or _profile_is_empty(module)
-        if (dull and not everything) or (depth is not None and len(above) > depth):
-            continue
-        yield above, module
-        above = [*above, path]
+def _profile_rows(profile: Profile, depth: int | None, everything: bool) -> list[TreeRow[ModuleTime]]:
+    """Modules that have something to say."""
 
+    def is_kept(module: ModuleTime) -> bool:
+        bare = is_bare_container(module.path, module.class_name, bool(module.own))
+        return everything or not (bare or module.time < _SMALL_TIME * profile.time)
 
-def _profile_is_empty(module: ModuleTime) -> bool:
-    """A container whose time is that of the modules inside of it, like `encoder.layer`."""
-    return bool(module.path) and not module.own and module.class_name in ("ModuleList", "ModuleDict")
-
-
-def _profile_name(module: ModuleTime, above: Sequence[str]) -> str:
-    if module.path is None:
-        return "(no module)"
-    return _relative(module.path, above[-1]) if above else module.path or module.class_name
+    return tree_rows(profile.modules, is_kept, depth)
 
 
 def _relative(path: str, above: str) -> str:
     """A path as it is called inside of another one; that one itself by its last name."""
-    return path.rpartition(".")[2] if path == above else path.removeprefix(f"{above}.") if above else path
+    return path.rpartition(".")[2] if path == above else relative_path(path, above)
 
 
 def _details(module: ModuleTime, whole: float) -> Iterator[str]:

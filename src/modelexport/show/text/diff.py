@@ -6,12 +6,11 @@ A diff as text that reads well in a terminal and in a pull request.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from modelexport.errors import printable, some_of
+from modelexport.errors import printable
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.results.diff import (
@@ -27,9 +26,9 @@ from modelexport.record.results.diff import (
     WeightChange,
     WeightForm,
 )
+from modelexport.show.module_tree import join_paths, path_numbers, path_pattern
 from modelexport.show.text.console import count_text, counted, flops_text, share_text, size_text
 
-_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")
 # More operators of one replacement are counted and not listed.
 _LISTED = 4
 _SHOWN = 8
@@ -60,10 +59,10 @@ class Group:
     lines: tuple[str, ...]
 
 
-def grouped(modules: Iterable[ModuleChange]) -> list[Group]:
+def group_modules(modules: Iterable[ModuleChange]) -> list[Group]:
     found: dict[object, list[ModuleChange]] = {}
     for module in modules:
-        key = (module.change, _pattern(module.path), module.classes, _likeness(module))
+        key = (module.change, path_pattern(module.path), module.classes, _likeness(module))
         found.setdefault(key, []).append(module)
     return [_group(tuple(members)) for members in found.values()]
 
@@ -75,7 +74,7 @@ def _group(members: tuple[ModuleChange, ...]) -> Group:
 
 def _title(members: Sequence[ModuleChange]) -> str:
     first = members[0]
-    name = joined_paths([one.path for one in members])
+    name = join_paths([one.path for one in members])
     if first.class_changed:
         return f"{name} {first.classes[0]} → {first.classes[1]}"
     title = " ".join(filter(None, (name, first.classes[0] or first.classes[1])))
@@ -220,50 +219,15 @@ def _amounts(what: str, one: Polynomial, other: Polynomial) -> str:
     return f"{before} → {after}"
 
 
-# paths
-
-
-def _pattern(path: str) -> str:
-    """Numbers are what repeated modules differ in; so is the number of a call."""
-    call = ModuleCall.parse(path)
-    return _NUMBER.sub("*", call.path)
-
-
-def _numbers(path: str) -> tuple[int, ...]:
-    call = ModuleCall.parse(path)
-    return (*map(int, _NUMBER.findall(call.path)), call.index)
-
-
-def joined_paths(paths: Sequence[str]) -> str:
-    """Several paths of one pattern as one; all of them one by one if that would mean others as well."""
-    if len(paths) == 1:
-        return paths[0] or "(model)"
-    columns = list(zip(*map(_numbers, paths), strict=True))
-    if math.prod(len(set(column)) for column in columns) != len(set(paths)):
-        return some_of(paths, _SHOWN)
-    texts = [_range(sorted(set(column))) for column in columns]
-    parts = _pattern(paths[0]).split("*")
-    name = "".join(part + text for part, text in zip(parts, [*texts[:-1], ""], strict=True))
-    return name if texts[-1] == "0" else f"{name}#{texts[-1]}"
-
-
-def _range(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return str(numbers[0])
-    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{{{numbers[0]}..{numbers[-1]}}}"
-    return f"{{{','.join(map(str, numbers))}}}"
-
-
 def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
     """Of each kind of thing, and of modules whose names differ by the same number, one line."""
     found: dict[object, list[Renamed]] = {}
     for one in renamed:
-        shift = tuple(b - a for a, b in zip(_numbers(one.left), _numbers(one.right), strict=False))
-        key = (one.what, _pattern(one.left), _pattern(one.right), shift if one.what == "module" else one.left)
+        shift = tuple(b - a for a, b in zip(path_numbers(one.left), path_numbers(one.right), strict=False))
+        key = (one.what, path_pattern(one.left), path_pattern(one.right), shift if one.what == "module" else one.left)
         found.setdefault(key, []).append(one)
     return [
-        f"{same[0].what} {joined_paths([one.left for one in same])} → {joined_paths([one.right for one in same])}"
+        f"{same[0].what} {join_paths([one.left for one in same])} → {join_paths([one.right for one in same])}"
         for same in found.values()
     ]
 
@@ -273,31 +237,49 @@ _MOST_LINES = 12
 _HEADINGS = {Change.REMOVED: "Modules removed", Change.ADDED: "Modules added", Change.CHANGED: "Changed"}
 
 
-def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
-    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
+@dataclass(frozen=True)
+class Section:
+    """A heading, and what is below it: lines, or groups of modules. Text and HTML are made of the same sections."""
+
+    heading: str
+    lines: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
-def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
-    yield f"{_side(diff.left)} → {_side(diff.right)}"
+def diff_sections(diff: Diff) -> Iterator[Section]:
+    if diff.model:
+        changes = (f"{field.what}: {field.left or 'none'} → {field.right or 'none'}" for field in diff.model)
+        yield Section("Model", tuple(changes))
+    groups = group_modules(diff.modules)
+    for change, heading in _HEADINGS.items():
+        members = tuple(group for group in groups if group.change is change)
+        if members:
+            yield Section(heading, groups=members)
+    if diff.renamed:
+        yield Section("Renamed (no difference)", tuple(renamed_text(diff.renamed)))
+
+
+def verdict_lines(diff: Diff) -> Iterator[str]:
+    """What can be said in two lines: how much differs, and what that costs."""
     if diff.identical:
         yield "No differences." if diff.weights_read else "No differences; the numbers of large weights were not read."
     else:
         yield headline(diff)
     if diff.cost is not None:
         yield f"Cost: {cost_text(diff.cost)}."
-    if diff.model:
-        yield from ("", "Model")
-        yield from (f"- {one.what}: {one.left or 'none'} → {one.right or 'none'}" for one in diff.model)
-    groups = grouped(diff.modules)
-    for change, heading in _HEADINGS.items():
-        chosen = [group for group in groups if group.change is change]
-        if chosen:
-            yield from ("", heading)
-            for group in chosen:
-                yield from _group_lines(group, verbose=verbose)
-    if diff.renamed:
-        yield from ("", "Renamed (no difference)")
-        yield from (f"- {text}" for text in renamed_text(diff.renamed))
+
+
+def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
+    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
+
+
+def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
+    yield f"{_side(diff.left)} → {_side(diff.right)}"
+    yield from verdict_lines(diff)
+    for section in diff_sections(diff):
+        yield from ("", section.heading, *(f"- {line}" for line in section.lines))
+        for group in section.groups:
+            yield from _group_lines(group, verbose=verbose)
     for note in diff.notes:
         yield from ("", f"Note: {note}.")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from modelexport.record.hierarchy import lineage_of
 from modelexport.record.results.verification import CallNumbers, Difference, Status
+from modelexport.show.module_tree import enclosing_path
 
 FEW = 40
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
@@ -164,7 +164,7 @@ def _lost_inside(modules: Sequence[ModuleNumbers]) -> dict[str, float]:
     listed = {module.path for module in modules}
     sums: dict[str, float] = {}
     for module in modules:
-        around = [path for path in lineage_of(module.path) if path in listed and path != module.path]
-        if around:
-            sums[around[-1]] = sums.get(around[-1], 0.0) + module.lost
+        around = enclosing_path(module.path, listed)
+        if around is not None:
+            sums[around] = sums.get(around, 0.0) + module.lost
     return sums

@@ -1,88 +1,61 @@
-"""What an export gave, for people and for programs.
+"""What verbs that write files say when they are done: `export`, `attach`, `extract`, `fold`, `flatten`.
 
-What was cut out of a file, for people and for programs.
+    wrote bert.onnx (90.9 MB)
+    454 nodes: exact 453 (99.8 %), strong 1 (0.2 %)
+    outputs equal PyTorch's (largest difference 3.6e-07)
 
-What folding and flattening made of a file, for people and for programs.
-
-The keys of the JSON are a promise: they keep to `record/schema/folding.schema.json`.
+Lines for people; the same for programs is in `show/data/results.py`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
 
 from modelexport.errors import some_of
 from modelexport.inspect.analyze import Tally
-from modelexport.record.provenance import Confidence, Provenance
-from modelexport.record.results.files import RETURNED, End, Extraction, ExtractionCheck, Feed, Flattening, Folding
+from modelexport.record.provenance import Confidence
+from modelexport.record.results.files import (
+    RETURNED,
+    End,
+    ExportResult,
+    Extraction,
+    ExtractionCheck,
+    Feed,
+    FlattenResult,
+    Folding,
+    FoldResult,
+)
 from modelexport.record.signals import OutputCheck
-from modelexport.show.text.console import bytes_text, counted, share_text
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from modelexport.show.data.results import tally_of
+from modelexport.show.text.console import bytes_text, counted, plain, share_text, table
 
 
-@dataclass(frozen=True)
-class ExportSummary:
-    """The parts of an export's result that are shown."""
-
-    files: tuple[Path, ...]
-    provenance: Provenance
-    check: OutputCheck | None
-    notes: tuple[str, ...]
-    seconds: Mapping[str, float]
-
-    @property
-    def tally(self) -> Tally:
-        return Tally.of(entry.attribution for entry in self.provenance.nodes.values())
-
-
-def export_lines(summary: ExportSummary, *, verbose: bool = False) -> Iterator[Text]:
-    from modelexport.show.text.console import plain
-
-    for path in summary.files:
-        yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
-    yield plain(f"{counted(summary.tally.total, 'node')}: {confidences_text(summary.tally)}")
-    if summary.check is not None:
-        yield plain(_check(summary.check), "green" if summary.check.ok else "red")
-    for note in summary.notes:
-        yield plain(f"note: {note}", "yellow")
+def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Text]:
+    yield from file_lines(result.files)
+    tally = tally_of(result.provenance)
+    yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
+    if result.check is not None:
+        yield plain(_check(result.check), "green" if result.check.ok else "red")
+    yield from note_lines(result.notes)
     if verbose:
-        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in summary.seconds.items()), "dim")
+        yield seconds_line(result.seconds)
 
 
-def export_json(summary: ExportSummary) -> str:
-    tally, check, origin = summary.tally, summary.check, summary.provenance.origin
-    document = {
-        "schema": 1,
-        "files": [str(path) for path in summary.files],
-        "exporter": origin.exporter,
-        "strategy": origin.strategy,
-        "nodes": tally.total,
-        "by_confidence": {level.label: count for level, count in tally.by_confidence.items()},
-        "check": None if check is None else _check_document(check),
-        "notes": list(summary.notes),
-        "seconds": {step: round(seconds, 3) for step, seconds in summary.seconds.items()},
-    }
-    return json.dumps(document, indent=1) + "\n"
+def file_lines(files: Sequence[Path]) -> Iterator[Text]:
+    return (plain(f"wrote {path} ({bytes_text(path.stat().st_size)})") for path in files)
 
 
-def _check_document(check: OutputCheck) -> dict[str, object]:
-    return {
-        "ok": check.ok,
-        "max_abs_diff": _finite(check.max_abs_diff),
-        "max_rel_diff": _finite(check.max_rel_diff),
-        "message": check.message,
-    }
+def note_lines(notes: Iterable[str]) -> Iterator[Text]:
+    return (plain(f"note: {note}", "yellow") for note in notes)
 
 
-def _finite(number: float) -> float | None:
-    """JSON has no NaN and no infinity."""
-    return number if abs(number) < float("inf") else None
+def seconds_line(seconds: Mapping[str, float]) -> Text:
+    """How long each step took."""
+    return plain(", ".join(f"{step} {time:.1f} s" for step, time in seconds.items()), "dim")
 
 
 def confidences_text(tally: Tally) -> str:
@@ -99,9 +72,6 @@ def _check(check: OutputCheck) -> str:
     return f"not as PyTorch: {check.message}"
 
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 _FROM = {
     Feed.GIVEN: "what the module was given",
     Feed.RUN: "a tensor of the model's run that the module was not given",
@@ -109,23 +79,21 @@ _FROM = {
 }
 
 
-def extraction_lines(found: Extraction, *, verbose: bool = False) -> Iterator[Text]:
-    from modelexport.show.text.console import plain
-
-    for path in found.files:
-        yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
-    nodes = len(found.provenance.nodes)
-    along = f", {found.along} of them taken along" if found.along else ""
-    yield plain(f"{found.class_name}: {counted(nodes, 'node')}{along}; {bytes_text(found.weights)} of weights")
-    for word, ends in (("in", found.inputs), ("out", found.outputs)):
+def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterator[Text]:
+    yield from file_lines(extraction.files)
+    nodes = len(extraction.provenance.nodes)
+    along = f", {extraction.along} of them taken along" if extraction.along else ""
+    yield plain(
+        f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {bytes_text(extraction.weights)} of weights"
+    )
+    for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
             yield plain(f"{word:<4}{end.name}  {end.dtype}{_shape(end)}")
-    for note in found.notes:
-        yield plain(f"note: {note}", "yellow")
-    if found.check is not None:
-        yield from _check_lines(found.check, verbose=verbose)
+    yield from note_lines(extraction.notes)
+    if extraction.check is not None:
+        yield from _check_lines(extraction.check, verbose=verbose)
     if verbose:
-        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in found.seconds.items()), "dim")
+        yield seconds_line(extraction.seconds)
 
 
 def _shape(end: End) -> str:
@@ -133,8 +101,6 @@ def _shape(end: End) -> str:
 
 
 def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
-    from modelexport.show.text.console import plain
-
     for one in check.outputs:
         apart = one.difference
         if verbose or not apart.agrees:
@@ -174,73 +140,12 @@ def _verdict(check: ExtractionCheck) -> str:
     return f"not as the module of {check.reference}: largest difference {check.max_abs:.1e} ({limit})"
 
 
-def extraction_json(found: Extraction) -> str:
-    document = {
-        "schema": 1,
-        "source": found.source,
-        "files": [str(path) for path in found.files],
-        "asked": list(found.asked),
-        "modules": list(found.modules),
-        "class": found.class_name,
-        "nodes": len(found.provenance.nodes),
-        "taken_along": found.along,
-        "weight_bytes": found.weights,
-        "inputs": list(map(_end_document, found.inputs)),
-        "outputs": list(map(_end_document, found.outputs)),
-        "notes": list(found.notes),
-        "check": None if found.check is None else _extraction_check_document(found.check),
-        "seconds": {step: round(seconds, 3) for step, seconds in found.seconds.items()},
-    }
-    return json.dumps(document, indent=1) + "\n"
-
-
-def _end_document(end: End) -> dict[str, object]:
-    return {
-        "name": end.name,
-        "dtype": end.dtype,
-        "shape": [dim if dim != "" else None for dim in end.shape],
-        "value": end.value,
-    }
-
-
-def _extraction_check_document(check: ExtractionCheck) -> dict[str, object]:
-    return {
-        "ok": check.ok,
-        "reference": check.reference,
-        "tolerance": check.tolerance,
-        "max_abs": _finite_difference(check.max_abs),
-        "fed": {name: str(feed) for name, feed in check.fed.items()},
-        "outputs": [
-            {
-                "name": one.name,
-                "against": one.against,
-                "ok": one.difference.agrees,
-                "max_abs": _finite_difference(one.difference.max_abs),
-                "max_rel": _finite_difference(one.difference.max_rel),
-                "sqnr": _finite_difference(one.difference.sqnr),
-            }
-            for one in check.outputs
-        ],
-        "missing": check.missing,
-        "lost": check.lost,
-    }
-
-
-def _finite_difference(number: float) -> float | None:
-    """JSON has no NaN and no infinity."""
-    return number if abs(number) < float("inf") else None
-
-
 _OUTSIDE = "constants that are shared or differ, or what others need before it is done"
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
-
-def folding_lines(files: Sequence[Path], folding: Folding, *, verbose: bool = False) -> Iterator[RenderableType]:
-    from modelexport.show.text.console import plain, table
-
-    yield from _files(files)
+def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    yield from file_lines(result.files)
+    folding = result.folding
     if not folding.functions:
         yield plain("no class of modules is called twice with more than one node: the file is as it was", "yellow")
     else:
@@ -262,8 +167,6 @@ def folding_lines(files: Sequence[Path], folding: Folding, *, verbose: bool = Fa
 
 
 def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
-    from modelexport.show.text.console import plain
-
     for left in folding.unfolded:
         if verbose or not left.is_usual:
             told = f"{counted(left.calls, 'call')} of {left.class_name} not folded: {left.reason}"
@@ -274,10 +177,9 @@ def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
         yield plain(f"{several} with a single call or a single node not folded; -v lists them", "dim")
 
 
-def flattening_lines(files: Sequence[Path], flattening: Flattening) -> Iterator[RenderableType]:
-    from modelexport.show.text.console import plain
-
-    yield from _files(files)
+def flattening_lines(result: FlattenResult) -> Iterator[RenderableType]:
+    yield from file_lines(result.files)
+    flattening = result.flattening
     counts = f"{counted(flattening.before, 'node')} before, {flattening.after} after"
     if flattening.note:
         yield plain(f"note: {flattening.note}; nodes and values have names that are made up", "yellow")
@@ -289,47 +191,3 @@ def flattening_lines(files: Sequence[Path], flattening: Flattening) -> Iterator[
         yield plain(f"{counts}: {counted(len(flattening.inlined), 'function')} put in the place of calls")
     for name, reason in flattening.kept.items():
         yield plain(f"note: {name} is still a function: {reason}", "yellow")
-
-
-def _files(files: Sequence[Path]) -> Iterator[RenderableType]:
-    from modelexport.show.text.console import plain
-
-    for path in files:
-        yield plain(f"wrote {path} ({bytes_text(path.stat().st_size)})")
-
-
-def folding_json(files: Sequence[Path], folding: Folding) -> str:
-    document = {
-        "schema": 1,
-        "verb": "fold",
-        "files": [str(path) for path in files],
-        "nodes": {"before": folding.before, "after": folding.after},
-        "functions": [
-            {
-                "name": one.name,
-                "class": one.class_name,
-                "calls": one.calls,
-                "nodes": one.nodes,
-                "modules": list(one.modules),
-            }
-            for one in folding.functions
-        ],
-        "unfolded": [{"class": one.class_name, "calls": one.calls, "reason": one.reason} for one in folding.unfolded],
-        "outside": dict(folding.outside),
-        "note": folding.note,
-    }
-    return json.dumps(document, indent=1) + "\n"
-
-
-def flattening_json(files: Sequence[Path], flattening: Flattening) -> str:
-    document = {
-        "schema": 1,
-        "verb": "flatten",
-        "files": [str(path) for path in files],
-        "nodes": {"before": flattening.before, "after": flattening.after},
-        "exact": flattening.exact,
-        "inlined": list(flattening.inlined),
-        "kept": dict(flattening.kept),
-        "note": flattening.note,
-    }
-    return json.dumps(document, indent=1) + "\n"

@@ -15,15 +15,15 @@ from modelexport.graph.protos import ONNX_DOMAINS, names_read, with_inner
 from modelexport.graph.types import ValueTypes, is_shaped
 from modelexport.record.hierarchy import ROOT
 from modelexport.record.provenance import Attribution, NodeEntry, Provenance, unattributed
-from modelexport.transform.extract.border import Axis
+from modelexport.transform.extract.border import ShapeAxis
 from modelexport.transform.extract.cut import Cut
-from modelexport.transform.extract.record import Rerooting, made_here
+from modelexport.transform.extract.record import PartRecord, attribute_added_node
 
 _UNKNOWN = unattributed("not in the record of the file that it was cut from")
 
 
 @dataclass(frozen=True)
-class Extracted:
+class ExtractedPart:
     """
     origins  by name of an input or output: the value of the file that it was cut from
     """
@@ -33,27 +33,27 @@ class Extracted:
     origins: Mapping[str, str]
 
 
-def assemble(file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> Extracted:
-    return _Assembly(file, provenance, cut, types).result()
+def assemble_part(file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> ExtractedPart:
+    return _PartAssembly(file, provenance, cut, types).assemble()
 
 
-class _Assembly:
+class _PartAssembly:
     def __init__(self, file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> None:
         self._file = file
         self._provenance = provenance
         self._cut = cut
         self._types = types
-        self._rerooting = Rerooting(provenance, cut.selection)
+        self._part = PartRecord(provenance, cut.selection)
         self._protos = dict(walk_nodes(file.proto))
         self._nodes: list[onnx.NodeProto] = []
         self._added: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
-        self._answers: dict[str, Attribution] = {}
+        self._attributions: dict[str, Attribution] = {}
         self._names = {self._local(value) for value in _all_values(file)}
 
-    def result(self) -> Extracted:
+    def assemble(self) -> ExtractedPart:
         self._copy_nodes()
-        handed = self._handed()
+        handed = self._add_identities()
         source = self._file.proto
         proto = onnx.ModelProto(
             ir_version=source.ir_version,
@@ -63,7 +63,7 @@ class _Assembly:
             model_version=source.model_version,
         )
         graph = proto.graph
-        graph.name = self._rerooting.hierarchy.modules[ROOT].class_name or "graph"
+        graph.name = self._part.hierarchy.modules[ROOT].class_name or "graph"
         graph.node.extend([*self._added, *self._nodes])
         weights, sparse = self._weights(graph.node)
         graph.initializer.extend([*weights, *self._constants])
@@ -71,14 +71,14 @@ class _Assembly:
         graph.input.extend(self._value(value) for value in self._cut.enters)
         outputs = handed or {self._local(value): value for value in self._cut.leaves}
         graph.output.extend(self._value(value, name) for name, value in outputs.items())
-        self._describe(graph)
+        self._copy_descriptions(graph)
         proto.functions.extend(self._functions(graph.node))
         proto.opset_import.extend(self._opsets(proto))
         proto.metadata_props.extend(one for one in source.metadata_props if not one.key.startswith(PREFIX))
         data = {one.name: self._file.weights[one.name] for one in weights if self._is_apart(one)}
         extracted = ModelFile(proto, data, self._file.directory)
         origins = {**{self._local(value): value for value in self._cut.enters}, **outputs}
-        return Extracted(extracted, self._record(extracted), origins)
+        return ExtractedPart(extracted, self._record(extracted), origins)
 
     def _local(self, value: str) -> str:
         """The name that a value has in the graph that makes it."""
@@ -91,18 +91,18 @@ class _Assembly:
     def _copy_nodes(self) -> None:
         for node in self._cut.nodes:
             if node.key in self._cut.shapes:
-                self._added += self._shape_of(node.outputs[0], self._cut.shapes[node.key])
+                self._added += self._build_shape(node.outputs[0], self._cut.shapes[node.key])
                 continue
             proto = self._protos[node.key]
             self._nodes.append(proto)
-            for before, after in _same_nodes(proto, node.graph):
-                self._answers[after] = self._recorded(before)
+            for before, after in _map_keys(proto, node.graph):
+                self._attributions[after] = self._recorded(before)
 
     def _recorded(self, key: str) -> Attribution:
         entry = self._provenance.nodes.get(key)
         return _UNKNOWN if entry is None else entry.attribution
 
-    def _shape_of(self, output: str, axes: tuple[Axis, ...]) -> Iterator[onnx.NodeProto]:
+    def _build_shape(self, output: str, axes: tuple[ShapeAxis, ...]) -> Iterator[onnx.NodeProto]:
         """Nodes that put together a shape from numbers and from axes of the inputs."""
         parts: list[str] = []
         for axis in axes:
@@ -110,30 +110,30 @@ class _Assembly:
                 parts.append(self._constant([axis.size]))
                 continue
             shape, size = (
-                self._unused(f"{self._local(axis.value)}_shape"),
-                self._unused(f"{self._local(axis.value)}_size"),
+                self._free_name(f"{self._local(axis.value)}_shape"),
+                self._free_name(f"{self._local(axis.value)}_size"),
             )
-            yield self._made("Shape", [self._local(axis.value)], shape)
-            yield self._made("Gather", [shape, self._constant([axis.axis])], size, axis=0)
+            yield self._make_node("Shape", [self._local(axis.value)], shape)
+            yield self._make_node("Gather", [shape, self._constant([axis.axis])], size, axis=0)
             parts.append(size)
         if parts:
-            yield self._made("Concat", parts, self._local(output), axis=0)
+            yield self._make_node("Concat", parts, self._local(output), axis=0)
         else:
-            yield self._made("Identity", [self._constant([])], self._local(output))
+            yield self._make_node("Identity", [self._constant([])], self._local(output))
 
-    def _made(self, kind: str, inputs: list[str], output: str, axis: int | None = None) -> onnx.NodeProto:
-        self._answers[output] = made_here("shape of an input" if not self._cut.handed else "handed on")
-        node = onnx.helper.make_node(kind, inputs, [output], name=self._unused(f"{output}_{kind}"))
+    def _make_node(self, kind: str, inputs: list[str], output: str, axis: int | None = None) -> onnx.NodeProto:
+        self._attributions[output] = attribute_added_node("shape of an input" if not self._cut.handed else "handed on")
+        node = onnx.helper.make_node(kind, inputs, [output], name=self._free_name(f"{output}_{kind}"))
         if axis is not None:
             node.attribute.append(onnx.helper.make_attribute("axis", axis))
         return node
 
     def _constant(self, numbers: list[int]) -> str:
-        name = self._unused("size")
+        name = self._free_name("size")
         self._constants.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [len(numbers)], numbers))
         return name
 
-    def _unused(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         found, number = name, 0
         while found in self._names:
             number += 1
@@ -141,12 +141,12 @@ class _Assembly:
         self._names.add(found)
         return found
 
-    def _handed(self) -> dict[str, str]:
+    def _add_identities(self) -> dict[str, str]:
         """Outputs of a module without nodes, by name; a graph cannot return what it is given under its name."""
         found: dict[str, str] = {}
         for value in () if self._cut.handed is None else self._cut.handed.types:
-            name = self._unused(f"{self._local(value)}_output")
-            self._nodes.append(self._made("Identity", [self._local(value)], name))
+            name = self._free_name(f"{self._local(value)}_output")
+            self._nodes.append(self._make_node("Identity", [self._local(value)], name))
             found[name] = value
         return found
 
@@ -180,7 +180,7 @@ class _Assembly:
             )
         return onnx.ValueInfoProto(name=name, type=found)
 
-    def _describe(self, graph: onnx.GraphProto) -> None:
+    def _copy_descriptions(self, graph: onnx.GraphProto) -> None:
         """What the file says of the values inside of the cut."""
         ends = {value.name for value in (*graph.input, *graph.output)}
         inner = {name for node in graph.node for name in node.output} - ends
@@ -211,27 +211,27 @@ class _Assembly:
 
     def _record(self, extracted: ModelFile) -> Provenance:
         graph = extracted.graph
-        answer = _remembering(self._rerooting.attribution)
+        answer = _memoize(self._part.attribution)
         here = {node.output[0] for node in (*self._added, *(self._nodes if self._cut.handed else ()))}
         nodes: dict[str, NodeEntry] = {}
         for node in graph.nodes:
-            known = self._answers.get(node.key) or self._recorded(node.key)
+            known = self._attributions.get(node.key) or self._recorded(node.key)
             found = known if node.key in here else answer(known)
             nodes[node.key] = NodeEntry(node.key, node.name, node.op_type, found)
         before = {self._local(name): found for name, found in self._provenance.initializers.items()}
         weights = {name: answer(before.get(name, _UNKNOWN)) for name in graph.initializers}
         return replace(
             self._provenance,
-            hierarchy=self._rerooting.hierarchy,
+            hierarchy=self._part.hierarchy,
             nodes=nodes,
             initializers=weights,
             origin=replace(self._provenance.origin, graph=graph.fingerprint),
-            absent=self._rerooting.absent,
+            absent=self._part.absent,
             edges=None,
         )
 
 
-def _remembering(answer: Callable[[Attribution], Attribution]) -> Callable[[Attribution], Attribution]:
+def _memoize(answer: Callable[[Attribution], Attribution]) -> Callable[[Attribution], Attribution]:
     """Most nodes of a module share one attribution."""
     known: dict[Attribution, Attribution] = {}
 
@@ -243,17 +243,17 @@ def _remembering(answer: Callable[[Attribution], Attribution]) -> Callable[[Attr
     return remembered
 
 
-def _same_nodes(proto: onnx.NodeProto, graph_id: str) -> Iterator[tuple[str, str]]:
+def _map_keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[tuple[str, str]]:
     """Keys of a node and of all in its bodies: where it was, and in the main graph of a file of its own."""
-    yield from zip(_keys(proto, graph_id), _keys(proto, MAIN), strict=True)
+    yield from zip(_list_keys(proto, graph_id), _list_keys(proto, MAIN), strict=True)
 
 
-def _keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[str]:
+def _list_keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[str]:
     key = node_key(proto, graph_id)
     yield key
     for body_id, body in bodies(proto, key):
         for inner in body.node:
-            yield from _keys(inner, body_id)
+            yield from _list_keys(inner, body_id)
 
 
 def _all_values(file: ModelFile) -> Iterator[str]:

@@ -22,7 +22,7 @@ from modelexport.graph.index import SHAPE_READERS, Node
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ModuleCall, common_prefix
 from modelexport.record.provenance import Provenance
-from modelexport.transform.extract.selection import Inside, Nest, Selection
+from modelexport.transform.extract.selection import CutSelection, Membership, NestedGraph
 
 
 class Border:
@@ -33,9 +33,9 @@ class Border:
 
     def __init__(
         self,
-        nest: Nest,
+        nest: NestedGraph,
         provenance: Provenance,
-        selection: Selection,
+        selection: CutSelection,
         types: ValueTypes,
         *,
         taken: Collection[str],
@@ -54,7 +54,7 @@ class Border:
         unread  keys of nodes whose inputs do not count
         """
         graph = self._nest.graph
-        read = {value for node in nodes if node.key not in unread for value in self._nest.reads(node)}
+        read = {value for node in nodes if node.key not in unread for value in self._nest.values_read(node)}
         outside = [value for value in read if not self._is_made(value) and value not in graph.initializers]
         places = {value: place for place, value in enumerate(graph.inputs)}
         first = len(places)
@@ -117,20 +117,20 @@ class Border:
         return len(common_prefix((stack(maker), stack(reader))))
 
 
-class Between:
-    def __init__(self, nest: Nest, provenance: Provenance, selection: Selection, inside: Inside) -> None:
+class ConnectingPaths:
+    def __init__(self, nest: NestedGraph, provenance: Provenance, selection: CutSelection, inside: Membership) -> None:
         self._nest = nest
         self._provenance = provenance
         self._selection = selection
         self._inside = inside
 
-    def glue(self) -> frozenset[str]:
+    def connecting_nodes(self) -> frozenset[str]:
         """Keys of the nodes on a way from inside to inside that no other module did."""
-        return self._on_the_way(self._is_glue)
+        return self._find_path_nodes(self._may_connect)
 
-    def in_the_way(self) -> tuple[ModuleCall, ...]:
+    def blocking_modules(self) -> tuple[ModuleCall, ...]:
         """Other modules on such a way, in file order."""
-        found = self._on_the_way(lambda _: True) - self.glue()
+        found = self._find_path_nodes(lambda _: True) - self.connecting_nodes()
         nodes = sorted((self._nest.graph.by_key[key] for key in found), key=lambda node: node.position)
         owners = (owner for node in nodes for owner in self._owners(node))
         return tuple(dict.fromkeys(self._outermost(owner) for owner in owners if not self._is_near(owner)))
@@ -146,11 +146,11 @@ class Between:
     def _is_near(self, owner: ModuleCall) -> bool:
         return self._selection.covers(owner) or self._selection.encloses(owner)
 
-    def _is_glue(self, node: Node) -> bool:
+    def _may_connect(self, node: Node) -> bool:
         owners = self._owners(node)
         return not owners or any(map(self._is_near, owners)) or node.key not in self._nest.graph.computed
 
-    def _on_the_way(self, may_pass: Callable[[Node], bool]) -> frozenset[str]:
+    def _find_path_nodes(self, may_pass: Callable[[Node], bool]) -> frozenset[str]:
         graph, inside = self._nest.graph, self._inside.keys
         # What is shared with others is copied, and what others do with theirs is not on the way.
         starts = [key for key in inside - self._inside.shared if key in graph.computed]
@@ -174,7 +174,7 @@ Part = Callable[[str], slice]
 
 
 @dataclass(frozen=True)
-class Axis:
+class ShapeAxis:
     """A size: a number, or that of an axis of a value that the cut is given."""
 
     size: int = 0
@@ -183,30 +183,30 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Chains:
+class ShapeSubgraphs:
     """
     keys    nodes that come along
     shapes  by key of a Shape node among them that reads a value which is not there: what it returns, axis by axis
     """
 
     keys: frozenset[str]
-    shapes: Mapping[str, tuple[Axis, ...]]
+    shapes: Mapping[str, tuple[ShapeAxis, ...]]
 
 
-def constant_values(nest: Nest) -> frozenset[str]:
+def constant_values(nest: NestedGraph) -> frozenset[str]:
     """Values that depend on nothing that the model is given, not even on a shape."""
     graph = nest.graph
     varying = {value for values in graph.takes.values() for value in values} - set(graph.initializers)
     for node in graph.nodes:
-        if any(value in varying for value in nest.reads(node)):
+        if any(value in varying for value in nest.values_read(node)):
             varying.update(filter(None, node.outputs))
     return frozenset(value for node in graph.nodes for value in node.outputs if value and value not in varying)
 
 
-class ChainFinder:
+class ShapeSubgraphFinder:
     """For one cut after the other of one file."""
 
-    def __init__(self, nest: Nest, types: ValueTypes, part: Part) -> None:
+    def __init__(self, nest: NestedGraph, types: ValueTypes, part: Part) -> None:
         self._nest = nest
         self._types = types
         self._part = part
@@ -215,17 +215,17 @@ class ChainFinder:
     def _constants(self) -> frozenset[str]:
         return constant_values(self._nest)
 
-    def find(self, taken: Collection[str]) -> Chains:
+    def find(self, taken: Collection[str]) -> ShapeSubgraphs:
         """What has to come along with these nodes."""
         graph = self._nest.graph
         entering = [value for value in _entering(self._nest, taken) if value in graph.producers]
         given = [value for value in entering if not self._may_come_along(value)]
         given += [value for value in _entering(self._nest, taken) if value not in graph.producers]
-        search = _Search(self._nest, self._types, self._part, self._constants, frozenset(taken), tuple(given))
+        search = _SubgraphSearch(self._nest, self._types, self._part, self._constants, frozenset(taken), tuple(given))
         for value in entering:
             if value not in given:
                 search.take(value)
-        return Chains(frozenset(search.keys), search.shapes)
+        return ShapeSubgraphs(frozenset(search.keys), search.shapes)
 
     def _may_come_along(self, value: str) -> bool:
         if value in self._constants:
@@ -233,9 +233,9 @@ class ChainFinder:
         return value not in self._nest.graph.computed and self._types.may_be_sizes(value)
 
 
-def _entering(nest: Nest, taken: Iterable[str]) -> tuple[str, ...]:
+def _entering(nest: NestedGraph, taken: Iterable[str]) -> tuple[str, ...]:
     graph = nest.graph
-    found = dict.fromkeys(value for key in nest.outermost(taken) for value in nest.reads(graph.by_key[key]))
+    found = dict.fromkeys(value for key in nest.outermost(taken) for value in nest.values_read(graph.by_key[key]))
     chosen = set(taken)
     return tuple(
         value
@@ -245,14 +245,14 @@ def _entering(nest: Nest, taken: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-class _Search:
+class _SubgraphSearch:
     """
     given  values that the cut is given whatever comes along
     """
 
     def __init__(
         self,
-        nest: Nest,
+        nest: NestedGraph,
         types: ValueTypes,
         part: Part,
         constants: frozenset[str],
@@ -260,7 +260,7 @@ class _Search:
         given: tuple[str, ...],
     ) -> None:
         self.keys: set[str] = set()
-        self.shapes: dict[str, tuple[Axis, ...]] = {}
+        self.shapes: dict[str, tuple[ShapeAxis, ...]] = {}
         self._nest = nest
         self._types = types
         self._part = part
@@ -271,7 +271,7 @@ class _Search:
     def take(self, value: str) -> None:
         """Let a value's whole chain come along, if it can start from what is given; else nothing of it."""
         chain: dict[str, None] = {}
-        shapes: dict[str, tuple[Axis, ...]] = {}
+        shapes: dict[str, tuple[ShapeAxis, ...]] = {}
         waiting = [value]
         while waiting:
             maker = self._nest.graph.producers.get(waiting.pop())
@@ -290,7 +290,7 @@ class _Search:
                 continue
             if maker.key in self._nest.graph.computed:
                 return
-            waiting += [one for one in self._nest.reads(maker) if one not in self._nest.graph.initializers]
+            waiting += [one for one in self._nest.values_read(maker) if one not in self._nest.graph.initializers]
         self.keys.update(chain)
         self.shapes.update(shapes)
 
@@ -304,23 +304,23 @@ class _Search:
         maker = self._nest.graph.producers.get(value)
         return value in self._given or (maker is not None and maker.key in self._taken)
 
-    def _axes(self, maker: Node) -> tuple[Axis, ...] | None:
+    def _axes(self, maker: Node) -> tuple[ShapeAxis, ...] | None:
         """The shape of a value that is not there, from axes of the same name."""
         dims = self._types.dims(maker.inputs[0]) if maker.op_type == _SHAPE else None
         if dims is None:
             return None
         wanted = dims[self._part(maker.key)]
-        found = [Axis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
+        found = [ShapeAxis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
         return tuple(axis for axis in found if axis is not None) if None not in found else None
 
-    def _axis_named(self, name: str) -> Axis | None:
+    def _axis_named(self, name: str) -> ShapeAxis | None:
         return self._named_axes.get(name)
 
     @cached_property
-    def _named_axes(self) -> Mapping[str, Axis]:
-        found: dict[str, Axis] = {}
+    def _named_axes(self) -> Mapping[str, ShapeAxis]:
+        found: dict[str, ShapeAxis] = {}
         for value in self._given:
             for place, dim in enumerate(self._types.dims(value) or ()):
                 if isinstance(dim, str) and dim:
-                    found.setdefault(dim, Axis(value=value, axis=place))
+                    found.setdefault(dim, ShapeAxis(value=value, axis=place))
         return found

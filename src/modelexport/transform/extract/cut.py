@@ -12,9 +12,9 @@ from modelexport.graph.index import Graph, Node, walk_nodes
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.provenance import Provenance
-from modelexport.transform.extract.border import Axis, Between, Border, ChainFinder
-from modelexport.transform.extract.identity_modules import HandedOn, Passing
-from modelexport.transform.extract.selection import Fused, Inside, Nest, Selection, select_calls
+from modelexport.transform.extract.border import Border, ConnectingPaths, ShapeAxis, ShapeSubgraphFinder
+from modelexport.transform.extract.identity_modules import IdentityModules, IdentityResult
+from modelexport.transform.extract.selection import CutSelection, FusedNode, Membership, NestedGraph, select_calls
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Cut:
     handed  what it returns, if it has no nodes
     """
 
-    selection: Selection
+    selection: CutSelection
     nodes: tuple[Node, ...] = ()
     along: frozenset[str] = frozenset()
     enters: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
-    shapes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
-    handed: HandedOn | None = None
+    shapes: Mapping[str, tuple[ShapeAxis, ...]] = field(default_factory=dict)
+    handed: IdentityResult | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -45,52 +45,54 @@ class Cutter:
 
     def __init__(self, file: ModelFile, provenance: Provenance) -> None:
         self.types = ValueTypes(file)
-        self._nest = Nest(file.graph)
+        self._nest = NestedGraph(file.graph)
         self.provenance = provenance
-        self._chains = ChainFinder(self._nest, self.types, _shape_parts(file))
-        self._passing = Passing(self._nest, provenance, self.types)
+        self._shape_finder = ShapeSubgraphFinder(self._nest, self.types, _shape_parts(file))
+        self._identity = IdentityModules(self._nest, provenance, self.types)
 
-    def cut(self, selection: Selection) -> Cut:
+    def cut(self, selection: CutSelection) -> Cut:
         """Raises CutImpossible, which says why and what can be cut instead."""
-        inside = Inside(self._nest, self.provenance, selection)
-        inside.take_whole_branches()
+        inside = Membership(self._nest, self.provenance, selection)
+        inside.include_whole_branches()
         self._check_functions(selection, inside)
         if not inside.keys:
-            return self._handed_on(selection)
-        fused = list(inside.fused())
+            return self._cut_identity_module(selection)
+        fused = list(inside.find_fused_nodes())
         if fused:
-            raise self._fused(selection, fused)
-        between = Between(self._nest, self.provenance, selection, inside)
+            raise self._explain_fusion(selection, fused)
+        paths = ConnectingPaths(self._nest, self.provenance, selection, inside)
         if not selection.is_one_call:
-            _check_way(selection, between.in_the_way())
+            _check_paths(selection, paths.blocking_modules())
         scope = self._scope(selection, inside.keys)
-        taken = inside.keys | self._in_scope(between.glue(), scope)
-        chains = self._chains.find(taken)
-        everything = taken | self._in_scope(chains.keys, scope)
-        nodes = self._listed(everything)
-        border = Border(self._nest, self.provenance, selection, self.types, taken=everything, copied=inside.copied())
+        taken = inside.keys | self._in_scope(paths.connecting_nodes(), scope)
+        shape_subgraphs = self._shape_finder.find(taken)
+        everything = taken | self._in_scope(shape_subgraphs.keys, scope)
+        nodes = self._list_nodes(everything)
+        border = Border(
+            self._nest, self.provenance, selection, self.types, taken=everything, copied=inside.copied_keys()
+        )
         made_here = [node for node in nodes if node.key in taken]
         cut = Cut(
             selection,
             nodes,
             everything - inside.keys,
-            border.enters(nodes, chains.shapes),
+            border.enters(nodes, shape_subgraphs.shapes),
             border.leaves(made_here),
             scope,
-            chains.shapes,
-            notes=(*selection.notes, *self._glue_notes(between.glue())),
+            shape_subgraphs.shapes,
+            notes=(*selection.notes, *self._note_connecting_nodes(paths.connecting_nodes())),
         )
         if not cut.leaves:
-            return self._handed_on(selection)  # arithmetic with sizes that others use
+            return self._cut_identity_module(selection)  # arithmetic with sizes that others use
         if not selection.is_one_call:
             _check_connected(cut, self._nest)
         return cut
 
-    def _listed(self, keys: frozenset[str]) -> tuple[Node, ...]:
+    def _list_nodes(self, keys: frozenset[str]) -> tuple[Node, ...]:
         by_key = self._nest.graph.by_key
         return tuple(sorted((by_key[key] for key in self._nest.outermost(keys)), key=lambda node: node.position))
 
-    def _glue_notes(self, glue: frozenset[str]) -> Iterator[str]:
+    def _note_connecting_nodes(self, glue: frozenset[str]) -> Iterator[str]:
         entries = [self.provenance.nodes[key] for key in sorted(glue) if key in self._nest.graph.computed]
         if entries:
             some = (
@@ -100,101 +102,102 @@ class Cutter:
             )
             yield f"{some} along: {some_of([entry.op_type for entry in entries])}"
 
-    def _scope(self, selection: Selection, keys: frozenset[str]) -> tuple[str, ...]:
+    def _scope(self, selection: CutSelection, keys: frozenset[str]) -> tuple[str, ...]:
         """The innermost graph that nodes are in, and the graphs around it, in which all the others must be."""
         called = (self._nest.graph.by_key[key] for key in self._nest.outermost(keys))
         graphs = {node.graph for node in called}
-        scopes = sorted(map(self._nest.scope, graphs), key=len)
+        scopes = sorted(map(self._nest.graphs_around, graphs), key=len)
         if graphs.issubset(scopes[-1]):
             return scopes[-1]
-        raise self._alternatives(selection, [*sorted(graphs.difference(scopes[-1])), scopes[-1][0]])
+        raise self._explain_branches(selection, [*sorted(graphs.difference(scopes[-1])), scopes[-1][0]])
 
     def _in_scope(self, keys: frozenset[str], scope: tuple[str, ...]) -> frozenset[str]:
         """Nodes whole; in the place of one that is in some other body, the node that holds that body."""
         found: set[str] = set()
         for key in keys:
             node = self._nest.graph.by_key[key]
-            around = next((one for one in (node, *self._nest.holders(node)) if one.graph in scope), None)
+            around = next((one for one in (node, *self._nest.enclosing_nodes(node)) if one.graph in scope), None)
             found.update(() if around is None else [around.key])
-        return self._nest.with_inner(found)
+        return self._nest.with_nodes_inside(found)
 
-    def _alternatives(self, selection: Selection, graphs: Sequence[str]) -> CutImpossible:
+    def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
         holders = [self._nest.graph.by_key[self._nest.graph.owners[one]] for one in graphs if one]
         owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
         around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
         kinds = ", ".join(sorted({node.op_type for node in holders}))
         return CutImpossible(
-            f"{_named(selection.calls)} runs in more than one branch of {kinds}, and never in all of them",
-            f"The smallest cut with all of them is {_word(around)}.",
+            f"{_calls_text(selection.calls)} runs in more than one branch of {kinds}, and never in all of them",
+            f"The smallest cut with all of them is {_call_text(around)}.",
             (around,),
         )
 
-    def _check_functions(self, selection: Selection, inside: Inside) -> None:
+    def _check_functions(self, selection: CutSelection, inside: Membership) -> None:
         """What is in a function can only come along with a node that calls it."""
         by_key = self._nest.graph.by_key
         called = {node.function for node in map(by_key.__getitem__, inside.keys)}
         called |= {by_key[key].function for key in inside.in_functions}
         for node in sorted(map(by_key.__getitem__, inside.in_functions), key=lambda node: node.position):
-            function = self._nest.scope(node.graph)[-1]
+            function = self._nest.graphs_around(node.graph)[-1]
             if function not in called:
                 raise CutImpossible(
-                    f"{_named(selection.calls)} lies in the function {function} of the file, which other modules share",
+                    f"{_calls_text(selection.calls)} lies in the function {function} of the file, "
+                    "which other modules share",
                     "Put functions back in their places first: `modelexport flatten FILE -o FLAT`. Extract from that.",
                 )
 
-    def _handed_on(self, selection: Selection) -> Cut:
+    def _cut_identity_module(self, selection: CutSelection) -> Cut:
         if not selection.is_one_call:
-            raise CutImpossible(f"none of {_named(selection.calls)} has a node in the file")
+            raise CutImpossible(f"none of {_calls_text(selection.calls)} has a node in the file")
         call = selection.calls[0]
-        found = self._passing.handed_on(selection)
+        found = self._identity.find_result(selection)
         module = self.provenance.hierarchy.modules[call.path]
         reason = self.provenance.absent.get(call.path, "the exporter folded it into constants or removed it")
         if found is None:
             raise CutImpossible(
-                f"{_word(call)} ({module.class_name}) has no node in the file: {reason}",
-                f"The smallest cut with it is {_word(self._around(call))}.",
-                (self._around(call),),
+                f"{_call_text(call)} ({module.class_name}) has no node in the file: {reason}",
+                f"The smallest cut with it is {_call_text(self._smallest_module(call))}.",
+                (self._smallest_module(call),),
             )
         return Cut(
             selection,
             enters=() if found.stored else tuple(found.types),
             leaves=tuple(found.types),
             handed=found,
-            notes=(*selection.notes, *_handed_notes(call, found, reason)),
+            notes=(*selection.notes, *_describe_identity(call, found, reason)),
         )
 
-    def _around(self, call: ModuleCall) -> ModuleCall:
+    def _smallest_module(self, call: ModuleCall) -> ModuleCall:
         """The innermost call around one that can be cut."""
         hierarchy = self.provenance.hierarchy
         for above in reversed(hierarchy.stack(call)[:-1]):
             selection = select_calls(hierarchy, [above])
-            inside = Inside(self._nest, self.provenance, selection)
-            if not inside.keys and self._passing.handed_on(selection) is not None:
+            inside = Membership(self._nest, self.provenance, selection)
+            if not inside.keys and self._identity.find_result(selection) is not None:
                 return above
-            if inside.keys and not any(True for _ in inside.fused()):
+            if inside.keys and not any(True for _ in inside.find_fused_nodes()):
                 return above
         return ModuleCall(ROOT)
 
-    def _fused(self, selection: Selection, fused: Sequence[Fused]) -> CutImpossible:
-        smallest = self._smallest(selection)
-        around = self._around(selection.calls[0])
+    def _explain_fusion(self, selection: CutSelection, fused: Sequence[FusedNode]) -> CutImpossible:
+        smallest = self._smallest_calls(selection)
+        around = self._smallest_module(selection.calls[0])
         nodes = some_of([f"{one.node.op_type} {one.node.name or one.node.key!r}" for one in fused])
         others = [owner for one in fused for owner in one.owners if not selection.covers(owner)]
-        also = "" if smallest == (around,) else f"; the smallest module is {_word(around)}"
+        also = "" if smallest == (around,) else f"; the smallest module is {_call_text(around)}"
         return CutImpossible(
-            f"{_named(selection.calls)} was fused with {_named(tuple(dict.fromkeys(others)))}: "
+            f"{_calls_text(selection.calls)} was fused with {_calls_text(tuple(dict.fromkeys(others)))}: "
             f"{nodes} does the work of both",
-            f"The smallest cut that exists is {' '.join(map(_word, smallest))}{also}.",
+            f"The smallest cut that exists is {' '.join(map(_call_text, smallest))}{also}.",
             smallest,
         )
 
-    def _smallest(self, selection: Selection) -> tuple[ModuleCall, ...]:
+    def _smallest_calls(self, selection: CutSelection) -> tuple[ModuleCall, ...]:
         """The calls and all that they were fused with."""
         hierarchy = self.provenance.hierarchy
         chosen = selection
         for _ in hierarchy.calls:
-            inside = Inside(self._nest, self.provenance, chosen)
-            owners = [owner for one in inside.fused() for owner in one.owners]
+            inside = Membership(self._nest, self.provenance, chosen)
+            owners = [owner for one in inside.find_fused_nodes() for owner in one.owners]
             if not owners:
                 break
             chosen = select_calls(hierarchy, (*chosen.calls, *owners))
@@ -212,62 +215,65 @@ def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
     return part
 
 
-def _handed_notes(call: ModuleCall, found: HandedOn, reason: str) -> Iterator[str]:
+def _describe_identity(call: ModuleCall, found: IdentityResult, reason: str) -> Iterator[str]:
     if found.stored:
         names = some_of(list(found.types))
-        yield f"{_word(call)} was folded into a constant: the file is given nothing and returns {names}"
+        yield f"{_call_text(call)} was folded into a constant: the file is given nothing and returns {names}"
     elif found.certain:
-        yield f"{_word(call)} has no node: it returns what it is given"
+        yield f"{_call_text(call)} has no node: it returns what it is given"
     else:
-        yield f"{_word(call)} has no node ({reason}): the file returns what it is given; --verify tells whether it does"
+        yield (
+            f"{_call_text(call)} has no node ({reason}): the file returns what it is given; "
+            "--verify tells whether it does"
+        )
 
 
-def _check_way(selection: Selection, in_the_way: Sequence[ModuleCall]) -> None:
+def _check_paths(selection: CutSelection, in_the_way: Sequence[ModuleCall]) -> None:
     if in_the_way:
         verb, them = ("lies", "it") if len(in_the_way) == 1 else ("lie", "them")
         raise CutImpossible(
-            f"{_named(in_the_way)} {verb} between the parts of {_asked(selection)}",
-            f"Ask for {them} as well, or for the module around all of them: {_word(selection.root)}.",
+            f"{_calls_text(in_the_way)} {verb} between the parts of {_asked_text(selection)}",
+            f"Ask for {them} as well, or for the module around all of them: {_call_text(selection.root)}.",
             (selection.root,),
         )
 
 
-def _check_connected(cut: Cut, nest: Nest) -> None:
+def _check_connected(cut: Cut, nest: NestedGraph) -> None:
     """A file of parts that have nothing to do with each other is several files."""
-    parts = _parts(cut.nodes, nest)
+    parts = _split_parts(cut.nodes, nest)
     if len(parts) > 1:
         some = [node.name or node.key for node in (part[0] for part in parts)]
         raise CutImpossible(
-            f"{_asked(cut.selection)} is {len(parts)} parts that do not read from each other or from the same value: "
-            f"they begin with {some_of(some)}",
-            f"Cut them one by one, or the module around all of them: {_word(cut.selection.root)}.",
+            f"{_asked_text(cut.selection)} is {len(parts)} parts that do not read from each other or from the same "
+            f"value: they begin with {some_of(some)}",
+            f"Cut them one by one, or the module around all of them: {_call_text(cut.selection.root)}.",
             (cut.selection.root,),
         )
 
 
-def _parts(nodes: Sequence[Node], nest: Nest) -> list[list[Node]]:
+def _split_parts(nodes: Sequence[Node], nest: NestedGraph) -> list[list[Node]]:
     """Nodes that are connected by values that they make or are given; a weight connects nothing."""
     graph = nest.graph
     sets = UnionFind(nodes)
-    first: dict[str, Node] = {}
+    first_touching: dict[str, Node] = {}
     for node in nodes:
-        for value in _values(node, nest, graph):
-            sets.join(first.setdefault(value, node), node)
+        for value in _touched_values(node, nest, graph):
+            sets.join(first_touching.setdefault(value, node), node)
     return sets.groups()
 
 
-def _values(node: Node, nest: Nest, graph: Graph) -> list[str]:
-    read = [value for value in nest.reads(node) if value not in graph.initializers]
+def _touched_values(node: Node, nest: NestedGraph, graph: Graph) -> list[str]:
+    read = [value for value in nest.values_read(node) if value not in graph.initializers]
     return [*read, *filter(None, node.outputs)]
 
 
-def _asked(selection: Selection) -> str:
+def _asked_text(selection: CutSelection) -> str:
     return " ".join(selection.asked)
 
 
-def _named(calls: Iterable[ModuleCall]) -> str:
-    return some_of([_word(call) for call in calls])
+def _calls_text(calls: Iterable[ModuleCall]) -> str:
+    return some_of([_call_text(call) for call in calls])
 
 
-def _word(call: ModuleCall) -> str:
+def _call_text(call: ModuleCall) -> str:
     return str(call) or ROOT_NAME

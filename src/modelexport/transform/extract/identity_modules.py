@@ -12,13 +12,13 @@ import onnx
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
-from modelexport.transform.extract.selection import Nest, Selection
+from modelexport.transform.extract.selection import CutSelection, NestedGraph
 
 _NO_OPERATION = ("torch.nn.modules.dropout.", "torch.nn.modules.linear.Identity")
 
 
 @dataclass(frozen=True)
-class HandedOn:
+class IdentityResult:
     """What a module without nodes returns.
 
     types     by value of the file, as far as is known: what comes in and goes out again, or initializers; axes of
@@ -32,20 +32,20 @@ class HandedOn:
     certain: bool
 
 
-class Passing:
-    def __init__(self, nest: Nest, provenance: Provenance, types: ValueTypes) -> None:
+class IdentityModules:
+    def __init__(self, nest: NestedGraph, provenance: Provenance, types: ValueTypes) -> None:
         self._graph = nest.graph
         self._nest = nest
         self._provenance = provenance
         self._types = types
         self._hierarchy = provenance.hierarchy
 
-    def handed_on(self, selection: Selection) -> HandedOn | None:
+    def find_result(self, selection: CutSelection) -> IdentityResult | None:
         """What a call without nodes returns; None if that is not in the file."""
         call = selection.calls[0]
         stored = self._stored_results(selection)
         if stored:
-            return HandedOn(stored, stored=True, certain=True)
+            return IdentityResult(stored, stored=True, certain=True)
         axes = self._through.get(call)
         certain = axes is not None or self._does_nothing(call)
         if not certain and self._does_something(call):
@@ -56,7 +56,7 @@ class Passing:
         found = self._types.get(values[0])
         assert found is not None
         kind = self._common(found, values[1:])
-        return HandedOn({values[0]: _with_axes(kind, axes)}, stored=False, certain=certain)
+        return IdentityResult({values[0]: _with_axes(kind, axes)}, stored=False, certain=certain)
 
     @cached_property
     def _through(self) -> Mapping[ModuleCall, int]:
@@ -72,7 +72,7 @@ class Passing:
         module = self._hierarchy.modules[call.path]
         return any(tensor.size for tensor in module.parameters) or len(module.arguments) > 1
 
-    def _stored_results(self, selection: Selection) -> dict[str, onnx.TypeProto]:
+    def _stored_results(self, selection: CutSelection) -> dict[str, onnx.TypeProto]:
         """Constants that the module's results were folded into when the model was exported."""
         named = self._hierarchy.tensor_owners
         found = [

@@ -8,15 +8,15 @@ from functools import cached_property
 
 from modelexport.record.hierarchy import ROOT, CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join, lineage_of
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, Provenance, is_within
-from modelexport.transform.extract.selection import Selection
+from modelexport.transform.extract.selection import CutSelection
 
 _SOURCE = "taken along"
 
 
-class Rerooting:
+class PartRecord:
     """Paths and calls of a model, and what they are in the cut."""
 
-    def __init__(self, provenance: Provenance, selection: Selection) -> None:
+    def __init__(self, provenance: Provenance, selection: CutSelection) -> None:
         self._before = provenance.hierarchy
         self._provenance = provenance
         self._selection = selection
@@ -147,7 +147,7 @@ class Rerooting:
         return {self._paths[path]: reason for path, reason in self._provenance.absent.items() if path in self._paths}
 
 
-def made_here(detail: str) -> Attribution:
+def attribute_added_node(detail: str) -> Attribution:
     """Of a node that there was none of before the cut."""
     root = ModuleCall(ROOT)
     return Attribution((root,), root, Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, _SOURCE, detail),))

@@ -7,7 +7,7 @@ Nodes with everything that is in their bodies: what is cut is a node as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from modelexport.record.provenance import Attribution, NodeEntry, Provenance, is
 
 
 @dataclass(frozen=True)
-class Selection:
+class CutSelection:
     """
     asked   as it was asked for
     calls   what is cut out with all that ran inside; for a query, the calls that own its nodes
@@ -56,7 +56,7 @@ class Selection:
         return self.nodes is None and len(self.calls) == 1
 
 
-def select_modules(provenance: Provenance, names: Sequence[str]) -> Selection:
+def select_modules(provenance: Provenance, names: Sequence[str]) -> CutSelection:
     """Module paths, and calls such as `encoder.block#2`."""
     hierarchy = provenance.hierarchy
     calls: dict[ModuleCall, None] = {}
@@ -66,16 +66,16 @@ def select_modules(provenance: Provenance, names: Sequence[str]) -> Selection:
         calls.update(dict.fromkeys(found))
         notes += _repeated(name, found, hierarchy)
     chosen = outermost_calls(calls, hierarchy)
-    return Selection(tuple(names), hierarchy, chosen, _root(names, chosen, hierarchy), notes=tuple(notes))
+    return CutSelection(tuple(names), hierarchy, chosen, _root(names, chosen, hierarchy), notes=tuple(notes))
 
 
-def select_calls(hierarchy: Hierarchy, calls: Iterable[ModuleCall]) -> Selection:
+def select_calls(hierarchy: Hierarchy, calls: Iterable[ModuleCall]) -> CutSelection:
     chosen = outermost_calls(calls, hierarchy)
     asked = tuple(map(str, chosen))
-    return Selection(asked, hierarchy, chosen, _root(asked, chosen, hierarchy))
+    return CutSelection(asked, hierarchy, chosen, _root(asked, chosen, hierarchy))
 
 
-def select_nodes(provenance: Provenance, query: str, entries: Sequence[NodeEntry]) -> Selection:
+def select_nodes(provenance: Provenance, query: str, entries: Sequence[NodeEntry]) -> CutSelection:
     """Nodes that a query found."""
     hierarchy = provenance.hierarchy
     owners = tuple(dict.fromkeys(owner for entry in entries for owner in entry.attribution.owners))
@@ -85,13 +85,13 @@ def select_nodes(provenance: Provenance, query: str, entries: Sequence[NodeEntry
             "Ask for other nodes, or for modules.",
         )
     root = hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
-    return Selection((query,), hierarchy, owners, root, frozenset(entry.key for entry in entries))
+    return CutSelection((query,), hierarchy, owners, root, frozenset(entry.key for entry in entries))
 
 
 def outermost_calls(calls: Iterable[ModuleCall], hierarchy: Hierarchy) -> tuple[ModuleCall, ...]:
     """The calls without those that ran inside of another of them."""
     chosen = set(calls)
-    order = {site.call: place for place, site in enumerate(hierarchy.calls)}
+    order = hierarchy.call_order
     outer = [call for call in chosen if chosen.isdisjoint(hierarchy.stack(call)[:-1])]
     return tuple(sorted(outer, key=lambda call: (order.get(call, len(order)), call)))
 
@@ -153,7 +153,7 @@ def _repeated(name: str, calls: tuple[ModuleCall, ...], hierarchy: Hierarchy) ->
         yield f"{name} was called {count} times; this is the first call, {last} is the last"
 
 
-class Nest:
+class NestedGraph:
     """A graph, asked for whole nodes. What lies in a body belongs to the node that holds the body."""
 
     def __init__(self, graph: Graph) -> None:
@@ -162,7 +162,7 @@ class Nest:
         for node in graph.nodes:
             self._members.setdefault(node.graph, []).append(node)
 
-    def inner(self, node: Node) -> Iterator[Node]:
+    def nodes_inside(self, node: Node) -> Iterator[Node]:
         """The nodes in a node's bodies, however deep."""
         waiting = list(self.graph.bodies.get(node.key, ()))
         while waiting:
@@ -170,26 +170,26 @@ class Nest:
                 yield member
                 waiting += self.graph.bodies.get(member.key, ())
 
-    def reads(self, node: Node) -> tuple[str, ...]:
+    def values_read(self, node: Node) -> tuple[str, ...]:
         """The values that a node, or something in its bodies, reads from outside of it."""
         bodies = self.graph.bodies.get(node.key, ())
         if not bodies:
             return tuple(dict.fromkeys(filter(None, node.inputs)))
-        inner = list(self.inner(node))
+        inner = list(self.nodes_inside(node))
         below = [*bodies, *(body for one in inner for body in self.graph.bodies.get(one.key, ()))]
         read = [*node.inputs, *(value for one in inner for value in one.inputs)]
         read += [value for body in below for value in self.graph.yields[body]]
         prefixes = tuple(f"{body}{KEY_SEPARATOR}" for body in bodies)
         return tuple(dict.fromkeys(value for value in read if value and not value.startswith(prefixes)))
 
-    def holders(self, node: Node) -> Iterator[Node]:
+    def enclosing_nodes(self, node: Node) -> Iterator[Node]:
         """The nodes in whose bodies a node is, innermost first."""
         holder = self.graph.by_key.get(self.graph.owners.get(node.graph, ""))
         while holder is not None:
             yield holder
             holder = self.graph.by_key.get(self.graph.owners.get(holder.graph, ""))
 
-    def scope(self, graph_id: str) -> tuple[str, ...]:
+    def graphs_around(self, graph_id: str) -> tuple[str, ...]:
         """A graph and the graphs around it, innermost first; the main graph or a function is the last."""
         found = [graph_id]
         while found[-1] in self.graph.owners:
@@ -197,18 +197,20 @@ class Nest:
         return tuple(found)
 
     def is_in_function(self, node: Node) -> bool:
-        return self.scope(node.graph)[-1] != MAIN
+        return self.graphs_around(node.graph)[-1] != MAIN
 
     def outermost(self, keys: Iterable[str]) -> frozenset[str]:
         """Those of the nodes that are in no body of another of them."""
         chosen = frozenset(keys)
         by_key = self.graph.by_key
-        return frozenset(key for key in chosen if not any(holder.key in chosen for holder in self.holders(by_key[key])))
+        return frozenset(
+            key for key in chosen if not any(holder.key in chosen for holder in self.enclosing_nodes(by_key[key]))
+        )
 
-    def with_inner(self, keys: Iterable[str]) -> frozenset[str]:
+    def with_nodes_inside(self, keys: Iterable[str]) -> frozenset[str]:
         """The nodes and all that is in their bodies."""
         by_key = self.graph.by_key
-        return frozenset(key for one in keys for key in (one, *(node.key for node in self.inner(by_key[one]))))
+        return frozenset(key for one in keys for key in (one, *(node.key for node in self.nodes_inside(by_key[one]))))
 
     @cached_property
     def returned_by(self) -> dict[str, list[str]]:
@@ -231,14 +233,14 @@ _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedNode:
     """A node that does the work of calls on both sides of the border."""
 
     node: Node
     owners: tuple[ModuleCall, ...]
 
 
-class Inside:
+class Membership:
     """The nodes of a selection.
 
     keys    credited to it, with all that is in their bodies
@@ -246,7 +248,7 @@ class Inside:
     shared  those of them that are also credited to others: they are copied, and stay where they are as well
     """
 
-    def __init__(self, nest: Nest, provenance: Provenance, selection: Selection) -> None:
+    def __init__(self, nest: NestedGraph, provenance: Provenance, selection: CutSelection) -> None:
         self._nest = nest
         self._provenance = provenance
         self._selection = selection
@@ -256,7 +258,7 @@ class Inside:
         credited = (credited - odd) or credited
         self.in_functions = frozenset(key for key in credited if nest.is_in_function(nest.graph.by_key[key]))
         credited -= self.in_functions
-        self.keys = nest.with_inner(credited)
+        self.keys = nest.with_nodes_inside(credited)
         self.shared = frozenset(key for key in credited if self._others(provenance.nodes[key].attribution))
 
     def _is_credited(self, key: str, attribution: Attribution) -> bool:
@@ -270,25 +272,29 @@ class Inside:
     def _others(self, attribution: Attribution) -> tuple[ModuleCall, ...]:
         return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
 
-    def take_whole_branches(self) -> None:
+    def include_whole_branches(self) -> None:
         """Nodes that have several bodies, all of them the selection's work, are part of it whoever they belong to.
 
         An exporter may choose by an If between two ways to do one thing.
         """
         graph = self._nest.graph
         for holder, bodies in graph.bodies.items():
-            inner = list(self._nest.inner(graph.by_key[holder])) if holder not in self.keys and len(bodies) > 1 else []
+            inner = (
+                list(self._nest.nodes_inside(graph.by_key[holder]))
+                if holder not in self.keys and len(bodies) > 1
+                else []
+            )
             used = {node.graph for node in inner if node.key in self.keys}
             others = [node for node in inner if node.key not in self.keys and node.key in graph.computed]
             if used.issuperset(bodies) and not others:
-                self.keys |= self._nest.with_inner([holder])
+                self.keys |= self._nest.with_nodes_inside([holder])
 
-    def copied(self) -> frozenset[str]:
+    def copied_keys(self) -> frozenset[str]:
         """Those of the shared nodes that stand for one of each module: they do nobody's work beside."""
         by_key, entries = self._nest.graph.by_key, self._provenance.nodes
         return frozenset(key for key in self.shared if not self._is_fusion(by_key[key], entries[key].attribution))
 
-    def fused(self) -> Iterator[Fused]:
+    def find_fused_nodes(self) -> Iterator[FusedNode]:
         """Nodes at the border that also do the work of somebody outside, so that there is no border to cut at."""
         if self._selection.nodes is not None:
             return  # whoever asks for nodes gets them whole
@@ -303,7 +309,7 @@ class Inside:
                 and self._is_fusion(node, attribution)
                 and self._at_border(node)
             ):
-                yield Fused(node, attribution.owners)
+                yield FusedNode(node, attribution.owners)
 
     def _is_fusion(self, node: Node, attribution: Attribution) -> bool:
         descent = descent_of(attribution)
@@ -316,24 +322,20 @@ class Inside:
         return self._follow_each_other(attribution.owners)
 
     def _runs_repeatedly(self, node: Node) -> bool:
-        return any(holder.op_type in _LOOPS for holder in self._nest.holders(node))
+        return any(holder.op_type in _LOOPS for holder in self._nest.enclosing_nodes(node))
 
     def _follow_each_other(self, owners: Iterable[ModuleCall]) -> bool:
         """Whether calls ran one after the other, with none in between: else they can only have work in common."""
         hierarchy = self._selection.hierarchy
         known = set(owners)
-        places = [self._order.get(call, -1) for call in known]
+        places = [hierarchy.call_order.get(call, -1) for call in known]
         around = {call for one in known for call in hierarchy.stack(one)}
         between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
         return not any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
 
-    @cached_property
-    def _order(self) -> Mapping[ModuleCall, int]:
-        return {site.call: place for place, site in enumerate(self._selection.hierarchy.calls)}
-
     def _at_border(self, node: Node) -> bool:
         graph = self._nest.graph
-        makers = (graph.producers.get(value) for value in self._nest.reads(node) if value in graph.computed)
+        makers = (graph.producers.get(value) for value in self._nest.values_read(node) if value in graph.computed)
         if any(maker is None or maker.key not in self.keys for maker in makers):
             return True
         readers = (reader for value in node.outputs for reader in self._nest.readers(value))

@@ -27,9 +27,9 @@ from modelexport.record.provenance import (
     Provenance,
     unattributed,
 )
-from modelexport.transform.fold.patterns import Function, Region, Regions
-from modelexport.transform.fold.plan import Plan, hidden_values
-from modelexport.transform.fold.working_graph import Names, identifier, relative, tensor_of
+from modelexport.transform.fold.patterns import FoldRegion, FunctionPattern, RegionPatterns
+from modelexport.transform.fold.plan import FoldingPlan, list_hidden_values
+from modelexport.transform.fold.working_graph import FreeNames, constant_tensor, function_identifier, relative_name
 
 # Functions have had types of their values, and metadata on their nodes, since this version of the format.
 _IR_WITH_FUNCTION_TYPES = 10
@@ -37,7 +37,7 @@ _OPSET = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Built:
+class BuiltModel:
     """
     names  of the functions, by their number
     """
@@ -46,23 +46,23 @@ class Built:
     names: Mapping[int, str]
 
 
-def build(model: onnx.ModelProto, plan: Plan) -> Built:
+def build_folded_model(model: onnx.ModelProto, plan: FoldingPlan) -> BuiltModel:
     """The folded model; `model` is left as it is. Weights stay where they are."""
-    return _Builder(model, plan).built()
+    return _FoldedModelBuilder(model, plan).build()
 
 
-class _Builder:
-    def __init__(self, model: onnx.ModelProto, plan: Plan) -> None:
+class _FoldedModelBuilder:
+    def __init__(self, model: onnx.ModelProto, plan: FoldingPlan) -> None:
         self._source = model
         self._plan = plan
         self._regions = plan.regions
-        taken = Names(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
-        self._names = {one.number: taken.free(identifier(one.class_name)) for one in plan.functions}
+        taken = FreeNames(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
+        self._names = {one.number: taken.free(function_identifier(one.class_name)) for one in plan.functions}
         self._versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
         self._weights = {tensor.name for tensor in model.graph.initializer}
         self._types = {value.name: value for value in model.graph.value_info}
 
-    def built(self) -> Built:
+    def build(self) -> BuiltModel:
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
         if self._plan.functions:
@@ -70,27 +70,27 @@ class _Builder:
             model.functions.extend(map(self._function, self._plan.functions))
             model.opset_import.append(onnx.helper.make_opsetid(FOLDED_DOMAIN, _OPSET))
             model.ir_version = max(model.ir_version, _IR_WITH_FUNCTION_TYPES)
-        return Built(model, self._names)
+        return BuiltModel(model, self._names)
 
     def _fold_main(self, graph: onnx.GraphProto) -> None:
-        names = Names(node.name for node in graph.node)
+        names = FreeNames(node.name for node in graph.node)
         nodes = [self._main_node(item, names) for item in self._plan.items]
-        hidden = set(hidden_values(self._plan))
+        hidden = set(list_hidden_values(self._plan))
         kept = [value for value in graph.value_info if value.name not in hidden]
         del graph.node[:], graph.value_info[:]
         graph.node.extend(nodes)
         graph.value_info.extend(kept)
 
-    def _main_node(self, item: int, names: Names) -> onnx.NodeProto:
-        atom = self._regions.atom(item)
-        if atom is not None:
-            return atom.proto
+    def _main_node(self, item: int, names: FreeNames) -> onnx.NodeProto:
+        fold_node = self._regions.fold_node(item)
+        if fold_node is not None:
+            return fold_node.proto
         region = self._regions.called[item]
         call = self._call(region, {})
         call.name = names.free(str(region.call))
         return call
 
-    def _call(self, region: Region, inside: Mapping[str, str]) -> onnx.NodeProto:
+    def _call(self, region: FoldRegion, inside: Mapping[str, str]) -> onnx.NodeProto:
         function = region.function
         assert function is not None
         outputs = [self._regions.value(region, place) for place in function.outputs]
@@ -101,7 +101,7 @@ class _Builder:
             output=[inside.get(name, name) for name in outputs],
         )
 
-    def _function(self, function: Function) -> onnx.FunctionProto:
+    def _function(self, function: FunctionPattern) -> onnx.FunctionProto:
         region = function.calls[0]
         inside = self._names_inside(function)
         nodes = list(self._nodes(function, inside))
@@ -116,40 +116,42 @@ class _Builder:
         made.value_info.extend(self._types_inside(function, inside))
         return made
 
-    def _names_inside(self, function: Function) -> dict[str, str]:
+    def _names_inside(self, function: FunctionPattern) -> dict[str, str]:
         """By the names that values have in the first call: those that they have in the function."""
         region = function.calls[0]
-        atoms = [self._regions.atom(item) for item in region.items]
-        names = Names(name for atom in atoms if atom is not None for name in names_inside(atom.proto))
+        fold_nodes = [self._regions.fold_node(item) for item in region.items]
+        names = FreeNames(
+            name for fold_node in fold_nodes if fold_node is not None for name in names_inside(fold_node.proto)
+        )
         made = (name for item in region.items for name in self._regions.makes(item) if name)
         found = {name: self._given(function, place) for place, name in enumerate(region.formals)}
-        found.update({name: relative(name, region.call) for name in made})
+        found.update({name: relative_name(name, region.call) for name in made})
         return {name: names.free(inside) for name, inside in found.items()}
 
-    def _given(self, function: Function, place: int) -> str:
+    def _given(self, function: FunctionPattern, place: int) -> str:
         """What a function is given is called as it is in all calls, or as it is in the module, or by what it is."""
         name = function.calls[0].formals[place]
-        inside = relative(name, function.calls[0].call)
+        inside = relative_name(name, function.calls[0].call)
         if inside != name or (len(function.calls) > 1 and all(call.formals[place] == name for call in function.calls)):
             return inside
         return "weight" if name in self._weights else "input"
 
-    def _nodes(self, function: Function, inside: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
+    def _nodes(self, function: FunctionPattern, inside: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
         region = function.calls[0]
-        names = Names()
+        names = FreeNames()
         for number, item in enumerate(region.items):
             if item in self._regions.called:
                 below = self._regions.called[item]
                 node = self._call(below, inside)
                 core = below.call == region.call  # what a smaller body of the class does
-                node.name = names.free(node.op_type if core else relative(str(below.call), region.call))
+                node.name = names.free(node.op_type if core else relative_name(str(below.call), region.call))
             else:
-                protos = [self._regions.atom_at(call, number).proto for call in function.calls]
-                node = _shared(protos)
+                protos = [self._regions.fold_node_at(call, number).proto for call in function.calls]
+                node = _merge_nodes(protos)
                 node.input[:] = [inside.get(name, name) for name in node.input]
                 node.output[:] = [inside.get(name, name) for name in node.output]
                 rename_captured(node, lambda name: inside.get(name, name))
-                node.name = names.free(relative(node.name, region.call))
+                node.name = names.free(relative_name(node.name, region.call))
             yield node
 
     def _imports(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
@@ -157,7 +159,7 @@ class _Builder:
         versions = {**self._versions, FOLDED_DOMAIN: _OPSET}
         return [onnx.helper.make_opsetid(name, versions[name]) for name in domains if name in versions]
 
-    def _types_inside(self, function: Function, inside: Mapping[str, str]) -> Iterator[onnx.ValueInfoProto]:
+    def _types_inside(self, function: FunctionPattern, inside: Mapping[str, str]) -> Iterator[onnx.ValueInfoProto]:
         """Types of values, as far as they are the same in all calls."""
         first = function.calls[0]
         for place, name in enumerate(first.formals):
@@ -170,12 +172,12 @@ class _Builder:
 
     def _type(self, names: Sequence[str], inside: str) -> Iterator[onnx.ValueInfoProto]:
         found = [value.type for value in map(self._types.get, names) if value is not None]
-        common = _common_type(found) if len(found) == len(names) else None
+        common = _intersect_types(found) if len(found) == len(names) else None
         if common is not None:
             yield onnx.ValueInfoProto(name=inside, type=common)
 
 
-def _common_type(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
+def _intersect_types(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
     """What several types have in common: exporters and optimizers name unknown axes, each by a name of its own."""
     common = onnx.TypeProto()
     common.CopyFrom(types[0])
@@ -195,7 +197,7 @@ def _common_type(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
     return common
 
 
-def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
+def _merge_nodes(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     """A node that stands for several: with the metadata that they have in common."""
     shared = onnx.NodeProto()
     shared.CopyFrom(nodes[0])
@@ -204,7 +206,7 @@ def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     kept = [one for one in shared.metadata_props if (one.key, one.value) in common and not one.key.startswith(PREFIX)]
     del shared.metadata_props[:]
     shared.metadata_props.extend(kept)
-    held = [one for one in map(tensor_of, nodes) if one is not None]
+    held = [one for one in map(constant_tensor, nodes) if one is not None]
     if len({one.name for one in held}) > 1:
         shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
@@ -216,11 +218,11 @@ def _shared(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
 _Value = TypeVar("_Value", str, int | None)
 
 
-def folded_record(
-    provenance: Provenance, plan: Plan, names: Mapping[int, str], folded: onnx.ModelProto, fingerprint: str
+def build_folded_record(
+    provenance: Provenance, plan: FoldingPlan, names: Mapping[int, str], folded: onnx.ModelProto, fingerprint: str
 ) -> tuple[Provenance, frozenset[str]]:
     """The record of the folded graph, and the keys of the nodes that it has and the flat one had not."""
-    made = _Attributions(provenance, plan.regions)
+    made = _FoldedAttributions(provenance, plan.regions)
     found: dict[str, Attribution] = {}
     for item, node in zip(plan.items, folded.graph.node, strict=True):
         if item in plan.regions.called:
@@ -239,36 +241,41 @@ def folded_record(
     return replace(provenance, nodes=nodes, origin=origin, edges=None), frozenset(found)
 
 
-class _Attributions:
-    def __init__(self, provenance: Provenance, regions: Regions) -> None:
+class _FoldedAttributions:
+    def __init__(self, provenance: Provenance, regions: RegionPatterns) -> None:
         self._record = provenance
         self._regions = regions
 
-    def of_function(self, function: Function, proto: onnx.FunctionProto) -> Iterator[tuple[str, Attribution]]:
+    def of_function(self, function: FunctionPattern, proto: onnx.FunctionProto) -> Iterator[tuple[str, Attribution]]:
         graph_id = function_id(proto)
         for number, node in enumerate(proto.node):
             items = [region.items[number] for region in function.calls]
             if items[0] in self._regions.called:
                 yield node_key(node, graph_id), self.of_calls([self._regions.called[item] for item in items])
             else:
-                atoms = [self._regions.atom_at(region, number).proto for region in function.calls]
-                columns = [keys_inside(node, graph_id), *(keys_inside(atom, MAIN) for atom in atoms)]
+                fold_nodes = [self._regions.fold_node_at(region, number).proto for region in function.calls]
+                columns = [
+                    list_keys_inside(node, graph_id),
+                    *(list_keys_inside(fold_node, MAIN) for fold_node in fold_nodes),
+                ]
                 for key, *keys in zip(*columns, strict=True):
-                    yield key, shared([self._record.recorded(one) for one in keys], self._record.hierarchy)
+                    yield key, merge_attributions([self._record.recorded(one) for one in keys], self._record.hierarchy)
 
-    def of_calls(self, regions: Sequence[Region]) -> Attribution:
+    def of_calls(self, regions: Sequence[FoldRegion]) -> Attribution:
         owners = tuple(dict.fromkeys(region.call for region in regions))
-        inside = [self._record.recorded(node_key(atom.proto, MAIN)) for atom in self._regions.atoms(regions[0])]
+        inside = [
+            self._record.recorded(node_key(fold_node.proto, MAIN)) for fold_node in self._regions.fold_nodes(regions[0])
+        ]
         return Attribution(
             owners,
             self._record.hierarchy.common_ancestor(owners),
             min((one.confidence for one in inside if one.owners), default=Confidence.INFERRED),
             (Evidence(EvidenceKind.LINEAGE, "fold", f"{len(inside)} node{'s' * (len(inside) > 1)}"),),
-            layer_id=_common([one.layer_id for one in inside]) if len(owners) == 1 else None,
+            layer_id=_single_value([one.layer_id for one in inside]) if len(owners) == 1 else None,
         )
 
 
-def shared(found: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
+def merge_attributions(found: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
     """The attribution of a node that stands for several."""
     if len(found) == 1:
         return found[0]
@@ -282,19 +289,19 @@ def shared(found: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
         min(one.confidence for one in known),
         (*(one for one in known[0].evidence if one in common), reason) if owners else (),
         known[0].reason,
-        role=_common([one.role for one in known]) or "",
-        layer_id=_common([one.layer_id for one in known]),
+        role=_single_value([one.role for one in known]) or "",
+        layer_id=_single_value([one.layer_id for one in known]),
     )
 
 
-def keys_inside(node: onnx.NodeProto, graph_id: str) -> Iterator[str]:
+def list_keys_inside(node: onnx.NodeProto, graph_id: str) -> Iterator[str]:
     """The keys of a node and of all nodes in its bodies."""
     key = node_key(node, graph_id)
     yield key
     for body_id, body in bodies(node, key):
         for inner in in_order(body.node):
-            yield from keys_inside(inner, body_id)
+            yield from list_keys_inside(inner, body_id)
 
 
-def _common(values: Sequence[_Value]) -> _Value | None:
+def _single_value(values: Sequence[_Value]) -> _Value | None:
     return values[0] if len(set(values)) == 1 else None

@@ -18,65 +18,67 @@ from modelexport.graph.file.metadata import ensure_flat, is_folded
 from modelexport.graph.index import Graph, index_model, walk_nodes
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import FoldedFunction, Folding, Unfolded
-from modelexport.transform.fold.building import build, folded_record
-from modelexport.transform.fold.patterns import Region
-from modelexport.transform.fold.plan import Plan, hidden_values, plan_folding
+from modelexport.transform.fold.building import build_folded_model, build_folded_record
+from modelexport.transform.fold.patterns import FoldRegion
+from modelexport.transform.fold.plan import FoldingPlan, list_hidden_values, plan_folding
 from modelexport.transform.fold.recipe import (
     ABSENT,
-    Loose,
-    Recipe,
-    Type,
-    assembled,
-    digest,
-    ends_digest,
-    flat_nodes,
+    FlatteningRecipe,
+    HiddenType,
+    NodeLabels,
+    apply_recipe,
+    assemble_flat_model,
+    digest_graph,
+    digest_io,
     has_same_opsets,
     read_recipe,
-    restored,
+    unfold_nodes,
 )
-from modelexport.transform.fold.working_graph import Atom, atoms_of, tensor_of
+from modelexport.transform.fold.working_graph import FoldNode, constant_tensor, list_fold_nodes
 
 
-def recorded(flat: onnx.ModelProto, folded: onnx.ModelProto, plan: Plan, fingerprint: str, record: str) -> Recipe:
+def write_down_recipe(
+    flat: onnx.ModelProto, folded: onnx.ModelProto, plan: FoldingPlan, fingerprint: str, record: str
+) -> FlatteningRecipe:
     """The recipe for `folded`, which was made of `flat`. That it gives the same graph is tried out.
 
     fingerprint  of the folded graph
     record       packed; for a model that does not have it inside
     """
-    recipe = _Writer(flat, plan).recipe(fingerprint, record)
-    nodes = flat_nodes(folded, recipe)
+    recipe = _RecipeWriter(flat, plan).recipe(fingerprint, record)
+    nodes = unfold_nodes(folded, recipe)
     for place, (before, after) in enumerate(zip(flat.graph.node, nodes, strict=True)):
         if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True):
             recipe.explicit[place] = before.SerializeToString(deterministic=True)
             nodes[place] = before
-    restored = assembled(folded, recipe, nodes).graph
-    if digest(restored) != recipe.flat or list(restored.value_info) != list(flat.graph.value_info):
+    restored = assemble_flat_model(folded, recipe, nodes).graph
+    if digest_graph(restored) != recipe.flat or list(restored.value_info) != list(flat.graph.value_info):
         raise ModelExportError("the folded graph does not unfold to the one that it was made of; nothing was written")
     return recipe
 
 
-class _Writer:
-    def __init__(self, flat: onnx.ModelProto, plan: Plan) -> None:
+class _RecipeWriter:
+    def __init__(self, flat: onnx.ModelProto, plan: FoldingPlan) -> None:
         self._flat = flat
         self._plan = plan
         self._texts: dict[str, int] = {}
         self._values: list[int] = []
-        self._nodes: list[Loose] = []
+        self._nodes: list[NodeLabels] = []
         self._order: list[int] = []
 
-    def recipe(self, fingerprint: str, record: str) -> Recipe:
+    def recipe(self, fingerprint: str, record: str) -> FlatteningRecipe:
         regions = self._plan.regions
         for item in self._plan.items:
-            atom = regions.atom(item)
-            if atom is not None:
-                self._order.append(atom.place)
+            fold_node = regions.fold_node(item)
+            if fold_node is not None:
+                self._order.append(fold_node.place)
             else:
                 self._add(regions.called[item])
         types, rests = self._types()
-        return Recipe(
+        return FlatteningRecipe(
             graph=fingerprint,
-            flat=digest(self._flat.graph),
-            ends=ends_digest(self._flat.graph),
+            flat=digest_graph(self._flat.graph),
+            ends=digest_io(self._flat.graph),
             header=_header(self._flat),
             record=record,
             texts=tuple(self._texts),
@@ -87,7 +89,7 @@ class _Writer:
             rests=rests,
         )
 
-    def _add(self, region: Region) -> None:
+    def _add(self, region: FoldRegion) -> None:
         """What belongs to a call, in the order in which it is unfolded."""
         regions, function = self._plan.regions, region.function
         assert function is not None
@@ -96,17 +98,17 @@ class _Writer:
             for slot, name in enumerate(regions.makes(item)):
                 if name and (number, slot) not in known:
                     self._values.append(self._text(name))
-            atom = regions.atom(item)
-            if atom is None:
+            fold_node = regions.fold_node(item)
+            if fold_node is None:
                 self._add(regions.called[item])
             else:
-                self._order.append(atom.place)
-                self._nodes.append(self._loose(atom))
+                self._order.append(fold_node.place)
+                self._nodes.append(self._loose(fold_node))
 
-    def _loose(self, atom: Atom) -> Loose:
-        node = atom.proto
-        tensor = tensor_of(node)
-        return Loose(
+    def _loose(self, fold_node: FoldNode) -> NodeLabels:
+        node = fold_node.proto
+        tensor = constant_tensor(node)
+        return NodeLabels(
             self._text(node.name) if node.HasField("name") else ABSENT,
             self._text(node.doc_string) if node.HasField("doc_string") else ABSENT,
             self._text(tensor.name) if tensor is not None and tensor.HasField("name") else ABSENT,
@@ -116,8 +118,8 @@ class _Writer:
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
 
-    def _types(self) -> tuple[tuple[Type, ...], tuple[bytes, ...]]:
-        hidden = set(hidden_values(self._plan))
+    def _types(self) -> tuple[tuple[HiddenType, ...], tuple[bytes, ...]]:
+        hidden = set(list_hidden_values(self._plan))
         rests: dict[bytes, int] = {}
         found = []
         for place, value in enumerate(self._flat.graph.value_info):
@@ -126,7 +128,7 @@ class _Writer:
                 rest.CopyFrom(value)
                 rest.ClearField("name")
                 number = rests.setdefault(rest.SerializeToString(deterministic=True), len(rests))
-                found.append(Type(place, self._text(value.name), number))
+                found.append(HiddenType(place, self._text(value.name), number))
         return tuple(found), tuple(rests)
 
 
@@ -143,7 +145,7 @@ _GONE = "what folding wrote down is no longer in the file"
 
 
 @dataclass(frozen=True, eq=False)
-class Restored:
+class RestoredModel:
     """
     model  the flat model; None if it cannot be had exactly
     note   why not
@@ -155,33 +157,33 @@ class Restored:
     note: str = ""
 
 
-def restore_model(model: onnx.ModelProto) -> Restored:
+def restore_model(model: onnx.ModelProto) -> RestoredModel:
     """The model that was folded, if this one is still what folding made of it."""
     if not is_folded(model):
-        return Restored(None)
+        return RestoredModel(None)
     try:
         recipe = read_recipe(model)
     except RecordUnreadable as error:
-        return Restored(None, note=error.message)
+        return RestoredModel(None, note=error.message)
     if recipe is None:
-        return Restored(None, note=_GONE)
+        return RestoredModel(None, note=_GONE)
     if recipe.graph != index_model(model).fingerprint:
-        return Restored(None, note=_CHANGED)
-    return _tried(model, recipe)
+        return RestoredModel(None, note=_CHANGED)
+    return _try_recipe(model, recipe)
 
 
-def _tried(model: onnx.ModelProto, recipe: Recipe) -> Restored:
+def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> RestoredModel:
     try:
-        flat = restored(model, recipe)
+        flat = apply_recipe(model, recipe)
     except (ValueError, LookupError, TypeError, StopIteration, RuntimeError, DecodeError) as error:
-        return Restored(None, note=f"what folding wrote down does not fit the file: {error}")
-    if digest(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
-        return Restored(None, note=_CHANGED)
-    return Restored(flat, recipe.record)
+        return RestoredModel(None, note=f"what folding wrote down does not fit the file: {error}")
+    if digest_graph(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
+        return RestoredModel(None, note=_CHANGED)
+    return RestoredModel(flat, recipe.record)
 
 
 @dataclass(frozen=True, eq=False)
-class Folded:
+class FoldedModel:
     """
     graph   the index of the model
     keys    of the nodes that are in the folded graph and were not in the flat one
@@ -193,12 +195,12 @@ class Folded:
     provenance: Provenance
     folding: Folding
     keys: frozenset[str]
-    recipe: Recipe | None
+    recipe: FlatteningRecipe | None
 
 
 def fold_model(
     model: onnx.ModelProto, provenance: Provenance, classes: Collection[str], subject: str, beside: str = ""
-) -> Folded:
+) -> FoldedModel:
     """Modules as functions; `model` is left as it is.
 
     subject  what the model is called in messages
@@ -206,16 +208,18 @@ def fold_model(
     """
     ensure_flat(model, subject)
     _ensure_known(provenance, classes)
-    plan = plan_folding(atoms_of(model.graph.node), (value.name for value in model.graph.output), provenance, classes)
+    plan = plan_folding(
+        list_fold_nodes(model.graph.node), (value.name for value in model.graph.output), provenance, classes
+    )
     _ensure_folded(plan, provenance, classes)
-    built = build(model, plan)
+    built = build_folded_model(model, plan)
     folded = index_model(built.model)
-    folding = _folding(plan, built.names, sum(1 for _ in walk_nodes(model)), len(folded.nodes))
+    folding = _summarize_plan(plan, built.names, sum(1 for _ in walk_nodes(model)), len(folded.nodes))
     if not plan.functions:
-        return Folded(built.model, folded, provenance, folding, frozenset(), None)
-    record, keys = folded_record(provenance, plan, built.names, built.model, folded.fingerprint)
-    recipe = recorded(model, built.model, plan, folded.fingerprint, beside)
-    return Folded(built.model, folded, record, folding, keys, recipe)
+        return FoldedModel(built.model, folded, provenance, folding, frozenset(), None)
+    record, keys = build_folded_record(provenance, plan, built.names, built.model, folded.fingerprint)
+    recipe = write_down_recipe(model, built.model, plan, folded.fingerprint, beside)
+    return FoldedModel(built.model, folded, record, folding, keys, recipe)
 
 
 def _ensure_known(provenance: Provenance, classes: Collection[str]) -> None:
@@ -227,7 +231,7 @@ def _ensure_known(provenance: Provenance, classes: Collection[str]) -> None:
             raise UnknownName("class", name, known)
 
 
-def _ensure_folded(plan: Plan, provenance: Provenance, classes: Collection[str]) -> None:
+def _ensure_folded(plan: FoldingPlan, provenance: Provenance, classes: Collection[str]) -> None:
     """What is asked for by name must be there afterwards, or it is said why not."""
     folded = {function.class_name for function in plan.functions}
     for name in classes:
@@ -243,7 +247,7 @@ def _ensure_folded(plan: Plan, provenance: Provenance, classes: Collection[str])
             )
 
 
-def _folding(plan: Plan, names: Mapping[int, str], before: int, after: int) -> Folding:
+def _summarize_plan(plan: FoldingPlan, names: Mapping[int, str], before: int, after: int) -> Folding:
     return Folding(
         before,
         after,

@@ -28,11 +28,11 @@ from modelexport.graph.index import (
 from modelexport.graph.protos import ONNX_DOMAINS, declared, names_inside, plain_domain, rename_values, with_inner
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import Attribution, Evidence, EvidenceKind, Provenance
-from modelexport.transform.fold.working_graph import Names
+from modelexport.transform.fold.working_graph import FreeNames
 
 
 @dataclass(frozen=True, eq=False)
-class Inlining:
+class InliningResult:
     """
     attributions  of the nodes that there are now, by key; empty if there was no record
     inlined       names of functions
@@ -45,11 +45,11 @@ class Inlining:
     kept: Mapping[str, str]
 
 
-def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlining:
+def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> InliningResult:
     """The model without its functions; `model` is left as it is."""
     flat = onnx.ModelProto()
     flat.CopyFrom(model)
-    kept = dict(_not_inlined(model))
+    kept = dict(_find_kept_functions(model))
     functions = {function_id(one): one for one in model.functions if function_id(one) not in kept}
     built = _FlatModel(model, kept)
     if any(node.function in functions for node in built.inlined.graph.nodes):
@@ -66,17 +66,17 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
         copied.node.extend(built.build_nodes(function_id(function)))
     _set_imports(flat, functions)
     attributions = {} if record is None else dict(_attribute_nodes(built.inlined, record))
-    return Inlining(flat, attributions, tuple(functions), kept)
+    return InliningResult(flat, attributions, tuple(functions), kept)
 
 
 def _attribute_nodes(inlined: Inlined, record: Provenance) -> Iterator[tuple[str, Attribution]]:
     for node in inlined.graph.nodes:
         calls, own = inlined.origin(node.key)
         attributions = [record.recorded(call) for call in calls]
-        yield node.key, narrowed(record.recorded(own), attributions, record.hierarchy)
+        yield node.key, narrow_attribution(record.recorded(own), attributions, record.hierarchy)
 
 
-def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+def _find_kept_functions(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
     versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     for function in model.functions:
         for entry in function.opset_import:
@@ -84,10 +84,10 @@ def _not_inlined(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
             if known != entry.version:
                 domain = entry.domain or "ai.onnx"
                 yield function_id(function), f"it is written for {domain} {entry.version}, the model for {known}"
-    yield from ((name, "it calls itself, or a function that does") for name in _endless(model))
+    yield from ((name, "it calls itself, or a function that does") for name in _find_recursive_functions(model))
 
 
-def _endless(model: onnx.ModelProto) -> set[str]:
+def _find_recursive_functions(model: onnx.ModelProto) -> set[str]:
     """Functions that could never be put in the place of all their calls."""
     known = {function_id(function) for function in model.functions}
     calls = {
@@ -123,8 +123,8 @@ class _FlatModel:
 
     def __init__(self, model: onnx.ModelProto, kept: Collection[str]) -> None:
         self._protos = dict(walk_nodes(model))
-        self._values = Names(_all_values(model))
-        self._nodes = Names(node.name for node in self._protos.values())
+        self._values = FreeNames(_all_values(model))
+        self._nodes = FreeNames(node.name for node in self._protos.values())
         graph = index_model(model)
         self.inlined = inline_graph(graph, kept, lambda calls, name: self._values.free(self._prefix(calls) + name))
         self._model = InlinedModel(model, self.inlined)
@@ -174,7 +174,7 @@ class _FlatModel:
         subgraph.node.extend(nodes)
 
 
-def narrowed(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
+def narrow_attribution(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
     """What a node of a function belongs to in one call of it: those of its modules that the call is for."""
     if not found.owners:
         return next((call for call in reversed(calls) if call.owners), found)

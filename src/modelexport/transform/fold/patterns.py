@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.transform.fold.working_graph import Atom, Live
+from modelexport.transform.fold.working_graph import FoldNode, WorkingGraph
 
 Place = tuple[int, int]
 Row = tuple[int, tuple[Place, ...], tuple[bool, ...]]
@@ -25,7 +25,7 @@ _FORMAL, NOTHING = -1, (-2, 0)
 
 
 @dataclass(eq=False)
-class Function:
+class FunctionPattern:
     """A body that is called at least once.
 
     calls    the regions that became calls of it, in the order of the file; the body is made from the first
@@ -34,12 +34,12 @@ class Function:
 
     number: int
     class_name: str
-    calls: list[Region] = field(default_factory=list)
+    calls: list[FoldRegion] = field(default_factory=list)
     outputs: list[Place] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class Region:
+class FoldRegion:
     """The items that become one call of a module.
 
     values    the values that its items make, with their places
@@ -54,87 +54,87 @@ class Region:
     rows: tuple[Row, ...]
     contents: tuple[int, ...]
     results: tuple[str, ...]
-    function: Function | None = None
+    function: FunctionPattern | None = None
 
 
-class Regions:
+class RegionPatterns:
     """Makes regions of items, and knows which items are calls of which region."""
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self.called: dict[int, Region] = {}
+    def __init__(self, working: WorkingGraph) -> None:
+        self._working = working
+        self.called: dict[int, FoldRegion] = {}
 
-    def region(self, call: ModuleCall, members: Sequence[int]) -> Region:
-        live = self._live
-        items = live.in_file_order(members)
+    def build_region(self, call: ModuleCall, members: Sequence[int]) -> FoldRegion:
+        working = self._working
+        items = working.in_file_order(members)
         inside = set(items)
         values: dict[str, Place] = {}
         formals: dict[str, int] = {}
         rows: list[Row] = []
         for number, item in enumerate(items):
-            slots = tuple(_read(name, values, formals) for name in self._reads(item))
+            slots = tuple(_resolve_read(name, values, formals) for name in self._reads(item))
             made = self.makes(item)
             rows.append((self._kind(item), slots, tuple(map(bool, made))))
             values.update({name: (number, place) for place, name in enumerate(made) if name})
-        return Region(
+        return FoldRegion(
             call,
             tuple(items),
             tuple(formals),
             values,
             tuple(rows),
             tuple(self._content(item) for item in items),
-            tuple(name for name in values if live.is_read_outside(name, inside)),
+            tuple(name for name in values if working.is_read_outside(name, inside)),
         )
 
-    def atom(self, item: int) -> Atom | None:
+    def fold_node(self, item: int) -> FoldNode | None:
         """The node that an item is, unless it is a call."""
-        return None if item in self.called else self._live.atoms[item]
+        return None if item in self.called else self._working.fold_nodes[item]
 
-    def atom_at(self, region: Region, number: int) -> Atom:
+    def fold_node_at(self, region: FoldRegion, number: int) -> FoldNode:
         """The node at a place where a region has one."""
-        return self._live.atoms[region.items[number]]
+        return self._working.fold_nodes[region.items[number]]
 
     def makes(self, item: int) -> tuple[str, ...]:
         """What an item makes, slot by slot."""
         if item not in self.called:
-            return self._live.atoms[item].makes
+            return self._working.fold_nodes[item].makes
         region = self.called[item]
         assert region.function is not None
         return tuple(self.value(region, place) for place in region.function.outputs)
 
-    def value(self, region: Region, place: Place) -> str:
+    def value(self, region: FoldRegion, place: Place) -> str:
         """What a value of a body is called in one of the regions that it stands for."""
         number, slot = place
         while (item := region.items[number]) in self.called:
             region = self.called[item]
             assert region.function is not None
             number, slot = region.function.outputs[slot]
-        return self._live.atoms[item].makes[slot]
+        return self._working.fold_nodes[item].makes[slot]
 
-    def atoms(self, region: Region) -> Iterator[Atom]:
+    def fold_nodes(self, region: FoldRegion) -> Iterator[FoldNode]:
         """All nodes inside of a region, however deep."""
         for item in region.items:
             if item in self.called:
-                yield from self.atoms(self.called[item])
+                yield from self.fold_nodes(self.called[item])
             else:
-                yield self._live.atoms[item]
+                yield self._working.fold_nodes[item]
 
     def _reads(self, item: int) -> tuple[str, ...]:
-        return self.called[item].formals if item in self.called else self._live.atoms[item].reads
+        return self.called[item].formals if item in self.called else self._working.fold_nodes[item].reads
 
     def _kind(self, item: int) -> int:
         """Kinds of nodes are positive; calls of a function are of a kind of their own."""
         if item not in self.called:
-            return self._live.atoms[item].kind
+            return self._working.fold_nodes[item].kind
         function = self.called[item].function
         assert function is not None
         return -1 - function.number
 
     def _content(self, item: int) -> int:
-        return 0 if item in self.called else self._live.atoms[item].content
+        return 0 if item in self.called else self._working.fold_nodes[item].content
 
 
-def _read(name: str, values: Mapping[str, Place], formals: dict[str, int]) -> Place:
+def _resolve_read(name: str, values: Mapping[str, Place], formals: dict[str, int]) -> Place:
     if not name:
         return NOTHING
     if name in values:
@@ -147,24 +147,24 @@ _LEAST = 0.5
 _SMALLEST = 4
 
 
-def core_of(small: Region, large: Region) -> list[int] | None:
+def find_subpattern(small: FoldRegion, large: FoldRegion) -> list[int] | None:
     """Which items of `large` do what `small` does, item by item; None if it does not contain it."""
     if not _SMALLEST <= len(small.items) < len(large.items) or len(small.items) < _LEAST * len(large.items):
         return None
-    found = _Match(small, large).found()
+    found = _SubpatternMatch(small, large).match_items()
     return None if found is None else [found[number] for number in range(len(small.items))]
 
 
-class _Match:
+class _SubpatternMatch:
     """Goes from the results back to what they are made from, in both regions at once."""
 
-    def __init__(self, small: Region, large: Region) -> None:
+    def __init__(self, small: FoldRegion, large: FoldRegion) -> None:
         self._small = small
         self._large = large
         self._items: dict[int, int] = {}
         self._given: dict[Place, Place] = {}
 
-    def found(self) -> dict[int, int] | None:
+    def match_items(self) -> dict[int, int] | None:
         waiting = list(self._results())
         while waiting:
             one, other = waiting.pop()

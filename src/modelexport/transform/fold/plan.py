@@ -20,12 +20,12 @@ from modelexport.graph.index import MAIN, node_key
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ALONE, INTERLEAVED, SMALL, UNREAD
-from modelexport.transform.fold.patterns import Function, Region, Regions, Row, core_of
-from modelexport.transform.fold.working_graph import Atom, Live
+from modelexport.transform.fold.patterns import FoldRegion, FunctionPattern, RegionPatterns, Row, find_subpattern
+from modelexport.transform.fold.working_graph import FoldNode, WorkingGraph
 
 
 @dataclass(eq=False)
-class Branch:
+class CallBranch:
     """A call of a module: the nodes that it issued itself, and the calls that it made.
 
     height  0 if it made no calls that have nodes
@@ -33,14 +33,14 @@ class Branch:
 
     call: ModuleCall
     own: list[int] = field(default_factory=list)
-    below: list[Branch] = field(default_factory=list)
+    below: list[CallBranch] = field(default_factory=list)
     height: int = 0
 
 
-def levels(atoms: Sequence[Atom], provenance: Provenance) -> Iterator[list[Branch]]:
+def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Iterator[list[CallBranch]]:
     """All calls with nodes but the outermost, those that made none first; a call comes after all that it made."""
-    branches = _branches(atoms, provenance)
-    found: dict[int, list[Branch]] = {}
+    branches = _build_branches(fold_nodes, provenance)
+    found: dict[int, list[CallBranch]] = {}
     for call in sorted(branches, key=lambda one: -len(provenance.hierarchy.stack(one))):
         branch = branches[call]
         branch.height = 1 + max((below.height for below in branch.below), default=-1)
@@ -50,65 +50,65 @@ def levels(atoms: Sequence[Atom], provenance: Provenance) -> Iterator[list[Branc
     yield from (found[height] for height in sorted(found))
 
 
-def _branches(atoms: Sequence[Atom], provenance: Provenance) -> Mapping[ModuleCall, Branch]:
+def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Mapping[ModuleCall, CallBranch]:
     hierarchy = provenance.hierarchy
-    found: dict[ModuleCall, Branch] = {}
-    for number, atom in enumerate(atoms):
-        entry = provenance.nodes.get(node_key(atom.proto, MAIN))
+    found: dict[ModuleCall, CallBranch] = {}
+    for number, fold_node in enumerate(fold_nodes):
+        entry = provenance.nodes.get(node_key(fold_node.proto, MAIN))
         call = None if entry is None else entry.attribution.ancestor
-        if call is not None and not atom.large:
-            _grown(found, call, hierarchy).own.append(number)
+        if call is not None and not fold_node.large:
+            _grow_branch(found, call, hierarchy).own.append(number)
     return found
 
 
-def _grown(found: dict[ModuleCall, Branch], call: ModuleCall, hierarchy: Hierarchy) -> Branch:
+def _grow_branch(found: dict[ModuleCall, CallBranch], call: ModuleCall, hierarchy: Hierarchy) -> CallBranch:
     """The branch of a call, made if there is none, with all that lead to it."""
     if call not in found:
-        above: Branch | None = None
+        above: CallBranch | None = None
         for one in hierarchy.stack(call):
             branch = found.get(one)
             if branch is None:
-                branch = found[one] = Branch(one)
+                branch = found[one] = CallBranch(one)
                 if above is not None:
                     above.below.append(branch)
             above = branch
     return found[call]
 
 
-def convex_part(live: Live, members: Collection[int]) -> list[int]:
+def find_convex_part(working: WorkingGraph, members: Collection[int]) -> list[int]:
     """The largest part found that can be one call; all of them if they can."""
-    window = live.window(members)
+    window = working.window(members)
     inside = set(members)
     if len(window) == len(inside):
         return window
-    entered = _entered(live, window, inside)
+    entered = _count_entries(working, window, inside)
     if not any(entered[item] for item in inside):
         return [item for item in window if item in inside]
-    left = _left(live, window, inside)
+    left = _count_exits(working, window, inside)
     parts: dict[tuple[int, int], list[int]] = {}
     for item in window:
         if item in inside:
             parts.setdefault((0, left[item]), []).append(item)
             parts.setdefault((1, entered[item]), []).append(item)
-    return max(parts.values(), key=lambda part: sum(live.weight[item] for item in part))
+    return max(parts.values(), key=lambda part: sum(working.weight[item] for item in part))
 
 
-def is_convex(live: Live, members: Collection[int]) -> bool:
-    return len(convex_part(live, members)) == len(set(members))
+def is_convex(working: WorkingGraph, members: Collection[int]) -> bool:
+    return len(find_convex_part(working, members)) == len(set(members))
 
 
-def _entered(live: Live, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
+def _count_entries(working: WorkingGraph, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
     """How often a way from the region has come back to it at an item; items that no way leads to are left out."""
     found: dict[int, int] = {}
     for item in window:
         here = item in inside
-        counts = [found[before] + (here and before not in inside) for before in live.before(item) if before in found]
+        counts = [found[before] + (here and before not in inside) for before in working.before(item) if before in found]
         if here or counts:
             found[item] = max(counts, default=0)
     return found
 
 
-def _left(live: Live, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
+def _count_exits(working: WorkingGraph, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
     """How often a way will leave the region and come back to it after an item."""
     found: dict[int, int] = {}
     for item in reversed(window):
@@ -116,7 +116,7 @@ def _left(live: Live, window: Sequence[int], inside: Collection[int]) -> dict[in
         if here:
             found.setdefault(item, 0)
         if item in found:
-            for before in live.before(item):
+            for before in working.before(item):
                 count = found[item] + (before in inside and not here)
                 found[before] = max(found.get(before, 0), count)
     return found
@@ -129,7 +129,7 @@ _MOST_TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class FoldingPlan:
     """What a graph becomes.
 
     items      what the main graph consists of afterwards, in order: nodes, and calls in `regions.called`
@@ -139,25 +139,27 @@ class Plan:
     """
 
     items: tuple[int, ...]
-    functions: tuple[Function, ...]
-    regions: Regions
+    functions: tuple[FunctionPattern, ...]
+    regions: RegionPatterns
     outside: dict[str, int]
     unfolded: dict[str, dict[str, int]]
 
 
 def plan_folding(
-    atoms: Sequence[Atom], kept: Iterable[str], provenance: Provenance, classes: Collection[str] = ()
-) -> Plan:
+    fold_nodes: Sequence[FoldNode], kept: Iterable[str], provenance: Provenance, classes: Collection[str] = ()
+) -> FoldingPlan:
     """`classes`: those that are folded, also if they are called once; without any, all that repeat."""
-    found = list(levels(atoms, provenance))
-    planner = _Planner(Live(atoms, kept), provenance, frozenset(classes) or _repeated(found, provenance))
+    found = list(list_levels(fold_nodes, provenance))
+    planner = _Planner(
+        WorkingGraph(fold_nodes, kept), provenance, frozenset(classes) or _find_repeated_classes(found, provenance)
+    )
     planner.smallest = 1 if classes else 2
     for level in found:
         planner.fold(level)
     return planner.plan()
 
 
-def _repeated(found: Iterable[Iterable[Branch]], provenance: Provenance) -> frozenset[str]:
+def _find_repeated_classes(found: Iterable[Iterable[CallBranch]], provenance: Provenance) -> frozenset[str]:
     """Classes that are called several times."""
     modules = provenance.hierarchy.modules
     paths = [branch.call.path for level in found for branch in level]
@@ -165,23 +167,23 @@ def _repeated(found: Iterable[Iterable[Branch]], provenance: Provenance) -> froz
     return frozenset(name for name, count in counts.items() if count > 1)
 
 
-def hidden_values(plan: Plan) -> Iterator[str]:
+def list_hidden_values(plan: FoldingPlan) -> Iterator[str]:
     """Values that are inside of functions."""
     regions = plan.regions
     for item in plan.items:
         if item in regions.called:
             shown = set(regions.makes(item))
-            made = regions.atoms(regions.called[item])
-            yield from (name for atom in made for name in atom.makes if name and name not in shown)
+            made = regions.fold_nodes(regions.called[item])
+            yield from (name for fold_node in made for name in fold_node.makes if name and name not in shown)
 
 
 @dataclass(eq=False)
 class _Candidate:
-    branch: Branch
+    branch: CallBranch
     class_name: str
     package: str
     members: list[int]
-    region: Region
+    region: FoldRegion
 
     @property
     def body(self) -> _Body:
@@ -190,23 +192,23 @@ class _Candidate:
 
 @dataclass(eq=False)
 class _Planner:
-    live: Live
+    working: WorkingGraph
     provenance: Provenance
     classes: frozenset[str]
-    functions: dict[_Body, Function] = field(default_factory=dict)
+    functions: dict[_Body, FunctionPattern] = field(default_factory=dict)
     pending: dict[int, list[int]] = field(default_factory=dict)
     outside: dict[str, int] = field(default_factory=dict)
     unfolded: dict[str, dict[str, int]] = field(default_factory=dict)
     smallest: int = 2
 
     def __post_init__(self) -> None:
-        self.regions = Regions(self.live)
+        self.regions = RegionPatterns(self.working)
 
-    def plan(self) -> Plan:
+    def plan(self) -> FoldingPlan:
         functions = tuple(function for function in self.functions.values() if function.calls)
-        return Plan(tuple(self.live.items()), functions, self.regions, self.outside, self.unfolded)
+        return FoldingPlan(tuple(self.working.items()), functions, self.regions, self.outside, self.unfolded)
 
-    def fold(self, level: list[Branch]) -> None:
+    def fold(self, level: list[CallBranch]) -> None:
         """Make calls of the modules of one level, wherever they do the same."""
         groups: dict[tuple[str, str, tuple[Row, ...]], list[_Candidate]] = {}
         for branch in level:
@@ -220,10 +222,10 @@ class _Planner:
         for candidate in (one for group in groups.values() for one in group):
             bodies.setdefault(candidate.body, []).append(candidate)
         for candidates in sorted(bodies.values(), key=lambda one: len(one[0].region.items)):
-            self._find_core(candidates)
+            self._find_shared_body(candidates)
             self._make_calls(candidates)
 
-    def _candidate(self, branch: Branch) -> _Candidate | None:
+    def _candidate(self, branch: CallBranch) -> _Candidate | None:
         members = [*branch.own, *(item for below in branch.below for item in self.pending.pop(id(below)))]
         self.pending[id(branch)] = members
         module = self.provenance.hierarchy.modules.get(branch.call.path)
@@ -234,14 +236,14 @@ class _Planner:
         if reason:
             self._refuse(module.class_name, reason)
             return None
-        region = self.regions.region(branch.call, part)
+        region = self.regions.build_region(branch.call, part)
         return _Candidate(branch, module.class_name, module.package, members, region)
 
     def _reason(self, class_name: str, members: Sequence[int], part: Sequence[int]) -> str:
         """Why a module cannot, or need not, become a call; empty if it can."""
         if class_name not in self.classes:
             return ALONE
-        weight = self.live.weight
+        weight = self.working.weight
         if sum(weight[item] for item in part) * 2 < sum(weight[item] for item in members):
             return INTERLEAVED
         return SMALL if len(part) < self.smallest else ""
@@ -255,16 +257,16 @@ class _Planner:
         part = self._without_shared(members)
         if not part:
             return []
-        found = convex_part(self.live, part)
+        found = find_convex_part(self.working, part)
         return found if len(found) == len(part) else self._without_shared(found)
 
     def _without_shared(self, members: Sequence[int]) -> list[int]:
-        live, inside = self.live, set(members)
+        working, inside = self.working, set(members)
         return [
             item
             for item in members
-            if not live.is_source(item)
-            or not any(live.is_read_outside(name, inside) for name in self.regions.makes(item) if name)
+            if not working.is_source(item)
+            or not any(working.is_read_outside(name, inside) for name in self.regions.makes(item) if name)
         ]
 
     def _lift_differing_constants(self, group: list[_Candidate]) -> None:
@@ -274,32 +276,32 @@ class _Planner:
         for candidate in group if differing else ():
             region = candidate.region
             left = [item for place, item in enumerate(region.items) if place not in differing]
-            candidate.region = self.regions.region(region.call, left)
+            candidate.region = self.regions.build_region(region.call, left)
 
-    def _find_core(self, candidates: list[_Candidate]) -> None:
+    def _find_shared_body(self, candidates: list[_Candidate]) -> None:
         """Where another function of the class does most of what these do, they call it."""
         first = candidates[0]
         known = [one for one in self.functions.values() if one.class_name == first.class_name and one.calls]
         for function in sorted(known, key=lambda one: -len(one.calls[0].items))[:_MOST_TRIED]:
-            core = core_of(function.calls[0], first.region)
+            core = find_subpattern(function.calls[0], first.region)
             if core is not None and first.body not in self.functions:
                 for candidate in candidates:
-                    self._call_core(function, candidate, core)
+                    self._call_shared_body(function, candidate, core)
                 return
 
-    def _call_core(self, function: Function, candidate: _Candidate, core: list[int]) -> None:
+    def _call_shared_body(self, function: FunctionPattern, candidate: _Candidate, core: list[int]) -> None:
         region, pattern = candidate.region, function.calls[0]
-        inside = self.regions.region(region.call, [region.items[number] for number in core])
+        inside = self.regions.build_region(region.call, [region.items[number] for number in core])
         if (inside.rows, inside.contents) != (pattern.rows, pattern.contents):
             return
-        if is_convex(self.live, inside.items):
+        if is_convex(self.working, inside.items):
             self._add_outputs(function, [inside])
             made = self._contract(function, inside)
             gone = set(inside.items)
             left = [item for item in region.items if item not in gone]
             candidate.members = [made, *(item for item in candidate.members if item not in gone)]
             self.pending[id(candidate.branch)] = candidate.members
-            candidate.region = self.regions.region(region.call, [*left, made])
+            candidate.region = self.regions.build_region(region.call, [*left, made])
 
     def _make_calls(self, candidates: list[_Candidate]) -> None:
         bodies: dict[_Body, list[_Candidate]] = {}
@@ -311,18 +313,18 @@ class _Planner:
                 for _ in alike:
                     self._refuse(name, UNREAD)
                 continue
-            function = self.functions.setdefault(body, Function(len(self.functions), name))
+            function = self.functions.setdefault(body, FunctionPattern(len(self.functions), name))
             self._add_outputs(function, regions)
             for candidate in alike:
                 self._make_call(function, candidate)
 
-    def _add_outputs(self, function: Function, regions: Iterable[Region]) -> None:
+    def _add_outputs(self, function: FunctionPattern, regions: Iterable[FoldRegion]) -> None:
         read = {region.values[value] for region in regions for value in region.results}
         function.outputs += sorted(read.difference(function.outputs))
 
-    def _make_call(self, function: Function, candidate: _Candidate) -> None:
+    def _make_call(self, function: FunctionPattern, candidate: _Candidate) -> None:
         region = candidate.region
-        if not is_convex(self.live, region.items):  # others became calls since it was looked at
+        if not is_convex(self.working, region.items):  # others became calls since it was looked at
             self._refuse(function.class_name, INTERLEAVED)
             return
         made = self._contract(function, region)
@@ -330,12 +332,12 @@ class _Planner:
         left = [item for item in candidate.members if item not in inside]
         self.pending[id(candidate.branch)] = [made, *left]
         if left:
-            weight = sum(self.live.weight[item] for item in left)
+            weight = sum(self.working.weight[item] for item in left)
             self.outside[function.class_name] = self.outside.get(function.class_name, 0) + weight
 
-    def _contract(self, function: Function, region: Region) -> int:
+    def _contract(self, function: FunctionPattern, region: FoldRegion) -> int:
         region.function = function
         function.calls.append(region)
-        made = self.live.contract(region.items, region.formals)
+        made = self.working.contract(region.items, region.formals)
         self.regions.called[made] = region
         return made

@@ -22,7 +22,7 @@ from modelexport.errors import RecordUnreadable, UserError
 from modelexport.graph.file.metadata import FOLDED_DOMAIN, FOLDED_KEY, PREFIX
 from modelexport.graph.protos import rename_captured
 from modelexport.record.packed import squeeze, unsqueeze
-from modelexport.transform.fold.working_graph import tensor_of
+from modelexport.transform.fold.working_graph import constant_tensor
 
 _NAME = "modelexport-folded-1"
 # Some hundred bytes for each node are usual; what torch writes on nodes can take some thousand.
@@ -32,7 +32,7 @@ ABSENT = -1
 
 
 @dataclass(frozen=True)
-class Loose:
+class NodeLabels:
     """What says nothing about what a node does. Numbers are those of texts; ABSENT for a field that is not there.
 
     tensor  the name of the tensor that a Constant holds
@@ -45,7 +45,7 @@ class Loose:
 
 
 @dataclass(frozen=True)
-class Type:
+class HiddenType:
     """A type of a value that is inside of a function: its place among all types, its name, and all else of it."""
 
     place: int
@@ -54,7 +54,7 @@ class Type:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FlatteningRecipe:
     """
     graph     the fingerprint of the folded graph that this is for
     flat      the digest of the graph that it gives
@@ -77,16 +77,16 @@ class Recipe:
     record: str = ""
     texts: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
-    nodes: tuple[Loose, ...] = ()
+    nodes: tuple[NodeLabels, ...] = ()
     order: tuple[int, ...] = ()
     explicit: dict[int, bytes] = field(default_factory=dict)
-    types: tuple[Type, ...] = ()
+    types: tuple[HiddenType, ...] = ()
     rests: tuple[bytes, ...] = ()
 
 
-def write_recipe(model: onnx.ModelProto, recipe: Recipe) -> None:
+def write_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> None:
     """Put a recipe into a folded model."""
-    document = _document(recipe)
+    document = _to_document(recipe)
     if len(json.dumps(document)) > _LARGEST:
         raise UserError(
             f"what is written on the nodes of this file comes to more than {_LARGEST >> 20} MB",
@@ -98,7 +98,7 @@ def write_recipe(model: onnx.ModelProto, recipe: Recipe) -> None:
     model.metadata_props.add(key=FOLDED_KEY, value=f"{_NAME}:{squeeze(document)}")
 
 
-def read_recipe(model: onnx.ModelProto) -> Recipe | None:
+def read_recipe(model: onnx.ModelProto) -> FlatteningRecipe | None:
     """The recipe in a model; None if it has none. Raises RecordUnreadable for one that is damaged."""
     packed = next((entry.value for entry in model.metadata_props if entry.key == FOLDED_KEY), None)
     if packed is None:
@@ -110,14 +110,14 @@ def read_recipe(model: onnx.ModelProto) -> Recipe | None:
             "Flatten it with the version that folded it.",
         )
     try:
-        return _recipe(unsqueeze(payload, _LARGEST))
+        return _from_document(unsqueeze(payload, _LARGEST))
     except _DAMAGE as error:
         raise RecordUnreadable(
             f"what is needed to flatten the file is damaged: {error}", "Fold the flat file again."
         ) from error
 
 
-def _document(recipe: Recipe) -> dict[str, Any]:
+def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
     metadata: dict[tuple[tuple[int, int], ...], int] = {}
     columns = [metadata.setdefault(node.metadata, len(metadata)) for node in recipe.nodes]
     return {
@@ -127,43 +127,48 @@ def _document(recipe: Recipe) -> dict[str, Any]:
         "header": _text(recipe.header),
         "record": recipe.record,
         "texts": recipe.texts,
-        "values": _steps(recipe.values),
-        "names": _steps(node.name for node in recipe.nodes),
+        "values": _delta_encode(recipe.values),
+        "names": _delta_encode(node.name for node in recipe.nodes),
         "docs": [node.doc_string for node in recipe.nodes],
         "tensors": [node.tensor for node in recipe.nodes],
-        "metadata": _steps(columns),
+        "metadata": _delta_encode(columns),
         "metadata_table": [[number for pair in entry for number in pair] for entry in metadata],
-        "order": _steps(recipe.order),
+        "order": _delta_encode(recipe.order),
         "explicit": [[place, _text(node)] for place, node in recipe.explicit.items()],
-        "type_places": _steps(one.place for one in recipe.types),
-        "type_names": _steps(one.name for one in recipe.types),
+        "type_places": _delta_encode(one.place for one in recipe.types),
+        "type_names": _delta_encode(one.name for one in recipe.types),
         "type_rests": [one.rest for one in recipe.types],
         "rests": [_text(one) for one in recipe.rests],
     }
 
 
-def _recipe(document: dict[str, Any]) -> Recipe:
+def _from_document(document: dict[str, Any]) -> FlatteningRecipe:
     table = [tuple(zip(row[::2], row[1::2], strict=True)) for row in document["metadata_table"]]
-    places = [table[place] for place in _sums(document["metadata"])]
-    nodes = zip(_sums(document["names"]), document["docs"], document["tensors"], places, strict=True)
-    types = zip(_sums(document["type_places"]), _sums(document["type_names"]), document["type_rests"], strict=True)
-    return Recipe(
+    places = [table[place] for place in _delta_decode(document["metadata"])]
+    nodes = zip(_delta_decode(document["names"]), document["docs"], document["tensors"], places, strict=True)
+    types = zip(
+        _delta_decode(document["type_places"]),
+        _delta_decode(document["type_names"]),
+        document["type_rests"],
+        strict=True,
+    )
+    return FlatteningRecipe(
         graph=document["graph"],
         flat=document["flat"],
         ends=document["ends"],
         header=_bytes(document["header"]),
         record=document["record"],
         texts=tuple(document["texts"]),
-        values=_sums(document["values"]),
-        nodes=tuple(Loose(*node) for node in nodes),
-        order=_sums(document["order"]),
+        values=_delta_decode(document["values"]),
+        nodes=tuple(NodeLabels(*node) for node in nodes),
+        order=_delta_decode(document["order"]),
         explicit={place: _bytes(node) for place, node in document["explicit"]},
-        types=tuple(Type(place, name, rest) for place, name, rest in types),
+        types=tuple(HiddenType(place, name, rest) for place, name, rest in types),
         rests=tuple(map(_bytes, document["rests"])),
     )
 
 
-def _steps(numbers: Any) -> list[int]:
+def _delta_encode(numbers: Any) -> list[int]:
     """Each number as the step from the one before: numbers mostly rise by one, and equal steps compress well."""
     found, before = [], 0
     for number in numbers:
@@ -172,7 +177,7 @@ def _steps(numbers: Any) -> list[int]:
     return found
 
 
-def _sums(steps: Any) -> tuple[int, ...]:
+def _delta_decode(steps: Any) -> tuple[int, ...]:
     found, before = [], 0
     for step in steps:
         before += step
@@ -188,15 +193,17 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text)
 
 
-def restored(model: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
+def apply_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> onnx.ModelProto:
     """The flat model. Raises ValueError or LookupError if the recipe is not for this model."""
-    return assembled(model, recipe, flat_nodes(model, recipe))
+    return assemble_flat_model(model, recipe, unfold_nodes(model, recipe))
 
 
-def assembled(model: onnx.ModelProto, recipe: Recipe, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
+def assemble_flat_model(
+    model: onnx.ModelProto, recipe: FlatteningRecipe, nodes: Iterable[onnx.NodeProto]
+) -> onnx.ModelProto:
     """The flat model with these nodes. What others wrote on the model since it was folded stays on it."""
     flat = onnx.ModelProto.FromString(recipe.header)
-    metadata = list(_metadata(flat.metadata_props, model.metadata_props))
+    metadata = list(_merge_metadata(flat.metadata_props, model.metadata_props))
     del flat.metadata_props[:]
     flat.metadata_props.extend(metadata)
     flat.functions.extend(function for function in model.functions if function.domain != FOLDED_DOMAIN)
@@ -204,14 +211,14 @@ def assembled(model: onnx.ModelProto, recipe: Recipe, nodes: Iterable[onnx.NodeP
     graph.CopyFrom(model.graph)
     del graph.node[:]
     graph.node.extend(nodes)
-    if ends_digest(graph) == recipe.ends:
-        types = list(_merged(model.graph.value_info, recipe))
+    if digest_io(graph) == recipe.ends:
+        types = list(_merge_types(model.graph.value_info, recipe))
         del graph.value_info[:]
         graph.value_info.extend(types)
     return flat
 
 
-def flat_nodes(model: onnx.ModelProto, recipe: Recipe) -> list[onnx.NodeProto]:
+def unfold_nodes(model: onnx.ModelProto, recipe: FlatteningRecipe) -> list[onnx.NodeProto]:
     """The nodes in the order of the flat file."""
     unfolding = _Unfolding(
         {function.name: function for function in model.functions if function.domain == FOLDED_DOMAIN},
@@ -233,9 +240,9 @@ def flat_nodes(model: onnx.ModelProto, recipe: Recipe) -> list[onnx.NodeProto]:
 @dataclass(eq=False)
 class _Unfolding:
     functions: Mapping[str, onnx.FunctionProto]
-    recipe: Recipe
+    recipe: FlatteningRecipe
     values: Iterator[int]
-    loose: Iterator[Loose]
+    loose: Iterator[NodeLabels]
     open: set[str] = field(default_factory=set)
 
     def nodes(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -276,7 +283,7 @@ class _Unfolding:
             made.ClearField(field_name)
             if number != ABSENT:
                 setattr(made, field_name, texts[number])
-        tensor = tensor_of(made)
+        tensor = constant_tensor(made)
         if tensor is not None:
             tensor.ClearField("name")
             if loose.tensor != ABSENT:
@@ -287,7 +294,7 @@ class _Unfolding:
         return made
 
 
-def has_same_opsets(model: onnx.ModelProto, recipe: Recipe) -> bool:
+def has_same_opsets(model: onnx.ModelProto, recipe: FlatteningRecipe) -> bool:
     """Whether operators still mean what they meant when the model was folded."""
     before, now = (
         {entry.domain: entry.version for entry in one.opset_import if entry.domain != FOLDED_DOMAIN}
@@ -296,7 +303,7 @@ def has_same_opsets(model: onnx.ModelProto, recipe: Recipe) -> bool:
     return before == now
 
 
-def _metadata(
+def _merge_metadata(
     flat: Iterable[onnx.StringStringEntryProto], folded: Iterable[onnx.StringStringEntryProto]
 ) -> Iterator[onnx.StringStringEntryProto]:
     """Our own entries of the flat model, and those of others as they are in the folded one, in their old order."""
@@ -309,7 +316,7 @@ def _metadata(
     yield from theirs.values()
 
 
-def _merged(shown: Iterable[onnx.ValueInfoProto], recipe: Recipe) -> Iterator[onnx.ValueInfoProto]:
+def _merge_types(shown: Iterable[onnx.ValueInfoProto], recipe: FlatteningRecipe) -> Iterator[onnx.ValueInfoProto]:
     """The types that the folded graph has, and those of the recipe where they belong.
 
     Many tools take types away, or add some: then those of the recipe are still true, and only their places are not.
@@ -325,25 +332,27 @@ def _merged(shown: Iterable[onnx.ValueInfoProto], recipe: Recipe) -> Iterator[on
     yield from waiting
 
 
-def digest(graph: onnx.GraphProto) -> str:
+def digest_graph(graph: onnx.GraphProto) -> str:
     """What a graph computes and what its nodes and values are called, but no shapes and no data of initializers."""
     found = hashlib.sha256()
     for part in (*graph.node, *graph.quantization_annotation):
         found.update(part.SerializeToString(deterministic=True))
-    ends = [[(value.name, _kind(value.type)) for value in values] for values in (graph.input, graph.output)]
+    ends = [
+        [(value.name, _type_without_shape(value.type)) for value in values] for values in (graph.input, graph.output)
+    ]
     headers = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer]
     found.update(repr((ends, headers)).encode())
     return found.hexdigest()
 
 
-def _kind(given: onnx.TypeProto) -> bytes:
+def _type_without_shape(given: onnx.TypeProto) -> bytes:
     """A type without the shape, which a tool may have fixed or opened."""
     if not given.HasField("tensor_type"):
         return given.SerializeToString(deterministic=True)
     return str(given.tensor_type.elem_type).encode()
 
 
-def ends_digest(graph: onnx.GraphProto) -> str:
+def digest_io(graph: onnx.GraphProto) -> str:
     """What goes in and comes out, with all shapes: as long as it is the same, so are those inside."""
     found = hashlib.sha256()
     for value in (*graph.input, *graph.output):

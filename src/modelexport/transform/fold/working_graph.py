@@ -25,7 +25,7 @@ _LARGEST_BODIES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Atom:
+class FoldNode:
     """One node of the main graph.
 
     place    its number in the file
@@ -49,38 +49,38 @@ class Atom:
         return not any(self.reads)
 
 
-def atoms_of(nodes: Sequence[onnx.NodeProto]) -> list[Atom]:
+def list_fold_nodes(nodes: Sequence[onnx.NodeProto]) -> list[FoldNode]:
     """In an order in which they can run."""
     listed = list(nodes)
     places = {id(node): place for place, node in enumerate(listed)}
     kinds: dict[bytes, int] = {}
-    return [_atom(node, places[id(node)], kinds) for node in in_order(listed)]
+    return [_fold_node(node, places[id(node)], kinds) for node in in_order(listed)]
 
 
-def _atom(node: onnx.NodeProto, place: int, kinds: dict[bytes, int]) -> Atom:
+def _fold_node(node: onnx.NodeProto, place: int, kinds: dict[bytes, int]) -> FoldNode:
     bodies = has_bodies(node)
     reads = (*node.input, *captured(node)) if bodies else tuple(node.input)
-    plain = _plain(node, bodies=bodies)
+    plain = _strip_node(node, bodies=bodies)
     content = 0
     if node.op_type == "Constant" and not reads and len(node.output) == 1:
-        tensor = tensor_of(plain)
+        tensor = constant_tensor(plain)
         if tensor is not None:
             tensor.ClearField("name")
         content = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
         plain.ClearField("attribute")
     kind = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
     large = bodies and node.ByteSize() > _LARGEST_BODIES
-    return Atom(node, place, reads, tuple(node.output), kind, content, large)
+    return FoldNode(node, place, reads, tuple(node.output), kind, content, large)
 
 
-def tensor_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """What a Constant holds; its name says nothing."""
     if node.op_type != "Constant" or len(node.attribute) != 1 or node.attribute[0].type != onnx.AttributeProto.TENSOR:
         return None
     return node.attribute[0].t
 
 
-def _plain(node: onnx.NodeProto, *, bodies: bool) -> onnx.NodeProto:
+def _strip_node(node: onnx.NodeProto, *, bodies: bool) -> onnx.NodeProto:
     """What a node does, without what it is called and what it does it to."""
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
@@ -94,7 +94,7 @@ def _plain(node: onnx.NodeProto, *, bodies: bool) -> onnx.NodeProto:
 _NOT_IN_IDENTIFIERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
-class Names:
+class FreeNames:
     """Names that are not taken yet."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -112,13 +112,13 @@ class Names:
         return found
 
 
-def identifier(class_name: str) -> str:
+def function_identifier(class_name: str) -> str:
     """A class name as ONNX allows it for a function: a hostile one could be anything."""
     name = _NOT_IN_IDENTIFIERS.sub("_", class_name).strip("_") or "Module"
     return f"_{name}" if name[0].isdigit() else name
 
 
-def relative(name: str, call: ModuleCall) -> str:
+def relative_name(name: str, call: ModuleCall) -> str:
     """A name as it is inside of a module: `query.weight` for that of a weight with the path of the module before it.
 
     Exporters write paths with dots, or as a scope: `/encoder/layer.0/attention/MatMul`.
@@ -131,22 +131,22 @@ def relative(name: str, call: ModuleCall) -> str:
     return name
 
 
-class Live:
-    def __init__(self, atoms: Sequence[Atom], kept: Iterable[str]) -> None:
+class WorkingGraph:
+    def __init__(self, fold_nodes: Sequence[FoldNode], kept: Iterable[str]) -> None:
         """`kept`: values that are wanted whoever reads them, as the outputs of the graph."""
-        self.atoms = atoms
+        self.fold_nodes = fold_nodes
         self._kept = frozenset(kept)
-        self._maker = {name: number for number, atom in enumerate(atoms) for name in atom.makes if name}
+        self._maker = {name: number for number, fold_node in enumerate(fold_nodes) for name in fold_node.makes if name}
         self._readers: dict[str, list[int]] = {}
-        for number, atom in enumerate(atoms):
-            for name in dict.fromkeys(filter(None, atom.reads)):
+        for number, fold_node in enumerate(fold_nodes):
+            for name in dict.fromkeys(filter(None, fold_node.reads)):
                 self._readers.setdefault(name, []).append(number)
-        self._above = list(range(len(atoms)))
-        self.reads: list[tuple[str, ...]] = [tuple(filter(None, atom.reads)) for atom in atoms]
-        self.first = [atom.place for atom in atoms]
-        self.weight = [1] * len(atoms)
+        self._above = list(range(len(fold_nodes)))
+        self.reads: list[tuple[str, ...]] = [tuple(filter(None, fold_node.reads)) for fold_node in fold_nodes]
+        self.first = [fold_node.place for fold_node in fold_nodes]
+        self.weight = [1] * len(fold_nodes)
         self._slots: list[int] = self._initial_order()
-        self._place = [0] * len(atoms)
+        self._place = [0] * len(fold_nodes)
         for slot, item in enumerate(self._slots):
             self._place[item] = slot
 
@@ -155,7 +155,11 @@ class Live:
         depths = self._depths()
         order: list[int] = []
         seen: set[int] = set()
-        ends = [number for number, atom in enumerate(self.atoms) if not any(map(self._readers.get, atom.makes))]
+        ends = [
+            number
+            for number, fold_node in enumerate(self.fold_nodes)
+            if not any(map(self._readers.get, fold_node.makes))
+        ]
         waiting = list(reversed(ends))
         while waiting:
             number = waiting[-1]
@@ -171,16 +175,16 @@ class Live:
 
     def _depths(self) -> list[int]:
         found: list[int] = []
-        for atom in self.atoms:
-            makers = [self._maker[name] for name in atom.reads if name in self._maker]
+        for fold_node in self.fold_nodes:
+            makers = [self._maker[name] for name in fold_node.reads if name in self._maker]
             found.append(1 + max((found[maker] for maker in makers if maker < len(found)), default=0))
         return found
 
     def _unseen(self, number: int, seen: Collection[int]) -> list[int]:
-        makers = (self._maker.get(name) for name in self.atoms[number].reads)
+        makers = (self._maker.get(name) for name in self.fold_nodes[number].reads)
         return [maker for maker in dict.fromkeys(makers) if maker is not None and maker not in seen]
 
-    def holder(self, item: int) -> int:
+    def find_item(self, item: int) -> int:
         """The item that an item is part of by now."""
         root = item
         while self._above[root] != root:
@@ -191,7 +195,7 @@ class Live:
 
     def maker(self, name: str) -> int | None:
         found = self._maker.get(name)
-        return None if found is None else self.holder(found)
+        return None if found is None else self.find_item(found)
 
     def before(self, item: int) -> set[int]:
         """The items that an item reads from."""
@@ -200,10 +204,10 @@ class Live:
 
     def is_read_outside(self, name: str, members: Collection[int]) -> bool:
         readers = self._readers.get(name, ())
-        return name in self._kept or any(self.holder(reader) not in members for reader in readers)
+        return name in self._kept or any(self.find_item(reader) not in members for reader in readers)
 
     def is_source(self, item: int) -> bool:
-        return item < len(self.atoms) and self.atoms[item].is_source
+        return item < len(self.fold_nodes) and self.fold_nodes[item].is_source
 
     def window(self, members: Iterable[int]) -> list[int]:
         """Everything from the first to the last of some items."""

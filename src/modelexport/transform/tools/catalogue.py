@@ -12,13 +12,13 @@ from modelexport.transform.tools import optimizers, quantizers
 from modelexport.transform.tools.tool import Job, Tool, read_whole, save_ir, write_whole
 
 
-def onnx_version(job: Job) -> None:
+def convert_opset(job: Job) -> None:
     from onnx import version_converter
 
     write_whole(version_converter.convert_version(read_whole(job.source), int(job.option)), job.target)
 
 
-def onnxscript_version(job: Job) -> None:
+def convert_opset_by_onnxscript(job: Job) -> None:
     import onnx_ir as ir
     from onnxscript import version_converter
 
@@ -27,19 +27,19 @@ def onnxscript_version(job: Job) -> None:
     save_ir(model, job.source, job.target)
 
 
-def half(job: Job) -> None:
+def convert_to_half(job: Job) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     write_whole(convert_float_to_float16(read_whole(job.source), keep_io_types=True), job.target)
 
 
-def half_common(job: Job) -> None:
+def convert_to_half_by_common(job: Job) -> None:
     from onnxconverter_common import float16
 
     write_whole(float16.convert_float_to_float16(read_whole(job.source), keep_io_types=True), job.target)
 
 
-def symbolic_shapes(job: Job) -> None:
+def infer_symbolic_shapes(job: Job) -> None:
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
     write_whole(SymbolicShapeInference.infer_shapes(read_whole(job.source), auto_merge=True), job.target)
@@ -54,15 +54,15 @@ _TOOLS = (
     Tool("onnxoptimizer", "ONNX's fusions and eliminations", "onnxoptimizer", optimizers.onnxoptimizer),
     Tool("onnxscript", "the optimizer of torch's exporter", "onnxscript", optimizers.onnxscript),
     Tool("ort_fusions", "onnxscript's fusions for ONNX Runtime", "onnxscript", optimizers.ort_fusions),
-    Tool("opset", "ONNX's version converter, as opset:21", "onnx", onnx_version, ("21",)),
-    Tool("onnxscript_opset", "onnxscript's version converter", "onnxscript", onnxscript_version, ("21",)),
-    Tool("int8", "dynamic quantization of weights", _ORT, quantizers.dynamic),
-    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.static_qdq, calibrates=True),
-    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.static_operators, calibrates=True),
-    Tool("int4", "weights of four bits", _ORT, quantizers.four_bits),
-    Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, half),
-    Tool("fp16_common", "half precision, by onnxconverter-common", "onnxconverter_common", half_common),
-    Tool("shapes", "symbolic shape inference", _ORT, symbolic_shapes),
+    Tool("opset", "ONNX's version converter, as opset:21", "onnx", convert_opset, ("21",)),
+    Tool("onnxscript_opset", "onnxscript's version converter", "onnxscript", convert_opset_by_onnxscript, ("21",)),
+    Tool("int8", "dynamic quantization of weights", _ORT, quantizers.quantize_dynamic_int8),
+    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.quantize_static_qdq, calibrates=True),
+    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.quantize_static_operators, calibrates=True),
+    Tool("int4", "weights of four bits", _ORT, quantizers.quantize_four_bits),
+    Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, convert_to_half),
+    Tool("fp16_common", "half precision, by onnxconverter-common", "onnxconverter_common", convert_to_half_by_common),
+    Tool("shapes", "symbolic shape inference", _ORT, infer_symbolic_shapes),
 )
 TOOLS = {tool.name: tool for tool in _TOOLS}
 _CHAIN = "+"
@@ -81,20 +81,20 @@ def parse_chain(text: str) -> list[tuple[Tool, str]]:
             f"there is no tool on one side of a {_CHAIN} in {text!r}",
             f"Name one on both sides, or leave it out: {_CHAIN.join(filter(None, parts))}.",
         )
-    return [_parse(part) for part in parts]
+    return [_parse_tool(part) for part in parts]
 
 
-def _parse(text: str) -> tuple[Tool, str]:
+def _parse_tool(text: str) -> tuple[Tool, str]:
     name, _, option = text.partition(_OPTION)
     tool = TOOLS.get(name)
     if tool is None:
-        raise _unknown(text)
+        raise _unknown_tool(text)
     if option and not _is_known(tool, option):
-        raise UserError(f"{name} has no option {option!r}", _known(tool))
+        raise UserError(f"{name} has no option {option!r}", _describe_options(tool))
     return tool, option or next(iter(tool.options), "")
 
 
-def _unknown(text: str) -> UserError:
+def _unknown_tool(text: str) -> UserError:
     several = [part for part in _OTHER_CHAINS.split(text) if part]
     if len(several) > 1:
         return UserError(f"unknown tool {text!r}", f"Join several tools by {_CHAIN}: {_CHAIN.join(several)}.")
@@ -112,7 +112,7 @@ def _takes_number(tool: Tool) -> bool:
     return bool(tool.options) and all(one.isdecimal() for one in tool.options)
 
 
-def _known(tool: Tool) -> str:
+def _describe_options(tool: Tool) -> str:
     if _takes_number(tool):
         return f"It takes a number, as in {tool.name}{_OPTION}{tool.options[0]}."
     return f"It knows: {', '.join(tool.options)}." if tool.options else "It has none."

@@ -31,7 +31,7 @@ _MOVING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", 
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 
 
-def free_nodes(
+def keep_nodes_float(
     model: onnx.ModelProto, before: onnx.ModelProto, names: frozenset[str], in_integers: frozenset[str]
 ) -> int:
     """Let the nodes of these names read floats, in place; how many inputs were changed. No two nodes have one name.
@@ -39,14 +39,14 @@ def free_nodes(
     before       the model as it was given to the quantizer
     in_integers  operators that ONNX Runtime can run in integers
     """
-    surroundings = _Surroundings.of(model, before, names, in_integers)
+    surroundings = _QuantizedGraph.of(model, before, names, in_integers)
     changed = sum(surroundings.free(node, old) for node, old in surroundings.to_be_free())
     if changed:
-        _remove_unread(model.graph)
-    return changed + _screen_nodes(model.graph, _Surroundings.of(model, before, names, in_integers))
+        _remove_unread_pairs(model.graph)
+    return changed + _screen_nodes(model.graph, _QuantizedGraph.of(model, before, names, in_integers))
 
 
-def _screen_nodes(graph: onnx.GraphProto, surroundings: _Surroundings) -> int:
+def _screen_nodes(graph: onnx.GraphProto, surroundings: _QuantizedGraph) -> int:
     readers: dict[str, list[onnx.NodeProto]] = {value.name: [onnx.NodeProto()] for value in graph.output}
     for node in graph.node:
         for name in names_read(node):
@@ -60,7 +60,7 @@ def _screen_nodes(graph: onnx.GraphProto, surroundings: _Surroundings) -> int:
 
 
 @dataclass
-class _Surroundings:
+class _QuantizedGraph:
     """
     makers   by value: the node that makes it
     needed   values that the model returns, or that a node reads which is not to be free
@@ -86,7 +86,7 @@ class _Surroundings:
     @classmethod
     def of(
         cls, model: onnx.ModelProto, before: onnx.ModelProto, names: frozenset[str], in_integers: frozenset[str]
-    ) -> _Surroundings:
+    ) -> _QuantizedGraph:
         needed = {value.name for value in model.graph.output}
         for node in model.graph.node:
             needed.update(captured(node) if node.name in names else names_read(node))
@@ -189,7 +189,7 @@ class _Surroundings:
         return True
 
 
-def _remove_unread(graph: onnx.GraphProto) -> None:
+def _remove_unread_pairs(graph: onnx.GraphProto) -> None:
     """Pairs that nobody reads any more, and the scales that were for them."""
     kept = list(graph.node)
     while True:

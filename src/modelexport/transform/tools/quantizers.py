@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from modelexport.graph.protos import in_order
-from modelexport.transform.tools.keep_float import free_nodes
+from modelexport.transform.tools.keep_float import keep_nodes_float
 from modelexport.transform.tools.tool import Feed, Job, Tool, copy_model, is_spread, read_whole, write_whole
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Quantization:
     exclude: tuple[str, ...] = field(default=(), repr=False)
 
 
-def quantizer(settings: Quantization) -> Tool:
+def make_quantizer(settings: Quantization) -> Tool:
     """A tool that quantizes in this way."""
     name = settings.form or "int8"
     work = partial(_static if settings.form else _dynamic, settings)
@@ -82,7 +82,7 @@ def _remedy(settings: Quantization) -> str:
     )
 
 
-def quantized_types(form: str) -> frozenset[str]:
+def quantizable_operators(form: str) -> frozenset[str]:
     """The operators that a quantizer knows how to quantize, if it is not told which."""
     from onnxruntime.quantization import registry
 
@@ -92,19 +92,19 @@ def quantized_types(form: str) -> frozenset[str]:
     return known | frozenset(registry.QDQRegistry) if form == "qdq" else known
 
 
-def dynamic(job: Job) -> None:
+def quantize_dynamic_int8(job: Job) -> None:
     _dynamic(Quantization(), job)
 
 
-def static_qdq(job: Job) -> None:
+def quantize_static_qdq(job: Job) -> None:
     _static(Quantization("qdq"), job)
 
 
-def static_operators(job: Job) -> None:
+def quantize_static_operators(job: Job) -> None:
     _static(Quantization("qoperator"), job)
 
 
-def four_bits(job: Job) -> None:
+def quantize_four_bits(job: Job) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     quantizer = MatMulNBitsQuantizer(read_whole(job.source), block_size=_BLOCK, is_symmetric=True)
@@ -115,8 +115,8 @@ def four_bits(job: Job) -> None:
 def _dynamic(settings: Quantization, job: Job) -> None:
     from onnxruntime.quantization import quantize_dynamic
 
-    with copy_model(job.source, job.target.parent, _unshared) as source:
-        quantize_dynamic(source, job.target, **_common(settings, source))
+    with copy_model(job.source, job.target.parent, _unshare_gemm_weights) as source:
+        quantize_dynamic(source, job.target, **_shared_options(settings, source))
         made = read_whole(job.target)
         # Its order of nodes takes no account of what the bodies of If and Loop read.
         if in_order(made.graph.node) is not made.graph.node:
@@ -133,15 +133,19 @@ def _static(settings: Quantization, job: Job) -> None:
         more["calibrate_method"] = quantization.CalibrationMethod[METHODS[settings.method]]
     form = quantization.QuantFormat[FORMS[settings.form]]
     with copy_model(job.source, job.target.parent) as source:
-        common = _common(settings, source)
-        quantization.quantize_static(source, job.target, _Reader(job.feeds), quant_format=form, **common, **more)
+        common = _shared_options(settings, source)
+        quantization.quantize_static(
+            source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **common, **more
+        )
         if settings.exclude:
             made = read_whole(job.target)
-            if free_nodes(made, read_whole(source), frozenset(settings.exclude), quantized_types("qoperator")):
+            if keep_nodes_float(
+                made, read_whole(source), frozenset(settings.exclude), quantizable_operators("qoperator")
+            ):
                 write_whole(made, job.target, spread=is_spread(source))
 
 
-def _common(settings: Quantization, source: Path) -> dict[str, Any]:
+def _shared_options(settings: Quantization, source: Path) -> dict[str, Any]:
     from onnxruntime.quantization import QuantType
 
     told: dict[str, Any] = {
@@ -155,7 +159,7 @@ def _common(settings: Quantization, source: Path) -> dict[str, Any]:
     return told | {"weight_type": QuantType[TYPES[settings.weight_type]]} if settings.weight_type else told
 
 
-def _unshared(model: ModelFile) -> ModelFile:
+def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
     """Every Gemm with a weight of its own, whose shape is stated once.
 
     The dynamic quantizer turns a Gemm's weight round in its place. Others that read it would read it the wrong way, and
@@ -174,7 +178,7 @@ def _unshared(model: ModelFile) -> ModelFile:
             readers[name] = readers.get(name, 0) + 1
     weights = dict(model.weights)
     for number, node in enumerate(graph.node):
-        if node.op_type == "Gemm" and _turns(node) and node.input[1] in stored and readers[node.input[1]] > 1:
+        if node.op_type == "Gemm" and _is_transposed(node) and node.input[1] in stored and readers[node.input[1]] > 1:
             copied = graph.initializer.add()
             copied.CopyFrom(stored[node.input[1]])
             copied.name = f"{node.input[1]}_of_gemm_{number}"
@@ -184,11 +188,11 @@ def _unshared(model: ModelFile) -> ModelFile:
     return replace(model, weights=weights)
 
 
-def _turns(gemm: onnx.NodeProto) -> bool:
+def _is_transposed(gemm: onnx.NodeProto) -> bool:
     return any(attribute.name == "transB" and attribute.i for attribute in gemm.attribute)
 
 
-class _Reader:
+class _CalibrationFeeds:
     """Inputs, handed out one after the other as the calibration wants them."""
 
     def __init__(self, feeds: tuple[Feed, ...]) -> None:

@@ -1,1 +1,0 @@
-"""What the documentation claims, measured: `python -m bench` writes docs/measured.md."""

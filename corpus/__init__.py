@@ -1,1 +1,0 @@
-"""Real architectures and odd networks, exported by both exporters and verified: `make corpus`, `docs/corpus.md`."""

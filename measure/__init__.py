@@ -1,0 +1,1 @@
+"""Measurements behind the documentation: the corpus, lineage through tools, strategies, a section for each claim."""

@@ -1,0 +1,151 @@
+"""Catalogue: everything that `python -m measure` can measure, what it writes, and which options it takes.
+
+Code is named and not imported, so that listing takes no time and a run loads only what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+class NotRunnable(Exception):
+    """What was asked for cannot be run; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. What is empty does not restrict."""
+
+    rows: tuple[str, ...] = ()
+    exporters: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    jobs: int = os.cpu_count() or 1
+    limit: float = 300
+    resume: bool = False
+    page_only: bool = False
+
+    def pick_rows(self, known: tuple[str, ...]) -> tuple[str, ...]:
+        """The rows that were asked for, in the order of those that are known; all if none was."""
+        if unknown := sorted(set(self.rows) - set(known)):
+            raise NotRunnable(f"no such row: {', '.join(unknown)}")
+        return tuple(name for name in known if name in (self.rows or known))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One name of the command line.
+
+    about   what is measured
+    rows    what ROWS are
+    writes  the files that a run writes; with ROWS, `partly`
+    run     `module:function` that takes options and returns an exit code
+    takes   the options beside ROWS that mean something here
+    """
+
+    name: str
+    about: str
+    rows: str
+    writes: str
+    partly: str
+    run: str
+    takes: frozenset[str] = frozenset({"resume"})
+
+    def load(self) -> Callable[[Options], int]:
+        function: Callable[[Options], int] = load_function(self.run)
+        return function
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of docs/measured/measured.md: `function` returns its table."""
+
+    name: str
+    about: str
+    function: str
+
+
+def load_function(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+# In the order of the page.
+SECTIONS = (
+    Section("coverage", "nodes by confidence, for every architecture", "measure.bench.exports:measure_coverage"),
+    Section("record_size", "bytes of the embedded record", "measure.bench.exports:measure_record_size"),
+    Section("startup", "time until a command is up", "measure.bench.exports:measure_startup"),
+    Section("trace_memory", "memory that recording a run takes", "measure.bench.trace_memory:measure_trace_memory"),
+    Section("export_overhead", "time that tags add to an export", "measure.bench.exports:measure_export_overhead"),
+    Section("verify_cost", "time that verify takes", "measure.bench.verifying:measure_verify_cost"),
+    Section("seeded_faults", "whether verify names the faulty module", "measure.bench.verifying:measure_seeded_faults"),
+    Section("quantized", "int8 against float, in both directions", "measure.bench.verifying:measure_quantized"),
+    Section("relink_time", "time that relink takes", "measure.bench.two_graphs:measure_relink_time"),
+    Section("profiled", "kernel time that is charged to modules", "measure.bench.module_costs:measure_profiled"),
+    Section("diffed", "what diff says of known changes", "measure.bench.two_graphs:measure_diffed"),
+    Section("flops", "FLOPs against PyTorch's counter", "measure.bench.module_costs:measure_flops"),
+    Section("extracted", "every module call as a file of its own", "measure.bench.extracted:measure_extracted"),
+    Section("selected", "nodes that a query keeps in float", "measure.bench.selected:measure_selected"),
+    Section("folded", "repeated modules as functions, and back", "measure.bench.folded:measure_folded"),
+    Section("round_trips", "what other viewers read back", "measure.bench.round_trips:measure_round_trips"),
+    Section("page_speed", "time until a page is open and answers", "measure.bench.page_speed:measure_page_speed"),
+)
+
+MEASURES = (
+    Measure(
+        "bench",
+        "what the documentation claims, a section for each claim",
+        "sections",
+        "docs/measured/measured.md",
+        "these sections",
+        "measure.sections:run_bench",
+    ),
+    Measure(
+        "strategies",
+        "every strategy on every architecture of the tests",
+        "architectures",
+        "the tables of docs/measured/strategies.md",
+        "nothing; prints",
+        "measure.sections:run_strategies",
+    ),
+    Measure(
+        "corpus",
+        "every model of the corpus, exported by both exporters and verified",
+        "rows of measure/corpus/models.toml",
+        "docs/measured/corpus.md, measure/corpus/results.json",
+        "the same, others as they were",
+        "measure.corpus.corpus_run:run_measure",
+        frozenset({"exporter", "family", "jobs", "limit", "resume", "page_only"}),
+    ),
+    Measure(
+        "lineage",
+        "every tool on models of the corpus, relinked and held against the truth",
+        "rows of measure/corpus/models.toml",
+        "docs/measured/lineage.md",
+        "nothing; prints",
+        "measure.lineage.lineage_run:run_measure",
+        frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
+    ),
+    Measure(
+        "house",
+        "size and shape of the package",
+        "nothing",
+        "docs/measured/house.md",
+        "nothing",
+        "measure.house:run_measure",
+        frozenset(),
+    ),
+    Measure(
+        "screenshots",
+        "pictures of the page; needs chromium",
+        "pictures",
+        "docs/images",
+        "these pictures",
+        "measure.bench.screenshots:run_measure",
+        frozenset(),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Real architectures and odd networks, exported by both exporters and verified: `make corpus`."""

@@ -1,0 +1,115 @@
+"""One row, exported by one exporter and verified: what a worker of the corpus does."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import modelexport as mx
+from measure.corpus.models import build, inputs_of, rows_by_name
+from measure.corpus.rows import Outcome, Proof, Result, Row
+from measure.results import TaskFolder
+from measure.workers import Job, serve
+from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
+from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict, Verification
+from modelexport.record.signals import OutputCheck
+
+# Messages name the file. Without a folder before it, they are the same on every machine.
+_FILE = Path("model.onnx")
+
+
+def perform(job: Job, folder: TaskFolder) -> None:
+    (name, exporter), (task,) = job.subject, job.tasks
+    row = rows_by_name()[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)
+        result = verify_row(row, exporter)
+        os.chdir(folder.path)
+    folder.write(task, result)
+
+
+def verify_row(row: Row, exporter: str) -> Result:
+    """Export the row's model into the current folder and verify it."""
+    model = build(row)
+    inputs = inputs_of(row, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            exported = mx.export(model, _FILE, inputs=inputs, exporter=exporter)
+        except ExportFailed as error:
+            return Result(row.name, exporter, Outcome.REFUSED, _refusal_of(error))
+        try:
+            found = mx.verify(_FILE, model, inputs=inputs)
+        except ModelUnrepeatable as error:
+            return Result(row.name, exporter, Outcome.RANDOM, first_line(error.message))
+        except RuntimeFailed as error:
+            return judge_unrunnable(row.name, exporter, exported.check, error)
+        return judge_verification(row.name, exporter, found)
+
+
+def _refusal_of(error: ExportFailed) -> str:
+    """torch's reason, without the words of modelexport that name model and exporter."""
+    return first_line(error.message.partition(" exporter: ")[2] or error.message)
+
+
+def judge_unrunnable(name: str, exporter: str, check: OutputCheck | None, error: RuntimeFailed) -> Result:
+    """A file that ran when it was written can be run: then it is verify that could not."""
+    runs = check is not None and check.ok
+    return Result(name, exporter, Outcome.DEFECT if runs else Outcome.UNRUNNABLE, first_line(error.message))
+
+
+def judge_verification(name: str, exporter: str, found: Verification) -> Result:
+    """What verify found, as a result. A wrong tag weighs more than a wrong number: it is this project's own."""
+    assert found.proof is not None
+    proof = count_verdicts(found.proof)
+    defects = tuple(_describe_defect(node) for node in found.proof.nodes if node.verdict in _DEFECTS)
+    if defects:
+        return Result(name, exporter, Outcome.DEFECT, defects[0], proof, defects)
+    if not found.numbers_agree:
+        return Result(name, exporter, Outcome.DIVERGES, _first_wrong(found), proof)
+    if not found.ok:
+        return Result(name, exporter, Outcome.DEFECT, "its numbers agree, and verify finds something wrong", proof)
+    return Result(name, exporter, Outcome.OK, proof=proof)
+
+
+_DEFECTS = (Verdict.CONTRADICTED, Verdict.UNATTRIBUTED)
+
+
+def count_verdicts(proof: AttributionProof) -> Proof:
+    shown = (Verdict.PROVED, Verdict.ENCLOSED)
+    unshown = Counter(node.reason for node in proof.nodes if node.compute and node.verdict not in shown)
+    counts = proof.counts
+    return Proof(
+        nodes=len(proof.nodes),
+        proved=counts[Verdict.PROVED],
+        enclosed=counts[Verdict.ENCLOSED],
+        not_provable=counts[Verdict.NOT_PROVABLE],
+        contradicted=counts[Verdict.CONTRADICTED],
+        unattributed=counts[Verdict.UNATTRIBUTED],
+        compute=proof.compute,
+        compute_shown=proof.compute_shown,
+        open=dict(sorted(unshown.items())),
+    )
+
+
+def _describe_defect(node: NodeProof) -> str:
+    claimed, issued = (", ".join(str(call) or "(model)" for call in calls) for calls in (node.claimed, node.issued))
+    node_name = f"{node.op_type} {node.key}"
+    return f"{node_name} is credited to {claimed or 'nobody'}; values say {issued or 'nothing'}: {node.reason}"
+
+
+def _first_wrong(found: Verification) -> str:
+    if found.divergence is not None:
+        return ", ".join(str(call) or "(model)" for call in found.divergence.calls)
+    return "output " + next(name for name, difference in found.outputs.items() if not difference.agrees)
+
+
+def first_line(message: str) -> str:
+    return message.strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    serve(perform)

@@ -1,0 +1,254 @@
+"""What is known of a file that a tool made, from the names that the tool left in it.
+
+This is no part of the relinker, and knows nothing of it: a value that kept its name is the value of that name, and what
+a node does is everything between the named values that it reads and the one that it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from measure.lineage.chains import PREFIX
+from modelexport.graph.index import Graph, Node
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.verification import Tolerance
+from modelexport.verify.numbers import measure
+
+# Operators that hand on what they read, in another type or layout.
+_PASSING = frozenset(
+    {
+        "Identity",
+        "Cast",
+        "CastLike",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "ReorderInput",
+        "ReorderOutput",
+    }
+)
+_LARGEST = 500
+# Nodes in a row that a tool is thought to take in.
+_STEPS = 4
+# Decibels.
+_NEARER = 3.0
+
+Values = Mapping[str, np.ndarray]
+
+
+def is_passing(node: Node) -> bool:
+    return node.op_type in _PASSING
+
+
+def _varying(graph: Graph) -> frozenset[str]:
+    """Values that depend on what the model is given, if only on its shape."""
+    found = set(graph.inputs) - set(graph.initializers)
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(filter(None, node.outputs))
+    return frozenset(found)
+
+
+def tells(array: np.ndarray) -> bool:
+    """Whether a tensor can be told from others: floats that are not all the same."""
+    return array.dtype.kind == "f" and array.size > 1 and bool((array.ravel() != array.ravel()[0]).any())
+
+
+def nearness(one: np.ndarray, other: np.ndarray) -> float:
+    """In decibels, of two tensors that can be told from others; less than anything else if these cannot be compared.
+
+    Means are taken away: many tensors have nearly the same number everywhere, and are not the same for that.
+    """
+    if one.size != other.size or not (tells(one) and tells(other)):
+        return -np.inf
+    a, b = (array.astype(np.float64).ravel() for array in (one, other))
+    return measure(a - a.mean(), b - b.mean(), Tolerance()).sqnr
+
+
+class Truth:
+    def __init__(self, before: tuple[Graph, Values], after: tuple[Graph, Values], record: Provenance) -> None:
+        """after  with all the names that the tool left"""
+        self._before, self._values_before = before
+        self._after, self._values_after = after
+        self._record = record
+        self._possible: dict[str, tuple[Node, ...]] = {}
+        for node in self._after.nodes:  # what each one reads is known by then
+            self._possible[node.key] = self._possible_origins(node)
+
+    def origin(self, node: Node) -> Node | None:
+        """The node before that made the value of the same name. A cast or quantizer is not what it is put behind."""
+        return next(iter(self._possible[node.key]), None)
+
+    def _possible_origins(self, node: Node) -> tuple[Node, ...]:
+        named = self._before.producers.get(self._name(node.key))
+        other = named is not None and named.op_type != node.op_type
+        if named is None or (other and (is_passing(named) or is_passing(node))):
+            return ()
+        mine = self._values_after.get(node.key)
+        return (named,) if mine is None or not tells(mine) else self._by_value(node, named, mine)
+
+    def _by_value(self, node: Node, named: Node, mine: np.ndarray) -> tuple[Node, ...]:
+        """A name may lie: a quantizer that does what came next leaves that one's name to the value before it, and a
+        weight that takes in what came next may leave its own. Where values hardly tell, the operator may be right."""
+        between = self._between(node, named)
+        rates = {key: self._nearness(key, mine) for key in (*between, *self._behind(named))}
+        near = [key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER]
+        if named.key in near:
+            near = [key for key in between if key in near and self._before.by_key[key].op_type == node.op_type]
+            near = [named.key] if named.op_type == node.op_type else [named.key, *near]
+        return tuple(map(self._before.by_key.__getitem__, sorted(near, key=rates.__getitem__, reverse=True)))
+
+    def _behind(self, node: Node) -> Iterator[str]:
+        """A node, and those behind it that each change nothing but what the last one made."""
+        for _ in range(_STEPS):
+            yield node.key
+            readers = self._before.consumers.get(node.key, ())
+            if len(readers) != 1 or len(self._before.computed.intersection(readers[0].inputs)) != 1:
+                break
+            node = readers[0]
+
+    def _nearness(self, key: str, mine: np.ndarray) -> float:
+        array = self._values_before.get(key)
+        return -np.inf if array is None else nearness(array, mine)
+
+    def origins(self, node: Node) -> set[str]:
+        """The keys of all that made it: a tool may put the name of what did nothing on the node before it."""
+        return {key for origin in self._possible[node.key] for key in self._idle_above(origin)}
+
+    def _idle_above(self, origin: Node) -> set[str]:
+        found, here = {origin.key}, origin
+        while self._is_idle(here.key):
+            made = self._numbers(here.key)
+            read = next(value for value in here.inputs if self._numbers(value) == made)
+            if read not in self._before.producers:
+                break
+            here = self._before.producers[read]
+            found.add(here.key)
+        return found
+
+    def modules(self, node: Node) -> set[ModuleCall]:
+        """The modules that may be named for a node; none if names do not tell.
+
+        Of the same operator, that of the node before, or the one around all that it took over; of another, the latter.
+        """
+        told = [[key] for key in self.origins(node) if self._before.by_key[key].op_type == node.op_type]
+        told += filter(None, self._works(node))
+        return {call for call in map(self._module, told) if call is not None}
+
+    def merged(self, node: Node, sources: Collection[str]) -> ModuleCall | None:
+        """The module around all that a node is said to stand for besides the true one.
+
+        None if there are no others, or if not all of them made the same as the true one and are gone otherwise.
+        """
+        origin = self.origin(node)
+        if origin is None or not set(sources) - {origin.key}:
+            return None
+        return self._module(sources) if {origin.key, *self._merged(origin.key)}.issuperset(sources) else None
+
+    def owners(self, node: Node) -> frozenset[ModuleCall]:
+        """Every module that a node surely works for; none if names do not tell. What did nothing is nobody's work."""
+        working = ((key for key in work if not self._is_idle(key)) for work in self._works(node))
+        return min((frozenset(self._owners(work)) for work in working), key=len, default=frozenset())
+
+    def work(self, node: Node) -> list[str]:
+        """The nodes before, by key, between what a node reads and what it makes. Nothing where a name is missing."""
+        return next(iter(self._works(node)), [])
+
+    def _works(self, node: Node) -> list[list[str]]:
+        return [self._between(node, origin) for origin in self._possible[node.key]]
+
+    def _between(self, node: Node, origin: Node) -> list[str]:
+        # Of a node that works on shapes, all that goes on is of interest; of others, what happens to the data.
+        on_data = node.key in self._after.computed
+        before, after = (self._before.computed, self._after.computed) if on_data else self._varying
+
+        known = [self._known(value) for value in node.inputs if value in after]
+        if not all(known):
+            return []
+        # What has become a constant under its own name is not computed here.
+        read = {self._name(value) for value in node.inputs if value not in after}.union(*known)
+        # What made the same as one of these may have been merged with it.
+        same = {self._numbers(value) for value in read} - {None}
+        found: dict[str, None] = {}
+        waiting = [origin]
+        while waiting:
+            one = waiting.pop()
+            if one.key in found:
+                continue
+            found[one.key] = None
+            above = [value for value in one.inputs if value in before and value not in read]
+            above = [value for value in above if self._numbers(value) not in same]
+            if len(found) > _LARGEST or any(value not in self._before.producers for value in above):
+                return []  # the tool computes it from something else
+            waiting += (self._before.producers[value] for value in above)
+        return list(found)
+
+    def _merged(self, key: str) -> Iterator[str]:
+        """Nodes that made the same as another in the same way, and whose names are gone."""
+        for other in self._equal.get((self._before.by_key[key].op_type, self._numbers(key)), ()):
+            if other != key and other not in self._names_after:
+                yield other
+
+    @cached_property
+    def _equal(self) -> dict[tuple[str, bytes | None], list[str]]:
+        found: dict[tuple[str, bytes | None], list[str]] = {}
+        for node in self._before.nodes:
+            if node.key in self._values_before:
+                found.setdefault((node.op_type, self._numbers(node.key)), []).append(node.key)
+        return found
+
+    @cached_property
+    def _varying(self) -> tuple[frozenset[str], frozenset[str]]:
+        return _varying(self._before), _varying(self._after)
+
+    @cached_property
+    def _names_after(self) -> frozenset[str]:
+        return frozenset(map(self._name, self._after.producers))
+
+    def _is_idle(self, key: str) -> bool:
+        """Whether a node made the numbers that it read."""
+        made = self._numbers(key)
+        return made is not None and any(self._numbers(value) == made for value in self._before.by_key[key].inputs)
+
+    def _numbers(self, key: str) -> bytes | None:
+        """What a node made, or any other value, whatever its shape; None if that is not known."""
+        array = self._values_before.get(key)
+        return None if array is None else array.dtype.str.encode() + array.tobytes()
+
+    def _known(self, value: str) -> set[str]:
+        """The value before of the same name, looked for behind casts and quantizers; nothing if there is none.
+
+        Where names lie, it is the one that its maker made, or one right behind it, and all of these that are so near
+        that values do not tell. What a quantizer does is done when its result is read.
+        """
+        mine = self._values_after.get(value)
+        while self._name(value) not in self._values:
+            maker = self._after.producers.get(value)
+            if maker is None or not is_passing(maker):
+                return set()
+            value = maker.inputs[0]
+        named, origins = self._name(value), self._possible.get(value, ())
+        if mine is None or not origins:
+            return {named}
+        behind = self._behind(self._before.by_key[named]) if named in self._before.by_key else ()
+        rates = {key: self._nearness(key, mine) for key in (named, *(one.key for one in origins), *behind)}
+        return {key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER}
+
+    @cached_property
+    def _values(self) -> frozenset[str]:
+        return frozenset((*self._before.producers, *self._before.inputs, *self._before.initializers))
+
+    def _name(self, value: str) -> str:
+        return value.removeprefix(PREFIX)
+
+    def _module(self, keys: Iterable[str]) -> ModuleCall | None:
+        owners = set(self._owners(keys))
+        return self._record.hierarchy.common_ancestor(owners) if owners else None
+
+    def _owners(self, keys: Iterable[str]) -> Iterator[ModuleCall]:
+        for key in keys:
+            yield from self._record.nodes[key].attribution.owners

@@ -1,0 +1,1 @@
+"""Every strategy on every architecture of the tests: `make strategies`."""

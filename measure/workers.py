@@ -1,0 +1,194 @@
+"""Workers: tasks in processes of their own, several at a time, with a limit for each task.
+
+A crash or a hang costs one task and not the run. A worker does the tasks of one job in turn and writes a result of
+each; if it breaks down, the running task is lost and another worker goes on behind it:
+
+    worker 1   ort:all ✓   int8 ✗ killed by SIGSEGV
+    worker 2                          qdq ✓   fp16 ✓
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from measure.results import Storable, TaskFolder
+
+ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build" / "measure"
+# Seconds between two looks at the clock of a running task.
+_POLL = 0.2
+
+Result = TypeVar("Result", bound=Storable)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker does: tasks, one after the other, with a subject, such as a row of the corpus and an exporter."""
+
+    subject: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return ", ".join(self.subject)
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """How a worker ended that did not finish: `timed_out` if it was cut off, else the `cause`."""
+
+    cause: str
+    timed_out: bool = False
+
+
+Command = Callable[[Job, Path, Sequence[str]], Sequence[str]]
+Perform = Callable[[Job, TaskFolder], None]
+
+
+def module_command(module: str) -> Command:
+    """The command of workers that run a module whose main program is `serve`."""
+
+    def command(job: Job, folder: Path, tasks: Sequence[str]) -> Sequence[str]:
+        return sys.executable, "-W", "ignore", "-m", module, str(folder), ",".join(job.subject), *tasks
+
+    return command
+
+
+def serve(perform: Perform) -> None:
+    """Do what the command line says: `python -m MODULE FOLDER SUBJECT,… TASK…`."""
+    folder, subject, *tasks = sys.argv[1:]
+    perform(Job(tuple(subject.split(",")), tuple(tasks)), TaskFolder(Path(folder).absolute()))
+
+
+def run_alone(module: str, *arguments: str, environment: Mapping[str, str]) -> str:
+    """What a module prints in a process of its own. Whatever goes wrong is raised."""
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables, cwd=ROOT).stdout
+
+
+@dataclass(frozen=True)
+class Measurement(Generic[Result]):
+    """What workers do.
+
+    command      starts a worker
+    kind         of what each task gives
+    lost         the result of a task that brought its worker down
+    accountable  whether all that happens in a worker is the fault of its first task. If not, only what happens while a
+                 task is marked as running is; else the measurement itself is wrong, and that is raised
+    timed        whether workers are timed: they get all cores, and what they say goes to the console
+    """
+
+    command: Command
+    kind: type[Result]
+    lost: Callable[[Job, str, Breakdown], Result]
+    accountable: bool = False
+    timed: bool = False
+
+
+@dataclass(frozen=True)
+class Workers(Generic[Result]):
+    """A pool: where results are kept, how many workers run at a time, and for how many seconds a task may run."""
+
+    measurement: Measurement[Result]
+    folder: Path
+    jobs: int = 2
+    limit: float = 300
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Result]]]:
+        """Results of each job, as they come in. A task that has a result in the folder is not run again."""
+        with ThreadPoolExecutor(self.jobs) as threads:
+            waiting = {threads.submit(self.run_job, job): job for job in jobs}
+            try:
+                for ended in as_completed(waiting):
+                    yield waiting[ended], ended.result()
+            finally:
+                # After an interrupt nothing new is started.
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    def run_job(self, job: Job) -> list[Result]:
+        folder = TaskFolder(self.folder / "-".join(job.subject))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        for task in job.tasks:  # an interrupted run may have left its mark
+            folder.clear_running(task)
+        while left := folder.unfinished(job.tasks):
+            breakdown = self._run_worker(job, folder, left)
+            if breakdown is None:
+                break
+            culprit = folder.running_task(left)
+            if culprit is None:
+                raise RuntimeError(f"{job.label}: {breakdown.cause}")
+            folder.clear_running(culprit)
+            folder.write(culprit, self.measurement.lost(job, culprit, breakdown))
+        return [self.measurement.kind.from_json(folder.read(task)) for task in job.tasks]
+
+    def _run_worker(self, job: Job, folder: TaskFolder, tasks: Sequence[str]) -> Breakdown | None:
+        """None if it did all of its tasks."""
+        command = self.measurement.command(job, folder.path, tasks)
+        if self.measurement.accountable:
+            folder.mark_running(tasks[0])
+        log = folder.path / "log.txt"
+        with log.open("wb") as output:
+            said = None if self.measurement.timed else output
+            worker = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
+            code = self._wait(worker, folder, tasks)
+        if code == 0:
+            folder.clear_running(tasks[0])
+            return None
+        return Breakdown("took too long", timed_out=True) if code is None else Breakdown(find_cause(code, log))
+
+    def _wait(self, worker: subprocess.Popen[bytes], folder: TaskFolder, tasks: Sequence[str]) -> int | None:
+        """The exit code, None if a task had to be cut off. A tool may hang in C, where only a signal ends it."""
+        try:
+            while folder.seconds_running(tasks) <= self.limit:
+                try:
+                    return worker.wait(_POLL)
+                except subprocess.TimeoutExpired:
+                    continue
+            return None
+        finally:
+            worker.kill()
+            worker.wait()
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing from the network; one thread for each worker, since there are as many workers as cores."""
+        alike = {} if self.measurement.timed else {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        return {**os.environ, **alike}
+
+
+def track_jobs(
+    name: str, workers: Workers[Result], jobs: Sequence[Job], console: Console
+) -> Iterator[tuple[Job, list[Result]]]:
+    """Results of each job as they come in, with a bar that says how far the run is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(name, total=len(jobs))
+        for job, results in workers.run(jobs):
+            progress.update(bar, advance=1, description=job.label)
+            yield job, results
+
+
+def print_plainly(console: Console, text: str) -> None:
+    """As it is: names of nodes may look like markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def find_cause(code: int, log: Path) -> str:
+    """How a worker broke down, from its exit code and what it wrote."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"exit code {code}"

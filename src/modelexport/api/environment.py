@@ -1,0 +1,53 @@
+"""Environment: installed tools, their versions, and a clock for the steps of a verb."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+
+from modelexport.errors import ExtraMissing
+
+Progress = Callable[[str], None]
+
+_TOOLS = ("modelexport", "torch", "transformers", "onnx", "onnx-ir", "onnxscript")
+
+
+class Clock:
+    """Tells which step is running and remembers how long each one took."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        if self._progress is not None:
+            self._progress(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def need_torch(purpose: str) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ExtraMissing(
+            f"{purpose} needs torch, which is not installed", "Install it with: pip install 'modelexport[export]'"
+        ) from error
+
+
+@cache
+def tool_versions() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name in _TOOLS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,265 @@
+"""Tagged file: an opened ONNX model with its record, as one value. Every part is made when it is first asked for.
+
+    file = open_tagged(Path("bert.onnx"))
+    file.proto, file.weights    structure, and where the large weights are (`ModelFile`)
+    file.graph, file.types      index of nodes and values; types and shapes of values
+    file.record                 the record as it is stored: in the metadata, else in bert.hierarchy.json beside it
+    file.provenance             that record, fitted to the nodes that the file has now
+
+A tool may have changed the graph after the record was made. Questions about a file are answered from the fitted record,
+which has exactly the nodes of the file; lineage starts from the stored one and the graph that it was made for, the
+`Ancestor`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable
+from modelexport.graph.crossings import Crossings, find_crossings
+from modelexport.graph.file.metadata import name_nodes, read_outline, read_record, sidecar_path
+from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.index import Graph, Node, edges_of, walk_nodes
+from modelexport.graph.outline import digested, graph_of, sketches_of
+from modelexport.graph.related import count_known_nodes, describes
+from modelexport.graph.soundness import ensure_sound
+from modelexport.graph.types import ValueTypes
+from modelexport.record.document import from_document
+from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
+from modelexport.record.packed import unpack
+from modelexport.record.provenance import (
+    Attribution,
+    Confidence,
+    Evidence,
+    EvidenceKind,
+    NodeEntry,
+    Provenance,
+    unattributed,
+)
+
+SIDECAR_SUFFIX = ".json"
+_NOT_RECORDED = "not in the record: the graph was changed after export"
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record in one of its two places: what it says, or why it cannot be read. Both are None if there is none."""
+
+    provenance: Provenance | None = None
+    problem: RecordUnreadable | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TaggedFile(ModelFile):
+    """A model file that was opened by its path, and what is recorded of it.
+
+    believed  a record for exactly this graph that is not stored yet: that of a file which a tool has just made
+    """
+
+    believed: Provenance | None = None
+
+    @property
+    def path(self) -> Path:
+        return (self.directory or Path()) / self.file_name
+
+    @cached_property
+    def types(self) -> ValueTypes:
+        return ValueTypes(self)
+
+    @cached_property
+    def protos(self) -> Mapping[str, onnx.NodeProto]:
+        """Nodes of the main graph, of subgraphs and of functions, by key."""
+        return dict(walk_nodes(self.proto))
+
+    @cached_property
+    def embedded(self) -> StoredRecord:
+        packed = read_record(self.proto)
+        return StoredRecord() if packed is None else _attempt(lambda: unpack(packed))
+
+    @cached_property
+    def sidecar(self) -> StoredRecord:
+        beside = sidecar_path(self.path)
+        return _attempt(lambda: read_sidecar(beside)) if beside.is_file() else StoredRecord()
+
+    @cached_property
+    def record(self) -> Provenance:
+        """The record as it is stored, for the graph that it was made for.
+
+        What is in the file cannot have been mixed up with another file's, so the sidecar is not even opened then.
+        """
+        if self.believed is not None:
+            return self.believed
+        stored = self.embedded.provenance or self.sidecar.provenance
+        if stored is None:
+            raise self.embedded.problem or self.sidecar.problem or _missing_record(self.path)
+        return stored
+
+    @property
+    def is_record_beside(self) -> bool:
+        return self.believed is None and self.embedded.provenance is None
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether the record was made for this very graph."""
+        return self.record.origin.graph == self.graph.fingerprint
+
+    @property
+    def is_record_foreign(self) -> bool:
+        """Whether the record speaks of another model, so that nothing can be asked about this one."""
+        return not describes(self.record, self.graph, beside=self.is_record_beside)
+
+    @cached_property
+    def related_record(self) -> Provenance | None:
+        """The stored record, up to date or not; None if there is none, it cannot be read, or it is another model's."""
+        try:
+            return None if self.is_record_beside and self.is_record_foreign else self.record
+        except (RecordMissing, RecordUnreadable):
+            return None
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """The record for exactly the nodes and initializers that there are."""
+        return self.believed or self._fit_record()
+
+    @cached_property
+    def provenance_with_edges(self) -> Provenance:
+        """The same with what the nodes make and read, for questions about tensors and neighbours."""
+        return replace(self.provenance, edges=edges_of(self.graph))
+
+    @cached_property
+    def crossings(self) -> Crossings:
+        """The values that go into the calls of modules and come out of them."""
+        return find_crossings(self.graph, self.provenance)
+
+    @cached_property
+    def outline(self) -> Outline | None:
+        """The graph that the record was made for, in brief, if that is in the file."""
+        packed = read_outline(self.proto)
+        return None if packed is None else unpack_outline(packed, self.record)
+
+    def with_names(self, refuses: Callable[[str], str]) -> tuple[TaggedFile, int]:
+        """The same file with names for nodes that have none of their own or a refused one, and how many those are."""
+        attributions = {key: entry.attribution for key, entry in self.provenance.nodes.items()}
+        changed = name_nodes(self.proto, attributions, refuses)
+        return replace(self), len(changed)
+
+    def _fit_record(self) -> Provenance:
+        record, graph = self.record, self.graph
+        if self.is_record_foreign:
+            raise RecordMismatch(
+                f"the hierarchy record of {self.path} was made for another graph: "
+                f"it knows {count_known_nodes(record, graph)} of {len(graph.nodes)} nodes",
+                f"Remove a {sidecar_path(self.path).name} that belongs to another file, or export the model again.",
+            )
+        nodes = {node.key: _fit_entry(node, record.nodes.get(node.key)) for node in graph.nodes}
+        missing = unattributed(_NOT_RECORDED)
+        initializers = {name: record.initializers.get(name, missing) for name in graph.initializers}
+        return replace(record, nodes=nodes, initializers=initializers)
+
+
+def open_tagged(path: Path) -> TaggedFile:
+    """Raise FileUnreadable for a path that is no model; a missing record is an error when it is first asked for."""
+    if path.suffix == SIDECAR_SUFFIX:
+        raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
+    model = open_model(path)
+    return TaggedFile(model.proto, model.weights, model.directory, model.file_name)
+
+
+def read_sidecar(path: Path) -> Provenance:
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordUnreadable(f"{path} is not JSON: {error}", "Export the model again to get a new one.") from error
+    return from_document(document)
+
+
+def _attempt(read: Callable[[], Provenance]) -> StoredRecord:
+    try:
+        return StoredRecord(read())
+    except RecordUnreadable as error:
+        return StoredRecord(problem=error)
+
+
+def _missing_record(path: Path) -> RecordMissing:
+    return RecordMissing(
+        f"there is no hierarchy record in {path} or beside it",
+        f"Put {sidecar_path(path).name} back beside it, or make one: `modelexport attach {path} -m MODEL -o FILE`.",
+    )
+
+
+def _fit_entry(node: Node, recorded: NodeEntry | None) -> NodeEntry:
+    if recorded is None:
+        attribution = unattributed(_NOT_RECORDED)
+    elif recorded.op_type == node.op_type:
+        attribution = recorded.attribution
+    else:
+        attribution = _weaken_attribution(recorded)
+    return NodeEntry(node.key, node.name, node.op_type, attribution)
+
+
+def _weaken_attribution(recorded: NodeEntry) -> Attribution:
+    """Another operator makes the same value now; it may cover more than the one that did before."""
+    before = recorded.attribution
+    evidence = Evidence(EvidenceKind.LINEAGE, "same output", f"was {recorded.op_type}")
+    confidence = min(before.confidence, Confidence.INFERRED)
+    return replace(before, confidence=confidence, evidence=(*before.evidence, evidence))
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """The graph that a record was made for: what nodes and weights of a file are traced back to.
+
+    name      a path, or "the record in" one, for messages
+    graph     with digests in the place of attributes and constants, as `outline.digested` gives it
+    sketches  of its constants by name
+    """
+
+    name: str
+    record: Provenance
+    graph: Graph
+    sketches: Sketches
+
+
+def find_ancestor(file: TaggedFile) -> Ancestor:
+    """The file itself if its record is up to date; else the graph before, if the file has an outline of it."""
+    if file.is_up_to_date or read_outline(file.proto) is None:
+        return tagged_ancestor(file)
+    return outlined_ancestor(file)
+
+
+def tagged_ancestor(file: TaggedFile) -> Ancestor:
+    """The graph of the file itself, whatever it was made from."""
+    ensure_sound(file.proto, file.graph, str(file.path))
+    return Ancestor(str(file.path), file.provenance, digested(file.graph), skip_unreadable(sketches_of(file)))
+
+
+def outlined_ancestor(file: TaggedFile) -> Ancestor:
+    """The graph that the record inside a file was made for."""
+    outline = file.outline
+    if outline is None:
+        raise RecordMissing(
+            f"{file.path} does not say what it was made from: it carries no outline of the graph before",
+            "Give the tagged file as well: modelexport relink BEFORE AFTER -o FILE.",
+        )
+    return Ancestor(f"the record in {file.path}", file.record, graph_of(outline), outline.sketches.get)
+
+
+def skip_unreadable(sketches: Sketches) -> Sketches:
+    """Weights may lie in a file that is not there; names and structure say enough without their numbers."""
+
+    def find_sketch(name: str) -> Sketch | None:
+        try:
+            return sketches(name)
+        except FileUnreadable:
+            return None
+
+    return find_sketch

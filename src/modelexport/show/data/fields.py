@@ -1,0 +1,192 @@
+"""Field tables: how a result becomes JSON and CSV.
+
+A table says which attribute of a class is which key of its JSON object, or which column of its CSV file, and in which
+order. The tables themselves are in `results.py`; here are their notation and the one writer that follows them.
+
+    NodeTime: fields("key name modules=owners charged_to=module time_us=time:3 reason!")
+
+    {"key": "n3", "name": "", "modules": ["encoder.layer.0#1"], "charged_to": "encoder.layer.0", "time_us": 4.125}
+
+Notation, separated by blanks:
+
+    name            the attribute of that name
+    key=attribute   an attribute of another name; dots lead on (`call.path`), and what is None on the way stays None
+    name:3          rounded to 3 digits; in a mapping, every number of it
+    name?           null where it is empty
+    name!           left out where it is empty
+
+Values are rendered by their type, so that all results agree: an enum by its value, a confidence by its label, a path
+and a module call as text, a polynomial of open axes as a number or an expression. JSON has no NaN and no infinity
+(https://www.rfc-editor.org/rfc/rfc8259#section-6): they become null there, and `nan` and `inf` in CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Any
+
+from modelexport.errors import cell
+from modelexport.record.polynomial import Polynomial
+from modelexport.record.provenance import Confidence
+
+_NOTATION = re.compile(r"(?P<name>\w+)(=(?P<path>[\w.]+))?(:(?P<digits>\d))?(?P<empty>[?!])?")
+_PLAIN = (str, int, bool, type(None))
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One key of an object, or one column.
+
+    read    its value, from the item that the table is about and from the whole result
+    path    the attribute that is read; empty for a value that is computed
+    digits  numbers are rounded to so many
+    empty   `?` null, `!` left out where there is nothing
+    fields  the table of the items in it, where the one for their class is not meant
+    """
+
+    name: str
+    read: Callable[[Any, Any], object]
+    path: str = ""
+    digits: int | None = None
+    empty: str = ""
+    fields: Fields | None = None
+
+    def value(self, item: object, result: object) -> object:
+        value = self.read(item, result)
+        return value if self.digits is None else _rounded(value, self.digits)
+
+
+Fields = Sequence[Field]
+Tables = Mapping[type, Fields]
+
+
+def fields(*parts: str | Field) -> tuple[Field, ...]:
+    """A table, from texts in the notation above and from fields that are computed."""
+    return tuple(field for part in parts for field in ([part] if isinstance(part, Field) else _parse_fields(part)))
+
+
+def computed(name: str, read: Callable[[Any], object], *, digits: int | None = None) -> Field:
+    """A field that is more than an attribute."""
+    return Field(name, lambda item, _: read(item), digits=digits)
+
+
+def constant(name: str, value: object) -> Field:
+    return Field(name, lambda *_: value)
+
+
+def _parse_fields(text: str) -> Iterator[Field]:
+    for word in text.split():
+        match = _NOTATION.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word!r} is no field")
+        path = match["path"] or match["name"]
+        digits = None if match["digits"] is None else int(match["digits"])
+        yield Field(match["name"], _reader(path), path, digits, match["empty"] or "")
+
+
+def _reader(path: str) -> Callable[[Any, Any], object]:
+    if "." not in path:
+        read = attrgetter(path)
+        return lambda item, _: read(item)
+    steps = path.split(".")
+
+    def follow(item: Any, _: Any) -> object:
+        for step in steps:
+            item = None if item is None else getattr(item, step)
+        return item
+
+    return follow
+
+
+def _rounded(value: Any, digits: int) -> object:
+    if isinstance(value, Mapping):
+        return {key: round(number, digits) for key, number in value.items()}
+    return None if value is None else round(value, digits)
+
+
+def json_text(result: object, tables: Tables) -> str:
+    """Characters beyond ASCII are escaped, so that no terminal or pipe can trip over one."""
+    return json.dumps(_Writer(tables, result).value(result), indent=1, allow_nan=False) + "\n"
+
+
+def csv_text(columns: Fields, items: Iterable[object], result: object) -> str:
+    """One row for each item. What is not known is empty, and no text is a formula; see `errors.cell`."""
+    rows = [[_cell(column.value(item, result)) for column in columns] for item in items]
+    return csv_lines([[column.name for column in columns], *rows])
+
+
+def csv_lines(rows: Iterable[Iterable[str]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the values of one result."""
+
+    tables: Tables
+    result: object
+
+    def value(self, value: Any) -> Any:
+        if type(value) in _PLAIN:  # most values are, and there are many of them
+            return value
+        if isinstance(value, Mapping):
+            return {_scalar(key): self.value(inner) for key, inner in value.items()}
+        table = self.tables.get(type(value))
+        if table is not None:
+            return self.document(value, table)
+        if isinstance(value, tuple | list):
+            return [self.value(inner) for inner in value]
+        return _scalar(value)
+
+    def document(self, item: object, table: Fields) -> Json:
+        document: Json = {}
+        for field in table:
+            value = field.value(item, self.result)
+            if value or not field.empty:
+                document[field.name] = self._field_value(field, value)
+            elif field.empty == "?":
+                document[field.name] = None
+        return document
+
+    def _field_value(self, field: Field, value: Any) -> Any:
+        return self.value(value) if field.fields is None else [self.document(item, field.fields) for item in value]
+
+
+def _scalar(value: Any) -> Any:
+    """A value without parts, as JSON knows it."""
+    match value:
+        case Confidence():
+            return value.label
+        case Enum():
+            return value.value
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Polynomial():
+            return value.expression if value.value is None else value.value
+    return str(value)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case tuple() | list():
+            return cell(";".join(map(str, value)))
+        case float():
+            return str(value)  # a number is no formula, also with a minus sign before it
+    scalar = _scalar(value)
+    if isinstance(scalar, bool):
+        return str(scalar).lower()
+    return "" if scalar is None else str(scalar) if isinstance(scalar, int) else cell(scalar)

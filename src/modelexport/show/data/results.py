@@ -1,0 +1,374 @@
+"""Results as JSON and CSV: the field table of every result.
+
+This is where a key of the JSON, or a column of the CSV, is added: one word in the table of its class (the notation is
+in `fields.py`), and the same in its schema in `record/schema`. The keys are a promise: a change that breaks a reader
+raises `schema`. New columns go behind the others, because a reader may count them.
+
+    to_json(mx.analyze("bert.onnx"))             every result that is in TABLES
+    to_csv(mx.cost("bert.onnx"), "nodes")        the rows that are in COLUMNS
+
+A new output format of all verbs is a function beside these two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from modelexport.inspect.analyze import Analysis, Coverage, FileFacts, ModuleFacts, NodeFacts, RoleFacts, Tally, Unowned
+from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Pair, Score, Scores
+from modelexport.inspect.query.answer import Answer
+from modelexport.inspect.validate import Finding, Validation
+from modelexport.record.lineage import Consistency, Kinship, Relation, descent_of
+from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
+from modelexport.record.results.cost import Amounts, Axis, Cost, ModuleCost, NodeCost
+from modelexport.record.results.diff import (
+    Diff,
+    FieldChange,
+    ModuleChange,
+    NodeChange,
+    NodeRef,
+    Renamed,
+    Side,
+    WeightChange,
+    WeightRef,
+)
+from modelexport.record.results.files import (
+    End,
+    ExportResult,
+    Extraction,
+    ExtractionCheck,
+    FlattenResult,
+    FoldedFunction,
+    FoldResult,
+    OutputComparison,
+    QuantizeResult,
+    RelinkResult,
+    Unfolded,
+)
+from modelexport.record.results.profile import ModuleTime, NodeTime, Profile, SharedTime, SumCheck
+from modelexport.record.results.verification import (
+    AttributionProof,
+    CallNumbers,
+    Difference,
+    Divergence,
+    NodeProof,
+    NotFinite,
+    ParameterCheck,
+    ParameterDifference,
+    Tolerance,
+    Verification,
+)
+from modelexport.record.signals import OutputCheck
+from modelexport.show.data.fields import Field, Fields, Tables, computed, constant, csv_text, fields, json_text
+
+_SCHEMA = constant("schema", 1)
+_SHARE_DIGITS = 6
+
+
+def to_json(result: object) -> str:
+    """The result of a verb, as its schema in `record/schema` describes it."""
+    return json_text(result, TABLES)
+
+
+def to_csv(result: object, rows: str = "") -> str:
+    """One row for each part of a result. `rows` says which parts, for a result that has several kinds of rows."""
+    kinds = COLUMNS[type(result)]
+    attribute = rows or next(iter(kinds))
+    return csv_text(kinds[attribute], getattr(result, attribute), result)
+
+
+def tally_of(provenance: Provenance) -> Tally:
+    """How well the nodes of a record are known."""
+    return Tally.of(entry.attribution for entry in provenance.nodes.values())
+
+
+def relations_of(result: RelinkResult) -> Mapping[Relation, int]:
+    """How many nodes there are of each relation that occurs."""
+    counts = Counter(link.relation for link in result.lineage.nodes.values())
+    return {relation: counts[relation] for relation in Relation if counts[relation]}
+
+
+# What fields are computed from more than one attribute.
+
+
+def _shares(tally: Tally, counts: Mapping[Any, int]) -> Mapping[Any, object]:
+    return {what: {"count": n, "share": round(tally.share(n), _SHARE_DIGITS)} for what, n in counts.items()}
+
+
+def _time_share(module: ModuleTime, profile: Profile) -> float:
+    return module.time / profile.time if profile.time else 0.0
+
+
+def _number_or_text(number: float | None) -> float | str | None:
+    """How far weights are apart may be infinite, which is not the same as unknown: null."""
+    return number if number is None or math.isfinite(number) else str(number)
+
+
+def _linked_nodes(result: RelinkResult) -> list[object]:
+    nodes = result.provenance.nodes
+    return [
+        {
+            "key": key,
+            "sources": link.sources,
+            "relation": link.relation,
+            "confidence": link.confidence,
+            "modules": nodes[key].attribution.modules,
+        }
+        for key, link in result.lineage.nodes.items()
+    ]
+
+
+def _shared_text(group: SharedTime) -> str:
+    return f"{'+'.join(path or '(model)' for path in group.modules)} {round(group.time, 3)}"
+
+
+_NODE_COUNT = computed("nodes", lambda result: len(result.provenance.nodes))
+_CONFIDENCES = computed("by_confidence", lambda result: tally_of(result.provenance).by_confidence)
+_TIME_SHARE = Field("share", _time_share, digits=_SHARE_DIGITS)
+_FALLBACK = Field("fallback_us", lambda module, profile: profile.fallback(module), digits=3)
+
+_QUERIED_NODE = fields(
+    "name key op_type module=attribution.module modules=attribution.modules",
+    Field("tag", lambda entry, answer: answer.provenance.tag(entry.attribution)),
+    computed("role", lambda entry: entry.attribution.role or None),
+    "layer=attribution.layer_id",
+    computed("relation", lambda entry: getattr(descent_of(entry.attribution), "relation", None)),
+    computed("sources", lambda entry: getattr(descent_of(entry.attribution), "sources", None)),
+    "confidence=attribution.confidence evidence=attribution.evidence reason=attribution.reason!",
+)
+
+_FILE_TABLES: Tables = {
+    ExportResult: fields(
+        _SCHEMA,
+        "files exporter=provenance.origin.exporter strategy=provenance.origin.strategy",
+        _NODE_COUNT,
+        _CONFIDENCES,
+        "check notes seconds:3",
+    ),
+    OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
+    RelinkResult: fields(
+        _SCHEMA,
+        "after before related kinship=lineage.kinship files",
+        computed("relations", relations_of),
+        _CONFIDENCES,
+        "consistency=lineage.consistency differing idle",
+        computed("nodes", _linked_nodes),
+        "seconds:3",
+    ),
+    Kinship: fields("after:4 before:4"),
+    Consistency: fields(
+        "nodes covered folded removed unexplained",
+        computed("disorder", lambda consistency: len(consistency.disorder)),
+        computed("disordered", lambda found: [{"maker": maker, "reader": reader} for maker, reader in found.disorder]),
+        "strayed",
+    ),
+    QuantizeResult: fields(_SCHEMA, "lineage=relinked excluded included notes report"),
+    NodeEntry: fields("name key op_type module=attribution.module"),
+    Extraction: fields(
+        _SCHEMA,
+        "source files asked modules class=class_name",
+        _NODE_COUNT,
+        "taken_along=along weight_bytes=weights inputs outputs notes check seconds:3",
+    ),
+    End: fields(
+        "name dtype", computed("shape", lambda end: [dim if dim != "" else None for dim in end.shape]), "value"
+    ),
+    ExtractionCheck: fields("ok reference tolerance max_abs fed outputs missing lost"),
+    OutputComparison: fields(
+        "name against ok=difference.agrees",
+        "max_abs=difference.max_abs max_rel=difference.max_rel sqnr=difference.sqnr",
+    ),
+    FoldResult: fields(
+        _SCHEMA,
+        constant("verb", "fold"),
+        "files",
+        computed("nodes", lambda result: {"before": result.folding.before, "after": result.folding.after}),
+        "functions=folding.functions unfolded=folding.unfolded outside=folding.outside note=folding.note",
+    ),
+    FoldedFunction: fields("name class=class_name calls nodes modules"),
+    Unfolded: fields("class=class_name calls reason"),
+    FlattenResult: fields(
+        _SCHEMA,
+        constant("verb", "flatten"),
+        "files",
+        computed("nodes", lambda result: {"before": result.flattening.before, "after": result.flattening.after}),
+        "exact=flattening.exact inlined=flattening.inlined kept=flattening.kept note=flattening.note",
+    ),
+}
+
+_READING_TABLES: Tables = {
+    Analysis: fields(_SCHEMA, "file filter_tag? nodes modules coverage roles unowned"),
+    FileFacts: fields("path ir_version opsets exporter strategy model tools fingerprint matches_record"),
+    NodeFacts: fields("name key op_type module modules tag role? layer confidence evidence reason!"),
+    ModuleFacts: fields(
+        "path class=class_name tag calls",
+        "nodes=own.nodes parameters=own.parameters bytes=own.bytes op_types=own.op_types",
+        "nodes_total=total.nodes parameters_total=total.parameters",
+        "bytes_total=total.bytes op_types_total=total.op_types",
+    ),
+    Coverage: fields("nodes initializers"),
+    Tally: fields(
+        "total",
+        computed("by_confidence", lambda tally: _shares(tally, tally.by_confidence)),
+        computed("by_evidence", lambda tally: _shares(tally, tally.by_evidence)),
+    ),
+    RoleFacts: fields("role nodes layers"),
+    Unowned: fields("path class=class_name inside reason"),
+    Answer: fields(
+        _SCHEMA,
+        "query",
+        computed("total", lambda answer: len(answer.provenance.nodes)),
+        computed("count", lambda answer: len(answer.nodes)),
+        Field("nodes", lambda answer, _: answer.nodes, fields=_QUERIED_NODE),
+    ),
+    Validation: fields(_SCHEMA, "path ok checks findings repaired written?"),
+    Finding: fields("severity code subject message"),
+    Comparison: fields(_SCHEMA, "identical a b nodes unattributed differences only_a only_b inputs outputs"),
+    Pair: fields("a b"),
+    ModuleDifference: fields(
+        "path",
+        computed("class", lambda module: [module.class_a, module.class_b]),
+        computed("tag", lambda module: [module.tag_a, module.tag_b]),
+        computed("nodes", lambda module: [module.nodes.a, module.nodes.b]),
+        computed("operators", lambda module: {name: [pair.a, pair.b] for name, pair in module.operators.items()}),
+        "changed",
+        computed("parameters", lambda module: [module.parameters.a, module.parameters.b]),
+        computed("bytes", lambda module: [module.bytes.a, module.bytes.b]),
+    ),
+    Scores: fields(_SCHEMA, "file=path", _NODE_COUNT, "recording_seconds=recording:3 strategies=scores disputes notes"),
+    Score: fields(
+        "strategy attributed",
+        computed(
+            "by_confidence",
+            lambda score: {level: score.by_confidence.get(level, 0) for level in reversed(Confidence) if level},
+        ),
+        "same less other seconds:3",
+    ),
+    Dispute: fields(
+        "name=entry.name key=entry.key op_type=entry.op_type",
+        "modules=entry.attribution.modules confidence=entry.attribution.confidence claims",
+    ),
+    Claim: fields("strategy modules=owners confidence evidence"),
+    Cost: fields(_SCHEMA, "file axes at total modules nodes notes"),
+    Axis: fields("name source input=given"),
+    ModuleCost: fields("path class=class_name calls own total"),
+    Amounts: fields("nodes flops other parameters weight_bytes activation_bytes unknown"),
+    NodeCost: fields(
+        "key name op_type kind modules=owners charged_to=module",
+        "flops other parameters weight_bytes activation_bytes times reason",
+    ),
+}
+
+_RUNNING_TABLES: Tables = {
+    Profile: fields(
+        _SCHEMA,
+        "file runs warmup optimization providers requested_providers=requested",
+        "time_us=time:3 busy_us=busy:3 wall_us=wall:3 spread:3 disturbed",
+        "sum_check=check attributed:6 modules nodes notes seconds:3",
+    ),
+    SumCheck: fields("trace_us=trace:3 charged_us=charged:3 holds"),
+    ModuleTime: fields(
+        "path class=class_name time_us=time:3 self_us=own:3",
+        _TIME_SHARE,
+        "median_us=median:3 spread:3 noisy alike nodes calls:3 kernels:3 operators:3 providers:3",
+        _FALLBACK,
+        "shared",
+    ),
+    SharedTime: fields("modules time_us=time:3 nodes unclear"),
+    NodeTime: fields("key name op_type modules=owners charged_to=module others time_us=time:3 kernels:3 provider"),
+    Verification: fields(
+        _SCHEMA,
+        "file reference ok numbers_agree samples as_deployed=deployed tolerance parameters calls outputs missing",
+        "skipped divergence not_finite proof notes seconds:3",
+    ),
+    Tolerance: fields("atol rtol min_sqnr"),
+    ParameterCheck: fields("compared differing unknown"),
+    ParameterDifference: fields("name initializer max_abs"),
+    CallNumbers: fields("path=call.path call=call.index class=class_name status reason fused_with inputs outputs lost"),
+    Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees"),
+    Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
+    NotFinite: fields("kind node modules=calls both"),
+    AttributionProof: fields("counts reasons compute compute_shown nodes"),
+    NodeProof: fields("name key op_type verdict claimed issued reason compute"),
+}
+
+_DIFF_TABLES: Tables = {
+    Diff: fields(
+        _SCHEMA,
+        "identical left right alike:6 same_weights:6 weights_read counts model cost=cost.amounts modules renamed",
+        computed("aligned", lambda diff: list(diff.aligned.items())),
+        "notes",
+    ),
+    Side: fields("path nodes weights modules_from=source exporter module?"),
+    FieldChange: fields("what left right"),
+    Renamed: fields("what left right"),
+    ModuleChange: fields(
+        "change left right classes",
+        computed("nodes_inside", lambda module: [module.nodes.left, module.nodes.right]),
+        "parameters nodes=changes weights cost=cost.amounts",
+    ),
+    NodeChange: fields("change left right fields"),
+    NodeRef: fields("key name op_type"),
+    WeightChange: fields(
+        "form left right",
+        computed("largest", lambda weight: _number_or_text(weight.largest)),
+        computed("relative", lambda weight: _number_or_text(weight.relative)),
+        "changed",
+        computed("values", lambda weight: weight.values and [weight.values.left, weight.values.right]),
+        "readers",
+    ),
+    WeightRef: fields("name dtype shape"),
+}
+
+TABLES: Tables = {**_FILE_TABLES, **_READING_TABLES, **_RUNNING_TABLES, **_DIFF_TABLES}
+
+_MEASURES = ("nodes", "flops", "other", "parameters", "weight_bytes", "activation_bytes")
+_DISTANCES = ("max_abs", "max_rel", "sqnr", "cosine", "unlike", "agrees")
+
+# By result: the columns for each attribute whose items can be rows. The first is meant where none is named.
+COLUMNS: Mapping[type, Mapping[str, Fields]] = {
+    Analysis: {
+        "nodes": fields(
+            "name key op_type module modules tag confidence",
+            computed("evidence", lambda node: "; ".join(node.evidence)),
+            "reason role layer",
+        )
+    },
+    Cost: {
+        # What belongs to no module has an empty class.
+        "modules": fields(
+            "module=path class=class_name calls",
+            " ".join(f"{name}=total.{name}" for name in _MEASURES),
+            " ".join(f"own_{name}=own.{name}" for name in _MEASURES),
+            computed("unknown_flops", lambda module: module.total.unknown.get("flops", 0)),
+            computed("unknown_other", lambda module: module.total.unknown.get("other", 0)),
+            computed("unknown_activation_bytes", lambda module: module.total.unknown.get("activation_bytes", 0)),
+        ),
+        "nodes": fields(
+            "name key op_type kind module modules=owners",
+            "flops other parameters weight_bytes activation_bytes times reason",
+        ),
+    },
+    Profile: {
+        "modules": fields(
+            "module=path class=class_name time_us=time:3 self_us=own:3",
+            _TIME_SHARE,
+            "median_us=median:3 spread:3 noisy alike nodes calls:3 kernels:3",
+            computed("operators", lambda module: " ".join(module.operators)),
+            computed("providers", lambda module: " ".join(module.providers)),
+            _FALLBACK,
+            computed("shared", lambda module: "; ".join(map(_shared_text, module.shared))),
+        )
+    },
+    Verification: {
+        "calls": fields(
+            "path=call.path call=call.index class=class_name status reason lost",
+            " ".join(f"in_{name}=inputs.{name}" for name in _DISTANCES),
+            " ".join(f"out_{name}=outputs.{name}" for name in _DISTANCES),
+            "fused_with",
+        )
+    },
+}

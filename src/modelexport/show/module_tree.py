@@ -1,0 +1,226 @@
+"""Module tree as rows: the one walk of the module tree that all tables and the page use.
+
+A table has something to say of each module: times, costs, counts. Here this becomes rows that nest as the modules do.
+Modules without interest are left out, and what is inside of them moves up to the nearest module that is kept:
+
+    encoder            Encoder      encoder
+    encoder.layer      ModuleList     (left out: a container without work of its own)
+    encoder.layer.0    Layer          layer.0
+
+Siblings that repeat become one row, if everything that is shown of them is equal: "[0-5] ×6 each 45" is true of each.
+
+    layer.0, layer.1, layer.2   (equal)     [0-2] ×3 each
+    layer.3                     (another)   3
+
+Several paths of one pattern are written as one: `encoder.layer.{0..11}.attention`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Generic, Protocol, TypeVar
+
+from modelexport.errors import some_of
+from modelexport.record.hierarchy import ModuleCall, parent_path
+
+_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")
+# Paths that have no common pattern are listed, up to so many.
+_LISTED_PATHS = 8
+
+
+class HasPath(Protocol):
+    """What is said of a module, with its path; None for what belongs to no module."""
+
+    @property
+    def path(self) -> str | None: ...
+
+
+Item = TypeVar("Item", bound=HasPath)
+
+
+@dataclass(frozen=True)
+class TreeRow(Generic[Item]):
+    """A module in the tree.
+
+    name    what its path adds to that of the row around it
+    parent  the number of that row; None at the top
+    depth   how many rows are around it
+    """
+
+    item: Item
+    name: str
+    parent: int | None
+    depth: int
+
+
+def tree_rows(
+    items: Iterable[Item], is_kept: Callable[[Item], bool] = lambda _: True, depth: int | None = None
+) -> list[TreeRow[Item]]:
+    """Items in the order of the tree, each after the one around it. What belongs to no module comes last.
+
+    is_kept  whether an item has a row of its own; what is inside of it can have one all the same
+    depth    the deepest rows that are wanted; None for all
+    """
+    kept = [item for item in items if item.path is None or is_kept(item)]
+    listed = {item.path for item in kept if item.path is not None}
+    inside: dict[str | None, list[Item]] = {}
+    for item in kept:
+        inside.setdefault(None if item.path is None else enclosing_path(item.path, listed), []).append(item)
+    rows: list[TreeRow[Item]] = []
+    # Without recursion, because nobody says how deep modules may be nested.
+    waiting: list[tuple[Item, int | None]] = [(item, None) for item in reversed(inside.get(None, []))]
+    waiting.sort(key=lambda pair: pair[0].path is not None)
+    while waiting:
+        item, parent = waiting.pop()
+        level = 0 if parent is None else rows[parent].depth + 1
+        if depth is not None and level > depth:
+            continue
+        around = None if parent is None else rows[parent].item.path
+        rows.append(TreeRow(item, relative_path(item.path or "", around), parent, level))
+        if item.path is not None:
+            waiting += [(child, len(rows) - 1) for child in reversed(inside.get(item.path, []))]
+    return rows
+
+
+def enclosing_path(path: str, listed: Collection[str]) -> str | None:
+    """The nearest module around a path that is listed."""
+    while path:
+        path = parent_path(path)
+        if path in listed:
+            return path
+    return None
+
+
+def relative_path(path: str, around: str | None) -> str:
+    """A path as it is called inside of another one."""
+    return path.removeprefix(f"{around}.") if around else path
+
+
+@dataclass(frozen=True)
+class Branch(Generic[Item]):
+    """A module and what is inside of it, for rows that stand for several modules.
+
+    names  of all the modules beside each other that it stands for
+    shown  everything that its row says of it, but its name
+    """
+
+    item: Item
+    names: tuple[str, ...]
+    shown: Hashable
+    inside: tuple[Branch[Item], ...]
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for branches of which all rows say the same."""
+        return self.shown, tuple((branch.names, branch.shape) for branch in self.inside)
+
+    @cached_property
+    def size(self) -> int:
+        """How many modules it stands for, with those inside of them."""
+        return len(self.names) * (1 + sum(branch.size for branch in self.inside))
+
+    @property
+    def label(self) -> str:
+        return self.names[0] if len(self.names) == 1 else f"[{self.names[0]}-{self.names[-1]}]"
+
+
+@dataclass(frozen=True)
+class GroupedRow(Generic[Item]):
+    """One line of a grouped tree. `count`: how many modules it stands for. `hidden`: those inside that have no row."""
+
+    guide: str
+    label: str
+    item: Item
+    count: int
+    hidden: int
+
+
+def grouped_rows(items: Sequence[Item], shown: Callable[[Item], Hashable], most: int) -> list[GroupedRow[Item]]:
+    """Rows for a tree of any size: about `most` of them, unless `most` is 0.
+
+    shown  what the row of an item says; modules are grouped if it is equal
+    """
+    branches = _grow(items, shown)
+    if most and len(items) > most:
+        branches = tuple(_group_siblings(branches))
+    depth = _deepest(branches)
+    while most and depth > 2 and _row_count(branches, depth) > most:
+        depth -= 1
+    return list(_rows(branches, depth))
+
+
+def _grow(items: Sequence[Item], shown: Callable[[Item], Hashable]) -> tuple[Branch[Item], ...]:
+    rows = tree_rows(items)
+    inside: dict[int | None, list[Branch[Item]]] = {}
+    for number in reversed(range(len(rows))):  # what is inside of a row comes after it
+        row = rows[number]
+        children = tuple(reversed(inside.get(number, [])))
+        inside.setdefault(row.parent, []).append(Branch(row.item, (row.name,), shown(row.item), children))
+    return tuple(reversed(inside.get(None, [])))
+
+
+def _group_siblings(branches: Sequence[Branch[Item]]) -> Iterator[Branch[Item]]:
+    """Neighbours with a number for a name and the same shape, made one."""
+    shorter = [replace(branch, inside=tuple(_group_siblings(branch.inside))) for branch in branches]
+    for (_, numbered), group in groupby(shorter, lambda branch: (branch.shape, branch.names[0].isdecimal())):
+        equal = list(group)
+        if numbered:
+            yield replace(equal[0], names=tuple(branch.names[0] for branch in equal))
+        else:
+            yield from equal
+
+
+def _deepest(branches: Sequence[Branch[Item]]) -> int:
+    return max((1 + _deepest(branch.inside) for branch in branches), default=0)
+
+
+def _row_count(branches: Sequence[Branch[Item]], depth: int) -> int:
+    return sum(1 + _row_count(branch.inside, depth - 1) for branch in branches) if depth else 0
+
+
+def _rows(
+    branches: Sequence[Branch[Item]], depth: int, guide: str = "", top: bool = True
+) -> Iterator[GroupedRow[Item]]:
+    for number, branch in enumerate(branches, 1):
+        mark, below = ("", "") if top else ("└ ", "  ") if number == len(branches) else ("├ ", "│ ")
+        hidden = sum(inner.size for inner in branch.inside) if depth == 1 else 0
+        yield GroupedRow(guide + mark, branch.label, branch.item, len(branch.names), hidden)
+        if depth > 1:
+            yield from _rows(branch.inside, depth - 1, guide + below, False)
+
+
+def path_pattern(path: str) -> str:
+    """`encoder.layer.*.attention`: numbers are what repeated modules differ in; so is the number of a call."""
+    return _NUMBER.sub("*", ModuleCall.parse(path).path)
+
+
+def path_numbers(path: str) -> tuple[int, ...]:
+    """What the pattern leaves out; the number of the call is the last."""
+    call = ModuleCall.parse(path)
+    return (*map(int, _NUMBER.findall(call.path)), call.index)
+
+
+def join_paths(paths: Sequence[str]) -> str:
+    """Several paths of one pattern as one; all of them one by one if that would mean others as well."""
+    if len(paths) == 1:
+        return paths[0] or "(model)"
+    columns = list(zip(*map(path_numbers, paths), strict=True))
+    if math.prod(len(set(column)) for column in columns) != len(set(paths)):
+        return some_of(paths, _LISTED_PATHS)
+    texts = [_range(sorted(set(column))) for column in columns]
+    parts = path_pattern(paths[0]).split("*")
+    name = "".join(part + text for part, text in zip(parts, [*texts[:-1], ""], strict=True))
+    return name if texts[-1] == "0" else f"{name}#{texts[-1]}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{{{numbers[0]}..{numbers[-1]}}}"
+    return f"{{{','.join(map(str, numbers))}}}"

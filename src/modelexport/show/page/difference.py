@@ -1,0 +1,200 @@
+"""Differences on the page: what `diff` found, as columns of the viewer, and as a page of its own.
+
+    view NEW --against OLD       `difference_columns`: modules are coloured, and say in lines what changed in them
+    diff OLD NEW --format html   `diff_html`: the sections of the text (`show/text/diff.py`) with the nodes below them
+
+Both pages have one head, one style and one policy; see `html.py`. Every text from a model is escaped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from pathlib import PurePath
+
+from modelexport.errors import printable
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.diff import (
+    Change,
+    Diff,
+    FieldChange,
+    ModuleChange,
+    NodeChange,
+    NodeRef,
+    Side,
+    WeightChange,
+)
+from modelexport.show.page.html import static_page
+from modelexport.show.page.nodes import Json, ModuleTree, Texts
+from modelexport.show.text.console import counted
+from modelexport.show.text.diff import Group, diff_sections, verdict_lines
+
+# States that the page has colours for, beside those of `Change`.
+_SAME, _INSIDE = "same", "inside"
+_MOST_LINES = 60
+_MOST_NAMES = 4
+_MOST_OPERATORS = 8
+
+
+def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
+    """`diff` is from the other file to the one that is shown; `charged` has the place of each node by key.
+
+    What replaced nodes of several modules at once is told of the module around them. It changed those modules too.
+    """
+    states = [_SAME] * (tree.nobody + 1)
+    lines: dict[int, list[str]] = {}
+    for module in diff.modules:
+        here = None if module.right is None else ModuleCall.parse(module.right).path
+        place = tree.by_path.get(here) if here is not None else None
+        if place is None:
+            # It is in the other file alone, so that only the model as a whole can tell.
+            lines.setdefault(0, []).append(_gone(module))
+            continue
+        states[place] = "added" if module.change is Change.ADDED else "changed"
+        lines.setdefault(place, []).extend(_module_lines(module))
+        for inside, line in _told_around(module, place, charged):
+            states[inside] = "changed" if states[inside] == _SAME else states[inside]
+            lines.setdefault(inside, []).append(line)
+    lines.setdefault(0, []).extend(map(_field_line, diff.model))
+    _mark_around(states, tree, changed_root=bool(lines[0]))
+    return {
+        "against": PurePath(diff.left.path).name,
+        "identical": diff.identical,
+        "state": states,
+        "lines": {place: texts.places(_cut(found)) for place, found in lines.items() if found},
+    }
+
+
+def _told_around(module: ModuleChange, place: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    for change in module.changes:
+        places = dict.fromkeys(charged.get(node.key, place) for node in change.right)
+        yield from ((inside, _node_line(change)) for inside in places if inside != place)
+
+
+def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
+    """A module around one that changed has a change inside."""
+    for number in range(len(tree.rows) - 1, 0, -1):
+        parent = tree.rows[number].parent
+        if parent is not None and states[number] != _SAME and states[parent] == _SAME:
+            states[parent] = _INSIDE
+    if changed_root and states[0] in (_SAME, _INSIDE):
+        states[0] = "changed"
+
+
+def _module_lines(module: ModuleChange) -> Iterator[str]:
+    if module.change is Change.ADDED:
+        yield f"in this file alone: {int(module.nodes.right)} nodes, {module.parameters} parameters"
+    if module.class_changed:
+        yield f"class {module.classes[0]} → {module.classes[1]}"
+    yield from map(_node_line, module.changes)
+    yield from map(_weight_line, module.weights)
+    if module.cost is not None:
+        yield from (f"{name} {left.short} → {right.short}" for name, (left, right) in module.cost.amounts.items())
+
+
+def _gone(module: ModuleChange) -> str:
+    name = module.left if module.left is not None else module.right
+    return f"not in this file: {name or '(model)'} {module.classes[0]}, {int(module.nodes.left)} nodes"
+
+
+def _node_line(change: NodeChange) -> str:
+    if change.change is Change.ADDED:
+        return f"added {_nodes(change.right)}"
+    if change.change is Change.REMOVED:
+        return f"removed {_nodes(change.left)}"
+    if change.change is Change.REPLACED:
+        return f"{_operators(change.left)} → {_operators(change.right)}: {_nodes(change.right)}"
+    return f"{_nodes(change.right)}: {'; '.join(map(_field_line, change.fields))}"
+
+
+def _nodes(nodes: tuple[NodeRef, ...]) -> str:
+    shown = [f"{node.op_type} {node.name or node.key}" for node in nodes[:_MOST_NAMES]]
+    more = len(nodes) - _MOST_NAMES
+    return ", ".join([*shown, f"and {more} more"] if more > 0 else shown)
+
+
+def _operators(nodes: tuple[NodeRef, ...]) -> str:
+    counts = Counter(node.op_type for node in nodes)
+    shown = [name if count == 1 else f"{name} ×{count}" for name, count in counts.items()]
+    more = [f"{len(shown) - _MOST_OPERATORS} others"] if len(shown) > _MOST_OPERATORS else []
+    return " + ".join([*shown[:_MOST_OPERATORS], *more]) or "nothing"
+
+
+def _field_line(field: FieldChange) -> str:
+    return f"{field.what} {field.left or '(none)'} → {field.right or '(none)'}"
+
+
+def _weight_line(weight: WeightChange) -> str:
+    far = "" if weight.largest is None else f", largest difference {weight.largest:.2g}"
+    values = "" if weight.values is None else f", {weight.values.left} → {weight.values.right}"
+    return f"weight {weight.name}: {weight.form}{far}{values}"
+
+
+def _cut(lines: list[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return lines if more <= 0 else [*lines[:_MOST_LINES], f"and {more} more differences"]
+
+
+# Modules of one group whose nodes are listed, and nodes of one change.
+_LISTED_MODULES, _LISTED_NODES = 24, 200
+
+
+def diff_html(diff: Diff) -> str:
+    """One file that needs nothing else, and runs no script."""
+    return static_page(printable(f"{diff.left.path} → {diff.right.path}"), "\n".join(_body(diff)))
+
+
+def _body(diff: Diff) -> Iterator[str]:
+    yield f"<h1>{_side(diff.left)} → {_side(diff.right)}</h1>"
+    yield from (f"<p>{_safe(line)}</p>" for line in verdict_lines(diff))
+    for section in diff_sections(diff):
+        yield f"<h2>{section.heading}</h2>{_list(section.lines)}"
+        yield from map(_group, section.groups)
+    yield from (f'<p class="muted">{_safe(note)}.</p>' for note in diff.notes)
+
+
+def _side(side: Side) -> str:
+    module = f" <code>{_safe(side.module)}</code>" if side.module else ""
+    details = ", ".join(filter(None, (side.exporter, counted(side.nodes, "node"))))
+    return f'{_safe(side.path)}{module} <span class="muted">({_safe(details)})</span>'
+
+
+def _group(group: Group) -> str:
+    count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
+    nodes = "".join(map(_node_table, group.members[:_LISTED_MODULES]))
+    return (
+        f'<details class="{group.change.value}" open><summary><code>{_safe(group.title)}</code>{count}</summary>'
+        f"{_list(group.lines)}{nodes}</details>"
+    )
+
+
+def _node_table(module: ModuleChange) -> str:
+    if not module.changes:
+        return ""
+    rows = "".join(map(_row, module.changes))
+    return (
+        f"<details><summary>nodes of <code>{_safe(module.path or '(model)')}</code></summary>"
+        f"<table><tr><th>change</th><th>left</th><th>right</th><th>what</th></tr>{rows}</table></details>"
+    )
+
+
+def _row(change: NodeChange) -> str:
+    fields = "<br>".join(f"{_safe(field.what)}: {_safe(field.left)} → {_safe(field.right)}" for field in change.fields)
+    cells = (change.change.value, _refs(change.left), _refs(change.right), fields)
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _refs(nodes: tuple[NodeRef, ...]) -> str:
+    shown = [f"{_safe(node.op_type)} {_safe(node.name or node.key)}" for node in nodes[:_LISTED_NODES]]
+    more = len(nodes) - len(shown)
+    return "<br>".join([*shown, f"… and {more} more"] if more > 0 else shown)
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{_safe(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _safe(text: str) -> str:
+    return escape(printable(text))
