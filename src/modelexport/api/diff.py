@@ -8,15 +8,16 @@ from pathlib import Path
 
 from modelexport.api.relink import relinked
 from modelexport.errors import ModelMismatch, UserError
+from modelexport.graph.file.external import is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
-from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.reading import have_equal_bytes, small_inside
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, outlined_ancestor
 from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
 from modelexport.graph.related import are_comparable, module_overlap
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
-from modelexport.inspect.diff.differences import differences
+from modelexport.inspect.diff.differences import differences, unchanged
 from modelexport.inspect.diff.sides import Compared, Holdings, part_of
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
@@ -49,28 +50,52 @@ def diff(
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
-    opened = [open_tagged(Path(path)) for path in (left, right)]
-    for one in opened:
-        ensure_sound(one.proto, one.graph, str(one.path))
-    parts = [_first(left_module, right_module), _first(right_module, left_module)]
-    sides = _sides(*opened)
-    compared = [
-        _part(_compared(one, *side, read_weights=weights), part, one)
-        for one, side, part in zip(opened, sides, parts, strict=True)
-    ]
-    before, after = compared
-    small = max(len(side.graph.nodes) for side in compared) <= _COUNTED
+    files = _open_files(Path(left), Path(right))
+    for file in dict.fromkeys(files):
+        ensure_sound(file.proto, file.graph, str(file.path))
+    parts = left_module or "", right_module or ""
+    if left_module is None or right_module is None:
+        parts = (left_module or right_module or "",) * 2
+    same = parts[0] == parts[1] and _are_equal(*files)
+    before, after = _sides(files, parts, read_weights=weights and not same)
+    if same:
+        found = unchanged(before, after)
+        return replace(found, weights_read=weights, notes=tuple(_notes(found)))
+    small = max(len(side.graph.nodes) for side in (before, after)) <= _COUNTED
     costs = (lambda: (_costs(before), _costs(after))) if (small if cost is None else cost) else None
     found = differences(before, after, lambda: _links(before, after, weights=weights), costs)
-    _ensure_related(found, *opened)
+    _ensure_related(found, *files)
     notes = _notes(found)
     if cost is None and not small and not found.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
     return replace(found, weights_read=weights, notes=tuple(notes))
 
 
-def _first(one: str | None, other: str | None) -> str:
-    return one if one is not None else other or ""
+def _open_files(left: Path, right: Path) -> tuple[TaggedFile, TaggedFile]:
+    """A file that is compared with itself is opened, indexed and unpacked once."""
+    file = open_tagged(left)
+    return file, file if left == right else open_tagged(right)
+
+
+def _are_equal(file: TaggedFile, other: TaggedFile) -> bool:
+    """One file, or a copy byte for byte with an equal record. Weights outside must be in the same folder."""
+    if file is other:
+        return True
+    if file.directory != other.directory and any(map(is_external, tensors(file.proto))):
+        return False
+    return have_equal_bytes(file.path, other.path) and file.related_record == other.related_record
+
+
+def _sides(files: tuple[TaggedFile, TaggedFile], parts: tuple[str, str], *, read_weights: bool) -> list[Compared]:
+    """What is compared: two modules or two whole files; the same twice for a file and itself."""
+    made: dict[tuple[int, Source, bool, str], Compared] = {}
+    sides = []
+    for file, (source, record), part in zip(files, _sources(*files), parts, strict=True):
+        key = id(file), source, record is None, part
+        if key not in made:
+            made[key] = _part(_compared(file, source, record, read_weights=read_weights), part, file)
+        sides.append(made[key])
+    return sides
 
 
 def _current_record(file: TaggedFile) -> Provenance | None:
@@ -83,7 +108,7 @@ def _stale_record(file: TaggedFile) -> Provenance | None:
     return file.related_record if file.related_record is not None and not file.is_up_to_date else None
 
 
-def _sides(
+def _sources(
     left: TaggedFile, right: TaggedFile
 ) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
     """Where each file's modules are known from, and the record that says so."""

@@ -10,7 +10,7 @@ from modelexport.graph.index import Node
 from modelexport.graph.protos import ONNX_DOMAINS
 from modelexport.inspect.diff.ends import end_changes, model_changes, renamed_ends
 from modelexport.inspect.diff.flow import Constant
-from modelexport.inspect.diff.modules import Modules, absent_modules, find_modules, with_costs
+from modelexport.inspect.diff.modules import Modules, absent_modules, find_modules, list_calls, with_costs
 from modelexport.inspect.diff.nodes import Comparing, returned_as
 from modelexport.inspect.diff.pairing import Links, paired, settle
 from modelexport.inspect.diff.regions import Region, Regions, ReplacedWeights
@@ -51,6 +51,16 @@ def differences(left: Compared, right: Compared, links: Links, costs: _Costs | N
     found = _Differences(left, right, links)
     diff = found.found()
     return with_costs(diff, found.modules, costs()) if costs is not None and _may_cost_else(diff) else diff
+
+
+def unchanged(left: Compared, right: Compared) -> Diff:
+    """The diff of a file with itself or an exact copy: what `differences` finds, without looking for it.
+
+    Every node is paired with itself and every module call is aligned with itself. No weight is read.
+    """
+    pairs = {node.key: node.key for node in left.flow.order}
+    aligned = {call: call for call in list_calls(left, right)}
+    return Diff(_side(left), _side(right), aligned=aligned, pairs=pairs)
 
 
 def _may_cost_else(diff: Diff) -> bool:

@@ -91,6 +91,16 @@ def find_modules(left: Compared, right: Compared, pairs: Pairs, links: Mapping[s
     return Modules((left, right), mine, theirs, aligned)
 
 
+def list_calls(left: Compared, right: Compared) -> dict[str, None]:
+    """Every module call of two equal sides, in the order of its first node; one of them may have lent its modules."""
+    speaker = right if left.source is Source.OTHER else left
+    calls = dict(speaker.told)
+    _spread(speaker.flow, calls)
+    lent = Source.OTHER in (left.source, right.source)
+    issuing = calls.values() if lent else (calls[node.key] for node in speaker.flow.order)
+    return dict.fromkeys(call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner))
+
+
 def _joined(pairs: Pairs) -> list[tuple[Node, Node]]:
     """Nodes of the second file, each with its partner."""
     return [(other, pairs.left[other.key]) for other in pairs.right.values()]

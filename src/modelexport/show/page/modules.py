@@ -19,12 +19,7 @@ from modelexport.record.hierarchy import TensorInfo, join
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.cost import Cost
-<<<<<<< HEAD
-from modelexport.show.page.nodes import Content, Json, ModuleTree, Texts, shape_text
-=======
-from modelexport.record.results.diff import Change, Diff, FieldChange, ModuleChange, NodeChange, NodeRef, WeightChange
 from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
->>>>>>> main
 from modelexport.show.page.overlays import CallVerdict, Profiled, Verified
 
 _NONE = -1
@@ -33,13 +28,8 @@ _NONE = -1
 def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
     provenance = file.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
-<<<<<<< HEAD
     modules = [row.item for row in tree.rows]
-    sums = _sums(content)
-=======
-    modules = [place.module for place in tree.places]
     sums = _sums(file, tree)
->>>>>>> main
     return {
         "parent": [_NONE if row.parent is None else row.parent for row in tree.rows],
         "name": [texts.place(row.name) for row in tree.rows],

@@ -17,12 +17,8 @@ from modelexport.graph.index import Node
 from modelexport.graph.protos import ONNX_DOMAINS
 from modelexport.graph.types import Dims, type_name
 from modelexport.record.hierarchy import ROOT, Hierarchy, Module, parent_path
-<<<<<<< HEAD
-from modelexport.record.provenance import Attribution, NodeEntry, Provenance
-from modelexport.show.module_tree import TreeRow, tree_rows
-=======
 from modelexport.record.provenance import Attribution, NodeEntry
->>>>>>> main
+from modelexport.show.module_tree import TreeRow, tree_rows
 
 Json = dict[str, Any]
 
