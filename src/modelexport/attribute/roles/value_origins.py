@@ -6,11 +6,11 @@ go into it, do these two come from one stream? A trace answers them for every va
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from modelexport.graph.constants import integer, is_single, vanishes
-from modelexport.graph.index import FLOATS, MAIN, Graph, Node
+from modelexport.graph.index import FLOATS, Graph, Node
 from modelexport.graph.operators import (
     ACTIVATIONS,
     ANGLES,
@@ -108,30 +108,9 @@ class RoleFlow:
 
 def trace_flow(graph: Graph) -> RoleFlow:
     tracer = _OriginTracer(graph)
-    order = tuple(_in_order(graph))
-    for node in order:
+    for node in graph.running_order:
         tracer.add(node)
-    return RoleFlow(graph, order, tracer.traces, tracer.products)
-
-
-def _in_order(graph: Graph) -> Iterator[Node]:
-    """Nodes after everything that they are made of: the file lists a body after the node that returns its values."""
-    members: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        members.setdefault(node.graph, []).append(node)
-    bodies: dict[str, list[str]] = {}
-    for body, owner in graph.owners.items():
-        bodies.setdefault(owner, []).append(body)
-
-    def run(graph_id: str) -> Iterator[Node]:
-        for node in members.get(graph_id, ()):
-            for body in bodies.get(node.key, ()):
-                yield from run(body)
-            yield node
-
-    functions = [graph_id for graph_id in members if graph_id != MAIN and graph_id not in graph.owners]
-    for graph_id in (*functions, MAIN):
-        yield from run(graph_id)
+    return RoleFlow(graph, graph.running_order, tracer.traces, tracer.products)
 
 
 class _OriginTracer:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.file.external import external_data, is_external
 from modelexport.graph.file.reading import ModelFile, content_of
 from modelexport.graph.functions import InlinedModel
@@ -27,7 +28,7 @@ from modelexport.graph.module_totals import ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
 from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
-from modelexport.inspect.diff.flow import Flow, Numbers, Signatures, by_content, by_shape, is_literal
+from modelexport.inspect.diff.flow import Flow, Signatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.diff import Source
@@ -241,7 +242,7 @@ def find_ends(left: Compared, right: Compared) -> Ends:
     inputs, outputs = named_alike(left.inputs, right.inputs), named_alike(left.outputs, right.outputs)
     several = _are_several(left.inputs, right.inputs, inputs) or _are_several(left.outputs, right.outputs, outputs)
     for seen in (by_content, by_shape) if several else ():
-        numbers = Numbers()
+        numbers = ValueNumbers()
         signatures = [
             Signatures(side.flow, numbers, seen, _labels(side, place, inputs, outputs))
             for place, side in enumerate((left, right))

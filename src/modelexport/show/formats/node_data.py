@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from modelexport.errors import FileUnreadable
+from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import is_within
-from modelexport.record.results.profile import ensure_about, read_json
+from modelexport.record.results.profile import read_json
 from modelexport.show.formats.drawing import Box, Drawing, Kind
 from modelexport.show.formats.model_explorer import graph_id, node_id
 
@@ -68,7 +69,7 @@ def node_data(document: Json, drawing: Drawing, hierarchy: Hierarchy, path: Path
     """`path` is named if the document is not what it seems to be, or about modules that the model does not have."""
     read = _reader(document)
     try:
-        ensure_about(hierarchy, _classes(document), path)
+        ensure_same_model(hierarchy, _classes(document), path)
         return [] if read is None else list(read(document, drawing))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileUnreadable(f"{path} is damaged: {type(error).__name__} {error}", _HINT) from error

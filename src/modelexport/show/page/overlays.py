@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from modelexport.errors import FileUnreadable
+from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
-from modelexport.record.results.profile import ensure_about, read_json
+from modelexport.record.results.profile import read_json
 from modelexport.record.results.verification import Status, Verdict
 
 _SCHEMA = 1
@@ -74,7 +75,7 @@ def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
             f"{path} is neither a profile nor a verification",
             "Write one with `modelexport profile --format json` or `modelexport verify --format json`.",
         )
-    ensure_about(hierarchy, found.classes, path)
+    ensure_same_model(hierarchy, found.classes, path)
     return found
 
 
