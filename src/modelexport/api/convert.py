@@ -133,7 +133,7 @@ def _netron(path: Path, target: Path, depth: int | None) -> Converted:
 
 
 def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
-    from modelexport.record.results.overlay import read_overlay
+    from modelexport.show.data.overlays import read_overlay
     from modelexport.show.formats.node_data import node_data
 
     for path in overlays:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from modelexport.attribute.projection.project import ValueOverlap, measure_value_overlap
+from modelexport.attribute.projection.project import measure_value_overlap
 from modelexport.attribute.strategies import Need, Strategy
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph
+from modelexport.graph.related import ValueOverlap
 from modelexport.record.signals import ExporterScopes, GraphValues, Signals
 
 if TYPE_CHECKING:

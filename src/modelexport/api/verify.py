@@ -21,8 +21,8 @@ from modelexport.api.verify_model import as_it_runs, drawing_notes, summed, veri
 from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.crossings import calls_by_end
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.related import module_overlap
 from modelexport.graph.sample import Sample
-from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.verification import Tolerance, Verification
@@ -95,7 +95,7 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
     from modelexport.capture.eager import Spool
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
-    notes = _kinship_notes(file, believed)
+    notes = _overlap_notes(file, believed)
     reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
     findings: list[Finding] = []
     with as_it_runs(file, options, clock) as judged:
@@ -219,8 +219,8 @@ def _taken(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.n
     return feed_for(opened.proto, feed)
 
 
-def _kinship_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
-    found = kinship(opened.provenance.hierarchy, believed.provenance.hierarchy)
+def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
+    found = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
     if not found.related:
         raise ModelMismatch(
             f"{opened.path} and {believed.path} are not of one model: {found}",

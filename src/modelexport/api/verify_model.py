@@ -15,7 +15,7 @@ from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, Run
 from modelexport.graph.file.reading import contents
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
-from modelexport.lineage.related import kinship
+from modelexport.graph.related import module_overlap
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.results.verification import (
     AttributionProof,
@@ -86,7 +86,7 @@ class ModelRuns:
         self._file, self._options, self._source, self._clock = file, options, options.source, clock
         first, *self._more = options.source.samples
         self.prepared = prepare_for_file(file.proto, replace(options.source, inputs=first), clock)
-        self._kinship_notes = _kinship_notes(file, self.prepared)
+        self._overlap_notes = _overlap_notes(file, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
 
@@ -103,7 +103,7 @@ class ModelRuns:
     @property
     def notes(self) -> tuple[str, ...]:
         return (
-            *self._kinship_notes,
+            *self._overlap_notes,
             *self.prepared.notes,
             *self.first.notes,
             *_random_notes(self._file, self.prepared.module),
@@ -152,11 +152,11 @@ def drawing_notes(opened: TaggedFile) -> Iterator[str]:
         yield f"{opened.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
-def _kinship_notes(opened: TaggedFile, prepared: Prepared) -> tuple[str, ...]:
+def _overlap_notes(opened: TaggedFile, prepared: Prepared) -> tuple[str, ...]:
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.provenance.hierarchy
-    found = kinship(recorded, Hierarchy.of(read_modules(prepared.module)))
+    found = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
     if not found.related:
         raise ModelMismatch(
             f"{opened.path} was not made from {prepared.source}: {found}",

@@ -16,7 +16,7 @@ from modelexport.graph.types import AxisSizes, dims_of
 from modelexport.inspect.cost.totals import count
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
-from modelexport.record.results.overlay import Overlay, Profiled, read_overlay
+from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
 from modelexport.show.page.html import PageServer, page_html, plotly_script
 

@@ -120,6 +120,29 @@ class Graph:
         return {owner: tuple(ids) for owner, ids in found.items()}
 
     @cached_property
+    def members(self) -> Mapping[str, tuple[Node, ...]]:
+        """By the id of a graph, a body or a function: the nodes that lie in it directly, in the order of the file."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            found.setdefault(node.graph, []).append(node)
+        return {graph_id: tuple(nodes) for graph_id, nodes in found.items()}
+
+    @cached_property
+    def running_order(self) -> tuple[Node, ...]:
+        """Every node after all that it is computed from: the nodes of a body come before the one that holds it.
+
+        The file lists them the other way round. Functions come first, the main graph last.
+        """
+        functions = [graph_id for graph_id in self.members if graph_id != MAIN and graph_id not in self.owners]
+        return tuple(node for graph_id in (*functions, MAIN) for node in self._run(graph_id))
+
+    def _run(self, graph_id: str) -> Iterator[Node]:
+        for node in self.members.get(graph_id, ()):
+            for body in self.bodies.get(node.key, ()):
+                yield from self._run(body)
+            yield node
+
+    @cached_property
     def runners(self) -> Mapping[str, tuple[str, ...]]:
         """By the id of a body or a function: the keys of the nodes that run it."""
         found: dict[str, list[str]] = {graph_id: [] for graph_id in self.yields if graph_id != MAIN}

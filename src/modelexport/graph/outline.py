@@ -18,7 +18,7 @@ import onnx.numpy_helper
 
 from modelexport.graph.file.reading import ModelFile, content_of
 from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes
-from modelexport.graph.operators import BLOCKS, blocked_weights, unblocked
+from modelexport.graph.nchwc import BLOCKS, blocked_weights, unblocked
 from modelexport.record.outline import (
     PLACES,
     STEPS,

@@ -26,16 +26,15 @@ import onnx
 from modelexport.capture.onnxruntime.session import feed_for
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
+from modelexport.graph.operators import ELEMENTS_ONLY, Trait, having
 from modelexport.graph.types import AxisSizes, Shape, dims_of, fits
 
 # Their outputs hold elements of these inputs, and no others that matter.
 _ARRANGING = {
-    **dict.fromkeys(("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"), (0,)),
-    **dict.fromkeys(("Expand", "Tile", "Slice", "Split", "Pad", "Gather", "GatherElements", "GatherND"), (0,)),
+    **dict.fromkeys(ELEMENTS_ONLY, (0,)),
     "Where": (1, 2),
 }
-# They leave the shape of their first input as it is.
-_SHAPE_KEEPING = frozenset({"Cast", "CastLike", "Identity", "DequantizeLinear", "QuantizeLinear"})
+_SAME_TABLE = having(Trait.PASS_THROUGH | Trait.SAME_SHAPE)
 # Lookups: the place of the index, the place of the table. ONNX Runtime fuses some with what comes after.
 _LOOKUPS = {
     "Gather": ((1, 0),),
@@ -121,8 +120,9 @@ class _Search:
         maker = self._graph.producers.get(value)
         if maker is not None and maker.op_type == "Constant":
             return next((list(item.t.dims) for item in self._protos[maker.key].attribute if item.name == "value"), None)
-        if maker is not None and maker.op_type in _SHAPE_KEEPING:
-            return self._shape(maker.inputs[0])
+        before = self._shape(maker.inputs[0]) if maker is not None and maker.op_type in _SAME_TABLE else None
+        if before is not None:
+            return before
         stated = self._shapes.get(value)
         return None if stated is None else [dim.dim_value if dim.HasField("dim_value") else None for dim in stated]
 

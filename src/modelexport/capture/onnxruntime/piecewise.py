@@ -9,10 +9,7 @@ runs as it is, node by node. One that ONNX Runtime has optimized before is run j
 
 Where a graph is cut into pieces.
 
-Values that ONNX Runtime keeps in an order of its own.
-
-When it optimizes convolutions, it moves blocks of channels behind the pixels (NCHWc): a tensor of the usual shape whose
-numbers stand elsewhere. Whoever looks at such a value wants it in the order that everybody else has.
+Values in ONNX Runtime's NCHWc layout are seen in the usual one (`graph/nchwc.py`).
 
 Running an ONNX graph once, with a fingerprint of every value kept.
 """
@@ -22,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,7 +31,8 @@ from onnx import TensorProto, helper
 from modelexport.errors import ExtraMissing, RuntimeFailed
 from modelexport.graph.file.reading import ModelFile, content_of, contents, is_apart, is_plain, whole
 from modelexport.graph.fingerprint import fingerprint
-from modelexport.graph.operators import DOMAIN
+from modelexport.graph.nchwc import blocked_values, in_usual_order
+from modelexport.graph.operators import NCHWC
 from modelexport.graph.protos import in_order, names_read
 from modelexport.graph.types import value_sizes
 from modelexport.record.signals import Fingerprint, GraphValues
@@ -86,28 +84,9 @@ class Cutting:
         return self._known[place] + self._unknown[place] * self._largest
 
 
-_INTO, _BACK = "ReorderInput", "ReorderOutput"
+_REORDER = "ReorderInput"
 # A multiple of every block that there is.
 _CHANNELS = 64
-_AXES = 4
-
-
-def blocked_values(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
-    """Names of values in blocked order; what works element by element leaves them in the order that they have."""
-    found: set[str] = set()
-    for node in nodes:
-        if node.op_type != _BACK and (node.domain == DOMAIN or not found.isdisjoint(node.input)):
-            found.update(node.output)
-    return frozenset(found)
-
-
-def in_usual_order(array: np.ndarray) -> np.ndarray:
-    """A copy of a blocked value, with its channels in front of its pixels."""
-    if array.ndim != _AXES or array.shape[1] % _block():
-        return array
-    batch, channels, height, width = array.shape
-    blocks = array.reshape(batch, channels // _block(), height, width, _block())
-    return blocks.transpose(0, 1, 4, 2, 3).reshape(array.shape)
 
 
 @cache
@@ -116,8 +95,8 @@ def _block() -> int:
     import onnxruntime
 
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _CHANNELS, 1, 2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node(_INTO, ["x"], ["y"], domain=DOMAIN)], "g", values[:1], values[1:])
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph([helper.make_node(_REORDER, ["x"], ["y"], domain=NCHWC)], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(NCHWC, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     pixels = np.array([0, 1] * _CHANNELS, np.float32).reshape(1, _CHANNELS, 1, 2)
@@ -299,7 +278,7 @@ class PiecewiseRun:
         array = _array(value) if self._is_wanted(name) else None
         if array is None:
             return 0
-        see(name, in_usual_order(array) if name in self._blocked else array)
+        see(name, in_usual_order(array, _block()) if name in self._blocked else array)
         return int(array.nbytes)
 
 

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import Node
 from modelexport.inspect.diff.flow import (
     BACKWARDS,
@@ -28,7 +29,6 @@ from modelexport.inspect.diff.flow import (
     Described,
     Flow,
     Key,
-    Numbers,
     Signatures,
     Weights,
     alone,
@@ -148,7 +148,7 @@ Links = Callable[[], Mapping[str, Link]]
 
 def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pairs:
     """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
-    numbers = Numbers()
+    numbers = ValueNumbers()
     labels = _labels(ends)
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
     pairs = Pairs(left, right, ends, exact)

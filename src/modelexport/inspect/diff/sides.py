@@ -19,14 +19,18 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.file.external import external_data, is_external
 from modelexport.graph.file.reading import ModelFile, content_of
 from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.graph.module_totals import ModuleTotals
+from modelexport.graph.parameters import ParameterMatching
 from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
-from modelexport.inspect.diff.flow import Flow, Numbers, Signatures, by_content, by_shape, is_literal
+from modelexport.inspect.diff.flow import Flow, Signatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
+from modelexport.record.provenance import Provenance
 from modelexport.record.results.diff import Source
 
 _DIGEST_SIZE = 16
@@ -142,6 +146,7 @@ class Compared:
     hierarchy  the modules, where they are known
     module     the part that was asked for; empty for all
     model      the nodes of the whole file without functions
+    record     what its own record says of this very graph
     """
 
     path: str
@@ -155,6 +160,18 @@ class Compared:
     source: Source = Source.NONE
     exporter: str = ""
     module: str = ""
+    record: Provenance | None = None
+
+    @cached_property
+    def totals(self) -> ModuleTotals | None:
+        """Nodes and parameters of modules, as all verbs count them; None without a record."""
+        matching = ParameterMatching(self.file.graph, self.record, self.model)
+        return None if self.record is None else ModuleTotals.of(self.file.graph, self.record, matching)
+
+    @cached_property
+    def weight_sizes(self) -> ParameterMatching:
+        """How many numbers weights have, without a record: two files can be compared by it of which one has none."""
+        return ParameterMatching(self.file.graph, None, self.model)
 
     @cached_property
     def flow(self) -> Flow:
@@ -191,10 +208,10 @@ class Compared:
     def inner_stack(self, call: str) -> tuple[str, ...]:
         """Without the calls around the part that was asked for."""
         stack = self.stack(call)
-        first = next((place for place, one in enumerate(stack) if self._is_part(one)), 0)
+        first = next((place for place, one in enumerate(stack) if self.is_part(one)), 0)
         return stack[first:]
 
-    def _is_part(self, call: str) -> bool:
+    def is_part(self, call: str) -> bool:
         one = ModuleCall.parse(call)
         return self.module in (call, one.path, f"{one.path}#{one.index}")
 
@@ -225,7 +242,7 @@ def find_ends(left: Compared, right: Compared) -> Ends:
     inputs, outputs = named_alike(left.inputs, right.inputs), named_alike(left.outputs, right.outputs)
     several = _are_several(left.inputs, right.inputs, inputs) or _are_several(left.outputs, right.outputs, outputs)
     for seen in (by_content, by_shape) if several else ():
-        numbers = Numbers()
+        numbers = ValueNumbers()
         signatures = [
             Signatures(side.flow, numbers, seen, _labels(side, place, inputs, outputs))
             for place, side in enumerate((left, right))

@@ -15,8 +15,8 @@ from typing import Any
 
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import is_within
-from modelexport.record.results.overlay import CallVerdict, Overlay, Profiled, Verified
 from modelexport.record.results.verification import Verdict
+from modelexport.show.data.overlays import CallVerdict, Overlay, Profiled, Verified
 from modelexport.show.formats.drawing import Box, Drawing, Kind
 from modelexport.show.formats.model_explorer import graph_id, node_id
 

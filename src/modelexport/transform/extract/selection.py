@@ -13,6 +13,7 @@ from functools import cached_property
 
 from modelexport.errors import UnknownName, UserError
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
+from modelexport.graph.operators import VIEWS
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import Attribution, NodeEntry, Provenance, is_within
@@ -228,7 +229,7 @@ class NestedGraph:
 
 
 # What they return holds the same numbers in the same order: whoever did it, the tensor is there.
-_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_SAME_TENSOR = VIEWS | {"Identity"}
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
@@ -313,7 +314,7 @@ class Membership:
 
     def _is_fusion(self, node: Node, attribution: Attribution) -> bool:
         descent = descent_of(attribution)
-        if node.op_type in _VIEWS or (descent is not None and descent.relation is Relation.SHARED):
+        if node.op_type in _SAME_TENSOR or (descent is not None and descent.relation is Relation.SHARED):
             return False
         if self._runs_repeatedly(node) and len({owner.path for owner in attribution.owners}) == 1:
             return False  # all calls of the module, by a node that is there once

@@ -6,7 +6,9 @@ There is nobody to say what the nodes and values inside were called, so they get
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
@@ -88,23 +90,17 @@ def _find_kept_functions(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
 def _find_recursive_functions(model: onnx.ModelProto) -> set[str]:
     """Functions that could never be put in the place of all their calls."""
     known = {function_id(function) for function in model.functions}
-    waiting = {
+    calls = {
         function_id(one): {called_id(inner) for node in one.node for inner in with_inner(node)} & known
         for one in model.functions
     }
-    callers: dict[str, list[str]] = {}
-    for name, called in waiting.items():
-        for other in called:
-            callers.setdefault(other, []).append(name)
-    ready = [name for name, called in waiting.items() if not called]
-    while ready:
-        ended = ready.pop()
-        del waiting[ended]
-        for caller in callers.get(ended, ()):
-            waiting[caller].discard(ended)
-            if not waiting[caller]:
-                ready.append(caller)
-    return set(waiting)
+    sorter = TopologicalSorter(calls)
+    with suppress(CycleError):  # what does not depend on a cycle is sorted all the same
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        sorter.done(*ready)
+        known.difference_update(ready)
+    return known
 
 
 def _set_imports(flat: onnx.ModelProto, gone: Mapping[str, onnx.FunctionProto]) -> None:

@@ -11,8 +11,8 @@ from tests.support.small_file import small_hierarchy
 
 from modelexport.errors import FileUnreadable, RecordMismatch
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.results.overlay import Profiled, Verified, read_overlay
 from modelexport.record.results.verification import Status, Verdict
+from modelexport.show.data.overlays import Profiled, Verified, read_overlay
 
 
 def written(folder: Path, text: str) -> Path:

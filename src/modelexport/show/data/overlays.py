@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelexport.errors import FileUnreadable, RecordMismatch
+from modelexport.errors import FileUnreadable
+from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.results.verification import Status, Verdict
 
@@ -103,7 +104,7 @@ def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
             f"{path} is neither a profile nor a verification",
             "Write one with `modelexport profile --format json` or `modelexport verify --format json`.",
         )
-    _ensure_about(hierarchy, overlay.classes, path)
+    ensure_same_model(hierarchy, overlay.classes, path)
     return overlay
 
 
@@ -204,23 +205,3 @@ def _read_json(path: Path) -> object:
         raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
     except (ValueError, RecursionError) as error:
         raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
-
-
-def _ensure_about(hierarchy: Hierarchy, classes: Mapping[str, str], path: Path) -> None:
-    """Raise RecordMismatch for a document that is not about this model.
-
-    Names of nodes are alike in models that have nothing in common; modules with their classes are not.
-
-    classes  of the modules that the document names, by path
-    """
-    for name, class_name in classes.items():
-        module = hierarchy.modules.get(hierarchy.canonical.get(name, name))
-        if module is None or module.class_name != class_name:
-            there = f"is of the class {module.class_name}" if module else "is not there"
-            raise RecordMismatch(
-                f"{path} is of another model: it has a module {name or '(model)'} of the class {class_name}, "
-                f"which {there} in this one",
-                "Give what `profile` or `verify` wrote about this file, or about one that was made from it.",
-            )
-    if not classes:
-        raise RecordMismatch(f"{path} names no module", "Give what `profile` or `verify` wrote about this file.")
