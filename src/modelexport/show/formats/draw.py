@@ -20,8 +20,8 @@ from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, value_id, walk_
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.show.formats.drawing import Box, Drawing, Fact, Facts, Kind, Layer, Port, Sheet, Wire
-from modelexport.show.formats.facts import (
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Facts, Layer, Port, Sheet, Wire
+from modelexport.show.formats.literals import (
     GraphPart,
     attribute_fact,
     graphs_of,
@@ -139,7 +139,7 @@ class _Artist:
                 self._sources.setdefault(value, (box_id, place))
             yield Box(
                 id=box_id,
-                kind=Kind.OPERATOR,
+                kind=BoxKind.OPERATOR,
                 label=node.op_type,
                 sheet=node.graph,
                 call=None if found is None else found.ancestor,
@@ -202,7 +202,7 @@ class _Artist:
                 box_id = self._unused(value)
                 self._sources[value] = box_id, 0
                 port = self._port(value)
-                yield Box(box_id, Kind.INPUT, name, part.id, None, {"name": name}, outputs=(port,))
+                yield Box(box_id, BoxKind.INPUT, name, part.id, None, {"name": name}, outputs=(port,))
 
     def _given(self, part: GraphPart) -> Iterator[str]:
         if isinstance(part.proto, onnx.FunctionProto):
@@ -235,13 +235,13 @@ class _Artist:
         if is_input:  # a model may be given another value in its place
             facts["default"] = "of an input"
         call = None if found is None else found.ancestor
-        return Box(box_id, Kind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
+        return Box(box_id, BoxKind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
 
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
         for place, value in enumerate(self._file.graph.yields[part.id]):
             name = self._returned(part, place)
             box_id = self._unused(f"{value_id(part.id, name)} (output)")
-            box = Box(box_id, Kind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
+            box = Box(box_id, BoxKind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
             self._connect(box)
             yield box
 
@@ -258,7 +258,7 @@ class _Artist:
     def _missing(self, port: Port, sheet: str) -> tuple[str, int]:
         box_id = self._unused(port.value)
         self._sources[port.value] = box_id, 0
-        self._boxes.append(Box(box_id, Kind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
+        self._boxes.append(Box(box_id, BoxKind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
         return box_id, 0
 
     def _port(self, value: str) -> Port:
@@ -275,7 +275,7 @@ class _Artist:
     def _layers(self) -> tuple[Mapping[ModuleCall, Layer], Mapping[ModuleCall, tuple[ModuleCall, ...]]]:
         if self._known is None:
             return {}, {}
-        inside = [(box.call, box.kind is Kind.OPERATOR) for box in self._boxes if box.call is not None]
+        inside = [(box.call, box.kind is BoxKind.OPERATOR) for box in self._boxes if box.call is not None]
         return draw_layers(self._known, inside)
 
     def _model_facts(self) -> Facts:

@@ -17,7 +17,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import is_within
 from modelexport.record.results.verification import Verdict
 from modelexport.show.data.overlays import CallVerdict, Overlay, Profiled, Verified
-from modelexport.show.formats.drawing import Box, Drawing, Kind
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing
 from modelexport.show.formats.model_explorer import graph_id, node_id
 
 Json = dict[str, Any]
@@ -65,7 +65,7 @@ def node_data(overlay: Overlay, drawing: Drawing) -> Iterator[NodeData]:
 
 
 def _operators(drawing: Drawing) -> list[Box]:
-    return [box for box in drawing.boxes if box.kind is Kind.OPERATOR]
+    return [box for box in drawing.boxes if box.kind is BoxKind.OPERATOR]
 
 
 def _times(profiled: Profiled, drawing: Drawing) -> NodeData:

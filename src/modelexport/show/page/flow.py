@@ -176,7 +176,7 @@ class DrawnEdge:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DrawnFlow:
     """What is drawn of a flow: groups of boxes, most of them one box.
 
     cut     edges that are not drawn, because very many leave the same box
@@ -191,7 +191,7 @@ class Drawing:
     folded: bool = False
 
 
-def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> Drawing:
+def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> DrawnFlow:
     """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
     shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
@@ -204,7 +204,7 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
         found = _quotient(shown, step(shown))
     folded = len(found.groups) < len(shown.boxes)
     cut = _cut(len(found.groups), found.edges)
-    return Drawing(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
+    return DrawnFlow(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
 
 
 def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
@@ -345,7 +345,7 @@ def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, in
     return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
 
 
-def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:
+def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> DrawnFlow:
     members: dict[int, list[Box]] = {}
     for box in shown.boxes:
         members.setdefault(numbers[box], []).append(box)
@@ -356,4 +356,4 @@ def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:
         if pair[0] != pair[1]:
             carried.setdefault(pair, {}).update(dict.fromkeys(values))
     edges = tuple(DrawnEdge(*pair, tuple(values)) for pair, values in carried.items())
-    return Drawing(tuple(map(tuple, members.values())), edges)
+    return DrawnFlow(tuple(map(tuple, members.values())), edges)

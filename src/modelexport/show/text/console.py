@@ -143,18 +143,10 @@ def _text(size: Polynomial | None, units: tuple[str, ...], most: int) -> str:
 
 
 def _term(product: str, factor: int, units: tuple[str, ...]) -> str:
-    scaled = _scaled_bytes(factor, units)
+    scaled = _scaled(factor, units, " ")
     if product == "1":
         return scaled
     return product if factor == 1 and not units[0] else f"{scaled}·{product}"
-
-
-def _scaled_bytes(number: int, units: tuple[str, ...]) -> str:
-    value, place = float(number), 0
-    while abs(value) >= 999.5 and place < len(units) - 1:
-        value, place = value / 1000, place + 1
-    digits = f"{value:.0f}" if place == 0 or abs(value) >= 99.95 else f"{value:.1f}"
-    return f"{digits} {units[place]}".rstrip()
 
 
 _STYLES = {
@@ -229,7 +221,6 @@ _WORDS = {
 @contextmanager
 def shown_progress() -> Iterator[Callable[[str], None]]:
     """A function to call with the name of each step; the step and the time since the start are shown."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))

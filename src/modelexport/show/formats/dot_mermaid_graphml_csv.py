@@ -25,10 +25,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from modelexport.errors import cell, printable
 from modelexport.show.formats.draw import ATTRIBUTE
-from modelexport.show.formats.drawing import Box, Drawing, Fact, Kind, Opened, Wire, nested
-from modelexport.show.formats.facts import fact_text, strings_literal
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Opened, Wire, nested
+from modelexport.show.formats.literals import fact_text, strings_literal
 
-_SHAPES = {Kind.INPUT: "ellipse", Kind.OUTPUT: "ellipse", Kind.MISSING: "ellipse"}
+_SHAPES = {BoxKind.INPUT: "ellipse", BoxKind.OUTPUT: "ellipse", BoxKind.MISSING: "ellipse"}
 # Rounds of improving the layout, per node. Without a limit, dot takes minutes for some graphs with hundreds of nodes.
 _HASTE = 'nslimit="2", nslimit1="2"'
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
@@ -115,7 +115,7 @@ def fits_mermaid(drawing: Drawing) -> bool:
 def _shape(box: Box) -> str:
     nodes = box.facts.get("nodes")
     label = _mermaid_escaped(box.label) + (f"<br/>{_mermaid_escaped(str(nodes))}" if nodes else "")
-    return f'["{label}"]' if box.kind is Kind.OPERATOR else f'(["{label}"])'
+    return f'["{label}"]' if box.kind is BoxKind.OPERATOR else f'(["{label}"])'
 
 
 def _mermaid_quoted(text: str) -> str:
@@ -251,7 +251,7 @@ _FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "at
 def table(drawing: Drawing) -> Iterator[str]:
     yield _line(COLUMNS)
     for box in drawing.boxes:
-        if box.kind is Kind.OPERATOR:
+        if box.kind is BoxKind.OPERATOR:
             yield _line(map(cell, _row(box)))
 
 
