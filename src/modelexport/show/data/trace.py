@@ -1,4 +1,9 @@
-"""A profile as a trace that Perfetto, chrome://tracing and speedscope open: one lane for each level of modules.
+"""Trace events: a profile that Perfetto, chrome://tracing and speedscope open, with one lane for each level of modules.
+
+    level 0  │ BertModel                                  │
+    level 1  │ embeddings │ encoder                       │
+    level 2  │ LayerNorm  │ layer.0      │ layer.1         │
+    kernels  │ Gather Add │ MatMul Add … │ MatMul …        │
 
 A node runs inside of its module, that inside of the one around it. Neighbours of one module become one bar. What
 several modules have in common is a bar of its own inside of the module around them, named after them all.

@@ -1,4 +1,13 @@
-"""The formats that a file can be converted to."""
+"""Formats of `convert`: the table of writers, and what each can show.
+
+A new viewer format is a function from a `Drawing` to parts of text, in a file beside this one, and its name in
+`WRITERS`. One that cannot draw thousands of nodes gets an `overview` of modules instead:
+
+    model-explorer, graphml, csv   every node
+    dot                            every node up to 2,000, then modules
+    mermaid                        modules: its own limits are 500 edges and 50,000 characters
+    netron                         a copy of the model itself, written by the api
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-r"""Graphviz: a cluster for each module call.
+r"""Text formats of `convert`: Graphviz, Mermaid, GraphML and CSV.
 
-Mermaid: a flowchart of modules, for Markdown.
+    dot       subgraph cluster_0 { label="encoder (BertEncoder)"; n3 [label="MatMul"]; }
+    mermaid   subgraph g0["encoder (BertEncoder)"] / n3["MatMul"] / end
+    graphml   <node id="g0" yfiles.foldertype="group"><graph id="g0:"><node id="n3"/></graph></node>
+    csv       one row for each node of every graph; edges are in it by the names of values
 
-Mermaid draws at most 500 edges and 50,000 characters unless the page that shows it says otherwise. Inside of quotes it
-still reads entities, directives and Markdown, so that everything but letters, digits and a few signs is a number there.
+Mermaid (https://mermaid.js.org) draws at most 500 edges and 50,000 characters unless the page that shows it says
+otherwise. Inside of quotes it still reads entities, directives and Markdown, so that everything but letters, digits and
+a few signs is a number there.
 
-GraphML, nested by module: a module call is a node with a graph inside, as yEd and networkx know it.
-
-Ids are numbers, because GraphML allows no other characters than those of names in them; names are data. Characters
-that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers change (a carriage return) or
-that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its underscore written `_x005F_`.
-
-A table for spreadsheets: one row for each node of every graph. Edges are in it by the names of values.
+Ids are numbers, because GraphML (http://graphml.graphdrawing.org) allows no other characters than those of names in
+them; names are data. Characters that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers
+change (a carriage return) or that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its
+underscore written `_x005F_`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Drawing a file: one box for every node, constant, input and output of every graph in it, with everything known of it.
 
-Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown.
+    x ──► Add (node_add) ──► y       Box(x, INPUT) ── Wire ──► Box(node_add, OPERATOR) ── Wire ──► Box(y, OUTPUT)
+    w ──┘                            Box(w, CONSTANT) ── Wire ──┘
 
-The module calls of a drawing: each a layer inside of the call that made it.
+Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown. Module
+calls become layers, each inside of the call that made it. A fact that all formats are to show of a node is added in
+`_known_facts`.
 """
 
 from __future__ import annotations

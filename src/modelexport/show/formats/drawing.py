@@ -1,10 +1,9 @@
-"""What every format shows: boxes, the wires between them, and the module calls around them.
+"""Drawings: boxes, the wires between them, and the module calls around them; what every format shows.
 
 A drawing is made once from a file (`draw.py`); a format only decides how it is written down.
 
-Boxes in the order in which nested formats write them: what a module call encloses between its begin and its end.
-
-A drawing with one box for each module instead of each node: for formats that cannot show thousands of them.
+    nested(drawing)       boxes in the order in which nested formats write them: Opened, box, box, Closed
+    overview(drawing, 2)  one box for each module two levels deep, for formats that cannot show thousands of nodes
 """
 
 from __future__ import annotations

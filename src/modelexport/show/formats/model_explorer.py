@@ -1,9 +1,13 @@
-"""Graphs for Google's Model Explorer: one layer for each module call, and one graph for each body and function.
+"""Model Explorer (https://github.com/google-ai-edge/model-explorer): graphs, and which nodes of two models go together.
+
+One layer for each module call, and one graph for each body and function:
+
+    {"id": "node_add", "label": "Add", "namespace": "encoder (BertEncoder)/layer.0 (BertLayer)", "attrs": […]}
 
 The page takes some characters for its own: it drops double quotes from what it shows, reads `/` and `;` in a namespace,
 and keeps layers under ids that end in `___group___`. Names that contain these are written another way.
 
-What Model Explorer selects in one model when a node or a layer is selected in another that is shown beside it.
+`sync_navigation` says what is selected in one model when a node or a layer is selected in the other beside it.
 """
 
 from __future__ import annotations

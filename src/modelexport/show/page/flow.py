@@ -1,9 +1,10 @@
-"""What flows where: for every module call, the boxes inside of it and the values that pass between them.
+"""Dataflow of a module call: the boxes inside of it, and the values that pass between them; few enough to be read.
 
 A value that one node makes and another reads is seen by every call around either of them. In the innermost call around
-both it is an edge; it leaves the calls that are around the first alone, and enters those around the second.
+both it is an edge; it leaves the calls that are around the first alone, and enters those around the second:
 
-A flow with so few boxes that it can be read.
+    encoder ┌ layer.0 ┌ MatMul ──► a ┐         in layer.0: MatMul ──► (a leaves)
+            └ layer.1 └ Add    ◄── a ┘         in encoder: layer.0 ──► layer.1
 
 Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
 module itself that merely follow each other become one box; then those that are connected and about as deep, in as many

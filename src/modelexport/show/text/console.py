@@ -1,14 +1,12 @@
-"""Tables and text on a terminal, in a pipe or in a file.
+"""Text for people: where it goes, how tables look, how numbers are written.
 
-Where text goes: standard output, or a file that appears complete or not at all.
+    count_text(22_713_216)     22.7M
+    bytes_text(90_868_376)     90.9 MB
+    share_text(0.9999)         >99.9 %    100 % is said of everything only
+    flops_text(9216·b·s²)      9.2 K·batch·sequence²
 
-Text from files, made safe to show; see `record/wording.py`.
-
-Progress of a long command, on a terminal only.
-
-Numbers and lists as people read them.
-
-Numbers that may depend on axes, as people read them: `25.9 K·batch·sequence`.
+Text from a file goes through `plain`: no markup in it is obeyed, and no control character reaches the terminal. What
+goes to a file appears complete or not at all.
 """
 
 from __future__ import annotations
