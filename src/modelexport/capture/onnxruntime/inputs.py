@@ -66,7 +66,7 @@ class _IndexSearch:
             for function in proto.functions
         }
         self._returned: dict[str, list[tuple[str, int]]] = {}
-        for graph_id, values in graph.yields.items():
+        for graph_id, values in graph.body_outputs.items():
             for place, value in enumerate(values):
                 self._returned.setdefault(value, []).append((graph_id, place))
 
@@ -100,7 +100,7 @@ class _IndexSearch:
             formals = self._formals.get(node.function, ())
             yield from (formals[place] for place in places if place < len(formals))
         for graph_id, place in self._returned.get(value, ()):
-            for key in self._graph.runners.get(graph_id, ()):
+            for key in self._graph.callers.get(graph_id, ()):
                 runner = self._graph.by_key[key]
                 # What a loop's body returns goes elsewhere, and one step later.
                 if runner.op_type not in ("Loop", "Scan") and place < len(runner.outputs):
@@ -129,7 +129,7 @@ class _IndexSearch:
     def _actual(self, value: str) -> str | None:
         """What a function is given for this name, if one node alone runs it."""
         for function, formals in self._formals.items():
-            runners = self._graph.runners.get(function, ())
+            runners = self._graph.callers.get(function, ())
             if value in formals and len(runners) == 1:
                 inputs = self._graph.by_key[runners[0]].inputs
                 place = formals.index(value)
