@@ -14,7 +14,7 @@ from tests.support.verification import EVIL, TEXT
 
 from modelexport.inspect.profile.timing import Timeline
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
-from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
+from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap, Relation
 from modelexport.record.provenance import (
     Attribution,
     Confidence,
@@ -111,7 +111,7 @@ def lineages(draw: st.DrawFn) -> RelinkResult:
             {key: draw(links) for key in record.nodes},
             {},
             consistency=Consistency(9, draw(keys), draw(keys), draw(keys), draw(edges), draw(keys)),
-            kinship=Kinship(draw(shares), draw(shares)),
+            kinship=NodeOverlap(draw(shares), draw(shares)),
         ),
         provenance=record,
         related=draw(st.booleans()),

@@ -16,9 +16,9 @@ from modelexport.graph.types import AxisSizes, dims_of
 from modelexport.inspect.cost.totals import count
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
+from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
 from modelexport.show.page.html import PageServer, page_html, plotly_script
-from modelexport.show.page.overlays import Overlay, Profiled, read_overlay
 
 # A larger page takes too long to open.
 MOST_BYTES = 15_000_000

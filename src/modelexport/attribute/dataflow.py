@@ -1,11 +1,14 @@
-"""Claims for nodes that nothing names, from what lies around them.
+"""Dataflow and weights: claims for what nothing names, from neighbours, from the names of weights, from their content.
 
-A constant, or arithmetic on shapes alone, exists for the nodes that read it. Any other node lies between what it reads
-and what reads it, and belongs to the innermost call that encloses both sides.
+Neighbours. A constant, or arithmetic on shapes alone, exists for the nodes that read it. Any other node lies between
+what it reads and what reads it, and belongs to the innermost call that encloses both sides:
 
-Claims from parameters: a node that reads a module's weight was, as a rule, issued by that module.
+    MatMul (layer.0.fc1) ─► Mul (?) ─► MatMul (layer.0.fc2)      Mul is layer.0's, INFERRED
 
-Claims on initializers by what they hold: a file that was renamed throughout still has the model's weights.
+Names. A node that reads a module's weight was, as a rule, issued by that module. Folding, fusion and deduplication move
+weights: `folded_`, `absorbed_` and `replaced_parameter_claims` add the modules whose parameters are in them.
+
+Content. A file that was renamed throughout still has the model's weights (`weight_claims`).
 """
 
 from __future__ import annotations
@@ -24,19 +27,19 @@ def dataflow_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Clai
     claims: dict[str, Claim] = {}
     # One round reaches what lies up or down the flow. The next ones turn corners: a constant whose one reader was
     # inferred from its other inputs, the body of a node that was inferred itself.
-    while found := _one_round(graph, hierarchy, {**known, **claims}, strategy):
-        claims |= found
+    while inferred := _infer_once(graph, hierarchy, {**known, **claims}, strategy):
+        claims |= inferred
     return claims
 
 
-def _one_round(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
-    field = _Field(graph, hierarchy, known)
+def _infer_once(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
+    claimed = _ClaimedGraph(graph, hierarchy, known)
     open_nodes = [node for node in graph.nodes if node.key not in known]
-    above = field.sweep(open_nodes, graph.predecessors)
-    below = field.sweep(reversed(open_nodes), graph.successors)
+    above = claimed.sweep(open_nodes, graph.predecessors)
+    below = claimed.sweep(reversed(open_nodes), graph.successors)
     claims: dict[str, Claim] = {}
     for node in open_nodes:
-        claim = _decide(field, node, above.get(node.key), below.get(node.key), node.key in graph.computed, strategy)
+        claim = _infer_node(claimed, node, above.get(node.key), below.get(node.key), strategy)
         if claim is not None:
             claims[node.key] = claim
     return claims
@@ -46,24 +49,24 @@ def initializer_dataflow(
     graph: Graph, hierarchy: Hierarchy, nodes: Mapping[str, Claim], known: Mapping[str, Claim], strategy: str
 ) -> dict[str, Claim]:
     """Initializers without a parameter's name belong to the nodes that read them."""
-    field = _Field(graph, hierarchy, nodes)
+    claimed = _ClaimedGraph(graph, hierarchy, nodes)
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         readers = graph.consumers.get(name, ()) if name not in known else ()
-        claimed = [nodes[reader.key] for reader in readers if reader.key in nodes]
-        paths = {call.path for claim in claimed for call in claim.owners}
-        enclosing = field.enclosing(claimed)
+        reading = [nodes[reader.key] for reader in readers if reader.key in nodes]
+        paths = {call.path for claim in reading for call in claim.owners}
+        enclosing = claimed.enclosing(reading)
         # A weight is a module's, not a call's: several calls of one module read the same one. And what is read by
         # one fused node belongs to all that it was fused from.
-        if len(paths) == 1 or len(claimed) == 1:
-            claims[name] = _inferred(tuple(map(ModuleCall, sorted(paths))), "read by", strategy)
+        if len(paths) == 1 or len(reading) == 1:
+            claims[name] = _claim_inferred(tuple(map(ModuleCall, sorted(paths))), "read by", strategy)
         elif enclosing is not None:
-            claims[name] = _inferred((enclosing,), "read by", strategy)
+            claims[name] = _claim_inferred((enclosing,), "read by", strategy)
     return claims
 
 
-class _Field:
-    """Enclosing calls of claims, found once per set of owners."""
+class _ClaimedGraph:
+    """A graph of which some nodes are claimed."""
 
     def __init__(self, graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim]) -> None:
         self.graph = graph
@@ -77,8 +80,8 @@ class _Field:
         """For each unclaimed node, the call that encloses its nearest claimed neighbours on one side."""
         near: dict[str, ModuleCall] = {}
         for node in nodes:
-            found = [call for other in neighbours(node) if (call := self._call_of(other, near)) is not None]
-            call = self.hierarchy.common_ancestor(found)
+            calls = (self._call_of(neighbour, near) for neighbour in neighbours(node))
+            call = self.hierarchy.common_ancestor(call for call in calls if call is not None)
             if call is not None:
                 near[node.key] = call
         return near
@@ -87,43 +90,41 @@ class _Field:
         claim = self.known.get(node.key)
         return near.get(node.key) if claim is None else self.enclosing([claim])
 
-    def holders(self, node: Node) -> tuple[ModuleCall, ...]:
-        """For a node in a body or a function, the calls of the nodes that run it; a function may have several."""
-        claims = [self.known[key] for key in self.graph.runners.get(node.graph, ()) if key in self.known]
+    def callers(self, node: Node) -> tuple[ModuleCall, ...]:
+        """For a node in a subgraph or a function, the calls of the nodes that run it; a function may have several."""
+        claims = [self.known[key] for key in self.graph.callers.get(node.graph, ()) if key in self.known]
         calls = (self.enclosing([claim]) for claim in claims)
         return tuple(dict.fromkeys(call for call in calls if call is not None))
 
-    def held(self, node: Node, call: ModuleCall) -> ModuleCall:
-        """The call, or the one of the node in whose body a node is, if that ran inside: so did all of its body."""
-        holders = self.holders(node)
-        inside = len(holders) == 1 and call in self.hierarchy.stack(holders[0])
-        return holders[0] if inside else call
+    def innermost(self, node: Node, call: ModuleCall) -> ModuleCall:
+        """The call, or that of the node whose subgraph this is, if that ran inside: so did all of its subgraph."""
+        callers = self.callers(node)
+        inside = len(callers) == 1 and call in self.hierarchy.stack(callers[0])
+        return callers[0] if inside else call
 
 
-def _decide(
-    field: _Field,
-    node: Node,
-    above: ModuleCall | None,
-    below: ModuleCall | None,
-    is_data: bool,
-    strategy: str,
+def _infer_node(
+    claimed: _ClaimedGraph, node: Node, above: ModuleCall | None, below: ModuleCall | None, strategy: str
 ) -> Claim | None:
-    if above is not None and below is not None and is_data:
-        enclosing = field.hierarchy.common_ancestor((above, below))
-        return None if enclosing is None else _inferred((field.held(node, enclosing),), "between", strategy)
+    """From the calls that enclose the nearest claimed nodes above and below."""
+    if above is not None and below is not None and node.key in claimed.graph.computed:
+        enclosing = claimed.hierarchy.common_ancestor((above, below))
+        return (
+            None if enclosing is None else _claim_inferred((claimed.innermost(node, enclosing),), "between", strategy)
+        )
     if below is not None:
-        return _inferred((field.held(node, below),), "made for", strategy)
+        return _claim_inferred((claimed.innermost(node, below),), "made for", strategy)
     if above is not None:
-        return _inferred((field.held(node, above),), "made from", strategy)
-    holders = field.holders(node)
-    if holders:
-        return _inferred(holders, "inside the body of", strategy)
+        return _claim_inferred((claimed.innermost(node, above),), "made from", strategy)
+    callers = claimed.callers(node)
+    if callers:
+        return _claim_inferred(callers, "inside the body of", strategy)
     # Whatever leaves the graph was handed out by the model itself.
-    returned = not set(node.outputs).isdisjoint(field.graph.outputs)
-    return _inferred((ModuleCall(ROOT),), "returned by", strategy) if returned else None
+    returned = not set(node.outputs).isdisjoint(claimed.graph.outputs)
+    return _claim_inferred((ModuleCall(ROOT),), "returned by", strategy) if returned else None
 
 
-def _inferred(calls: tuple[ModuleCall, ...], how: str, strategy: str) -> Claim:
+def _claim_inferred(calls: tuple[ModuleCall, ...], how: str, strategy: str) -> Claim:
     return Claim(calls, Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, how),), strategy)
 
 
@@ -131,12 +132,12 @@ def parameter_claims(hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str)
     """Claims for those of `nodes` that read, or pass on under its own name, the parameter of exactly one module."""
     by_module: dict[str, list[Node]] = {}
     for node in nodes:
-        holders = _holders(node, hierarchy)
+        holders = _parameter_holders(node, hierarchy)
         if len(holders) == 1:
             by_module.setdefault(next(iter(holders)), []).append(node)
     claims: dict[str, Claim] = {}
     for path, readers in by_module.items():
-        claims.update(_claims_of(path, readers, hierarchy, strategy))
+        claims.update(_claim_readers(path, readers, hierarchy, strategy))
     return claims
 
 
@@ -158,43 +159,45 @@ def folded_parameter_claims(
     """Claims of folded initializers, with the modules whose parameters were folded into them as owners too."""
     read = {name: [value for node in nodes for value in node.inputs] for name, nodes in sources.items()}
     holders = {name: _holders_of(values, hierarchy) for name, values in read.items()}
-    return _widened(claims, holders, Evidence(EvidenceKind.PARAMETER, "folded"))
+    return _add_owners(claims, holders, Evidence(EvidenceKind.PARAMETER, "folded"))
 
 
 def replaced_parameter_claims(
     claims: Mapping[str, Claim], stands_for: Mapping[str, Iterable[str]], hierarchy: Hierarchy
 ) -> dict[str, Claim]:
     """Claims of initializers that took the place of other parameters, with the modules that hold those as owners."""
-    holders = {name: _holders_of(others, hierarchy) for name, others in stands_for.items()}
+    holders = {name: _holders_of(replaced, hierarchy) for name, replaced in stands_for.items()}
     firm = {name: claim for name, claim in claims.items() if claim.confidence > Confidence.INFERRED}
     evidence = Evidence(EvidenceKind.PARAMETER, "replaced")
     # Where only the readers had been known, the parameter itself is the better witness.
-    found = {
+    replacing = {
         name: Claim(tuple(map(ModuleCall, paths)), Confidence.STRONG, (evidence,), claims[name].strategy)
         for name, paths in holders.items()
         if paths and name in claims and name not in firm
     }
-    return found | _widened(firm, holders, evidence)
+    return replacing | _add_owners(firm, holders, evidence)
 
 
 def absorbed_parameter_claims(
     graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], fused: Mapping[str, Claim], weights: Iterable[str]
 ) -> dict[str, Claim]:
     """Claims of those `weights` that a fused node reads; modules whose parameters are gone into it own them too."""
-    there = {path for name in graph.initializers for path in hierarchy.parameter_owners.get(name, ())}
+    present = {path for name in graph.initializers for path in hierarchy.parameter_owners.get(name, ())}
     holders: dict[str, list[str]] = {}
     for name in weights:
         readers = [fused[node.key] for node in graph.consumers.get(name, ()) if node.key in fused]
         paths = dict.fromkeys(call.path for claim in readers for call in claim.owners)
-        holders[name] = [path for path in paths if hierarchy.modules[path].parameters and path not in there]
-    return _widened(claims, holders, Evidence(EvidenceKind.PARAMETER, "absorbed"))
+        holders[name] = [path for path in paths if hierarchy.modules[path].parameters and path not in present]
+    return _add_owners(claims, holders, Evidence(EvidenceKind.PARAMETER, "absorbed"))
 
 
 def _holders_of(names: Iterable[str], hierarchy: Hierarchy) -> list[str]:
     return [path for name in names for path in hierarchy.parameter_owners.get(name, ())]
 
 
-def _widened(claims: Mapping[str, Claim], holders: Mapping[str, Iterable[str]], evidence: Evidence) -> dict[str, Claim]:
+def _add_owners(
+    claims: Mapping[str, Claim], holders: Mapping[str, Iterable[str]], evidence: Evidence
+) -> dict[str, Claim]:
     """Claims with further owners; those that have them already are left out."""
     widened: dict[str, Claim] = {}
     for name, paths in holders.items():
@@ -208,19 +211,19 @@ def _widened(claims: Mapping[str, Claim], holders: Mapping[str, Iterable[str]], 
     return widened
 
 
-def _holders(node: Node, hierarchy: Hierarchy) -> set[str]:
+def _parameter_holders(node: Node, hierarchy: Hierarchy) -> set[str]:
     # A copy of a de-duplicated weight reads one parameter and bears the name of another: the name counts.
-    named = [value for value in node.outputs if _plain(value) in hierarchy.tensor_owners]
+    named = [value for value in node.outputs if _local_name(value) in hierarchy.tensor_owners]
     values = named or node.inputs
-    return {path for value in values for path in hierarchy.tensor_owners.get(_plain(value), ())}
+    return {path for value in values for path in hierarchy.tensor_owners.get(_local_name(value), ())}
 
 
-def _plain(value: str) -> str:
+def _local_name(value: str) -> str:
     """A value's own name, without the graph that it is defined in."""
     return value.rpartition(KEY_SEPARATOR)[2]
 
 
-def _claims_of(path: str, readers: list[Node], hierarchy: Hierarchy, strategy: str) -> Mapping[str, Claim]:
+def _claim_readers(path: str, readers: list[Node], hierarchy: Hierarchy, strategy: str) -> Mapping[str, Claim]:
     calls = hierarchy.calls_of(path) or (ModuleCall(path),)
     evidence = (Evidence(EvidenceKind.PARAMETER, "reads", path),)
     # One reader for each call, in the order of the calls; otherwise nothing tells the calls apart.
@@ -237,40 +240,41 @@ def weight_claims(
     """Initializers that hold one module's weight, or what a module made of weights alone."""
     index = ValueIndex(trace)
     data = data_values(trace)
-    holders = _Holders(trace, hierarchy)
+    holders = _WeightHolders(trace, hierarchy)
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
-        print_ = values.prints.get(name)
-        if print_ is None or not print_.telling:
+        fingerprint = values.prints.get(name)
+        if fingerprint is None or not fingerprint.telling:
             continue
-        copies = index.copies(print_)
-        owners = holders.of([number for number in copies or index.matches(print_) if number not in data])
+        copies = index.copies(fingerprint)
+        owners = holders.paths([number for number in copies or index.matches(fingerprint) if number not in data])
         if owners:
             # What is nearly the same was made narrower, or has something else folded into it.
-            sure = Confidence.EXACT if copies else Confidence.STRONG
+            confidence = Confidence.EXACT if copies else Confidence.STRONG
             evidence = Evidence(EvidenceKind.PARAMETER, "content")
-            claims[name] = Claim(tuple(map(ModuleCall, owners)), sure, (evidence,), strategy)
+            claims[name] = Claim(tuple(map(ModuleCall, owners)), confidence, (evidence,), strategy)
     return claims
 
 
-class _Holders:
-    """Whose the values of a run are that depend on weights alone."""
+class _WeightHolders:
+    """The modules that hold the values of a run which depend on weights alone."""
 
     def __init__(self, trace: Trace, hierarchy: Hierarchy) -> None:
-        self._of: dict[int, frozenset[str]] = {}
+        self._paths_of: dict[int, frozenset[str]] = {}
         self._derived: set[int] = set()
         for name, number in trace.tensors.items():
-            self._of[number] = self._of.get(number, frozenset()).union(hierarchy.tensor_owners.get(name, ()))
+            owners = hierarchy.tensor_owners.get(name, ())
+            self._paths_of[number] = self._paths_of.get(number, frozenset()).union(owners)
         for op in trace.ops:
-            if op.inputs and all(value in self._of for value in op.inputs):
+            if op.inputs and all(value in self._paths_of for value in op.inputs):
                 # Whoever rearranges a weight for its own use: a tied weight has several holders, its transposition one.
-                self._of.update({output: frozenset({op.call.path}) for output in op.outputs})
+                self._paths_of.update({output: frozenset({op.call.path}) for output in op.outputs})
                 self._derived.update(op.outputs)
 
-    def of(self, numbers: Sequence[int]) -> list[str]:
+    def paths(self, numbers: Sequence[int]) -> list[str]:
         """The modules whose weight it is; none where several weights hold the same, or a constant and a weight."""
-        known = [number for number in numbers if number in self._of]
+        known = [number for number in numbers if number in self._paths_of]
         weights = [number for number in known if number not in self._derived]
-        if len(weights) > 1 or any(number not in self._of for number in numbers):
+        if len(weights) > 1 or any(number not in self._paths_of for number in numbers):
             return []
-        return sorted(set().union(*(self._of[number] for number in weights or known)))
+        return sorted(set().union(*(self._paths_of[number] for number in weights or known)))

@@ -1,11 +1,14 @@
-"""Merging claims of different strategies into one answer.
+"""Resolution: claims of different strategies become one attribution. The one place with opinions.
 
-The surest claims are heard. Among them a claim that says all that another one says, and more, is the better of the two:
-it names a module inside of the other's, or further modules of a fused node. Where claims that contradict each other
-remain, the answer is the innermost call that encloses all of them, one level less sure. Every claim that is not the
-answer is kept. The result does not depend on the order of the claims, and an agreeing claim never lowers confidence.
+The most confident claims decide. Among them a claim that says all that another one says, and more, is the better of the
+two: it names a module inside of the other's, or further modules of a fused node. Where claims that contradict each
+other remain, the answer is the innermost call that encloses all of them, one level less confident. Every claim that is
+not the answer is kept as lost. The result does not depend on the order of the claims, and an agreeing claim never
+lowers confidence.
 
-From claims on a graph to its provenance.
+    encoder (EXACT), encoder.fc (EXACT)      ->  encoder.fc, EXACT: says more
+    encoder.fc (EXACT), encoder.act (EXACT)  ->  encoder, STRONG: the call around both
+    fc (EXACT), fc#0 and fc#1 (INFERRED)     ->  fc, EXACT; the other claim is lost
 """
 
 from __future__ import annotations
@@ -38,15 +41,15 @@ def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evi
     if not ranked:
         return unattributed(reason)
     top = ranked[0].confidence
-    best = _unbeaten({frozenset(claim.owners) for claim in ranked if claim.confidence == top}, hierarchy)
+    best = _most_specific({frozenset(claim.owners) for claim in ranked if claim.confidence == top}, hierarchy)
     if len(best) > 1:
         return _compromise(best, top, ranked, hierarchy)
     owners = next(iter(best))
-    apart = _calls_told_apart(owners, ranked, hierarchy)
-    if apart is None:
+    narrowed = _narrow_calls(owners, ranked, hierarchy)
+    if narrowed is None:
         return _answer(owners, top, ranked, hierarchy)
-    # The module is as sure as before; which of its calls it was follows from something beside it.
-    return _answer(apart, min(top, Confidence.STRONG), ranked, hierarchy)
+    # The module is as certain as before; which of its calls it was follows from a less confident claim.
+    return _answer(narrowed, min(top, Confidence.STRONG), ranked, hierarchy)
 
 
 class Agreement(StrEnum):
@@ -70,21 +73,21 @@ def disagreements(attribution: Attribution, hierarchy: Hierarchy) -> tuple[Claim
     return tuple(claim for claim in attribution.lost if agreement(claim, attribution, hierarchy) is Agreement.OTHER)
 
 
-def _unbeaten(contenders: set[_Owners], hierarchy: Hierarchy) -> set[_Owners]:
-    if len(contenders) == 1:
-        return contenders
-    beaten = {one for one in contenders if any(_says_more_than(other, one, hierarchy) for other in contenders)}
-    return contenders - beaten or contenders
+def _most_specific(candidates: set[_Owners], hierarchy: Hierarchy) -> set[_Owners]:
+    if len(candidates) == 1:
+        return candidates
+    vaguer = {owners for owners in candidates if any(_says_more_than(rival, owners, hierarchy) for rival in candidates)}
+    return candidates - vaguer or candidates
 
 
 def _says_more_than(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
-    if _told_apart(a, b, hierarchy) or _told_apart(b, a, hierarchy):
+    if _narrows(a, b, hierarchy) or _narrows(b, a, hierarchy):
         return a < b
     return _covers(a, b, hierarchy) and (a > b or not _covers(b, a, hierarchy))
 
 
 def _says_all_of(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
-    return _covers(a, b, hierarchy) or _told_apart(a, b, hierarchy)
+    return _covers(a, b, hierarchy) or _narrows(a, b, hierarchy)
 
 
 def _covers(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
@@ -93,8 +96,8 @@ def _covers(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
     return b <= reached
 
 
-def _told_apart(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
-    """Whether `b` names calls of the same modules as `a`, and further calls of them.
+def _narrows(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
+    """Whether `b` names the calls in `a` and further calls of the same modules.
 
     Further modules say more: a fused node belongs to all of them. Further calls of a module say less: whoever claims
     them could not tell them apart.
@@ -105,11 +108,11 @@ def _told_apart(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
     return not any(b & set(hierarchy.stack(owner)[:-1]) for owner in b)
 
 
-def _calls_told_apart(owners: _Owners, ranked: list[Claim], hierarchy: Hierarchy) -> _Owners | None:
-    """Of calls that the surest claim could not tell apart, those that the surest claim which could names."""
-    able = [claim for claim in ranked if _told_apart(frozenset(claim.owners), owners, hierarchy)]
-    surest = {frozenset(claim.owners) for claim in able if claim.confidence == able[0].confidence}
-    return next(iter(surest)) if len(surest) == 1 else None
+def _narrow_calls(owners: _Owners, ranked: list[Claim], hierarchy: Hierarchy) -> _Owners | None:
+    """Of calls that the answer could not tell apart, those that the most confident claim which could names."""
+    narrower = [claim for claim in ranked if _narrows(frozenset(claim.owners), owners, hierarchy)]
+    best = {frozenset(claim.owners) for claim in narrower if claim.confidence == narrower[0].confidence}
+    return next(iter(best)) if len(best) == 1 else None
 
 
 def _compromise(best: set[_Owners], top: Confidence, ranked: list[Claim], hierarchy: Hierarchy) -> Attribution:
@@ -119,8 +122,8 @@ def _compromise(best: set[_Owners], top: Confidence, ranked: list[Claim], hierar
         return replace(unattributed("claims contradict each other and no call encloses them"), lost=tuple(ranked))
     lower = Confidence(max(top - 1, min(top, Confidence.FALLBACK)))
     answer = _answer(frozenset({ancestor}), lower, ranked, hierarchy)
-    contenders = [claim for claim in ranked if claim.confidence == top and frozenset(claim.owners) in best]
-    return replace(answer, evidence=tuple(dict.fromkeys((*answer.evidence, *_all_evidence(contenders)))))
+    contradicting = [claim for claim in ranked if claim.confidence == top and frozenset(claim.owners) in best]
+    return replace(answer, evidence=tuple(dict.fromkeys((*answer.evidence, *_all_evidence(contradicting)))))
 
 
 def _answer(owners: _Owners, confidence: Confidence, ranked: list[Claim], hierarchy: Hierarchy) -> Attribution:
@@ -135,7 +138,7 @@ def _answer(owners: _Owners, confidence: Confidence, ranked: list[Claim], hierar
 
 
 def _rank(claim: Claim) -> tuple[object, ...]:
-    """Surest first; the rest only makes the order total."""
+    """Most confident first; the rest only makes the order total."""
     return (-claim.confidence, claim.strategy, sorted(claim.owners), claim.evidence, claim.owners)
 
 
@@ -170,18 +173,15 @@ def absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str]
 
     owned_before: the modules that owned something before the exporter's optimizer ran, where that is known
     """
-    reasons: dict[str, str] = {}
-    for path in hierarchy.call_counts:
-        if path not in owned:
-            reasons[path] = _reason(hierarchy, path, owned, owned_before)
-    return reasons
+    absent = [path for path in hierarchy.call_counts if path not in owned]
+    return {path: _reason_absent(hierarchy, path, owned, owned_before) for path in absent}
 
 
-def _reason(hierarchy: Hierarchy, path: str, owned: set[str], owned_before: set[str] | None) -> str:
+def _reason_absent(hierarchy: Hierarchy, path: str, owned: set[str], owned_before: set[str] | None) -> str:
     if owned_before is not None and path in owned_before:
         return "the operators that it issues itself were removed by the exporter's optimizer, or became constants"
     prefix = f"{path}." if path else ""
-    if any(other.startswith(prefix) for other in owned if other != path):
+    if any(owner.startswith(prefix) for owner in owned if owner != path):
         return "the modules inside of it issue all of its operators"
     if any(tensor.size for tensor in hierarchy.modules[path].parameters):
         return "the operators that it issues itself were removed by the exporter, or became constants"

@@ -1,21 +1,25 @@
-"""Claims from the scopes that the dynamo exporter writes into node metadata.
+"""Scopes: claims from what the exporters of torch write about modules into their nodes.
 
-Claims from the node names that the TorchScript exporter writes.
+Dynamo writes a list into the node's metadata, outermost first, the name of the FX node last:
 
-A name is a scope and an operator: `/encoder/layer.0/attention/self/query/MatMul`. The scope has one part for each
-module call that was open, and a part is the tail of that module's path that begins with its last name that is not a
-number. This loses information (a ModuleDict's name, a parent whose `forward` was called directly), so scopes are not
-parsed back: the scope that each recorded call *must* have is computed, and names are looked up among those.
+    pkg.torch.onnx.name_scopes = ['', 'encoder', 'encoder.fc', 'linear_3']       -> encoder.fc
+    https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/exporter/_core.py
 
-The exporter makes scopes unique by numbering the deepest part, in the order of first use: the scope of the second call
-with the same parts ends in `_1`.
+TorchScript writes a scope and an operator into the node's name:
 
-Mending scopes that an exporter closed too early.
+    /encoder/layer.0/attention/self/query/MatMul                                 -> encoder.layer.0.attention.self.query
 
-Where a module runs inside a construct that the exporter cannot look into (re-entrant checkpointing is one), its nodes
+The scope has one part for each module call that was open, and a part is the tail of that module's path that begins with
+its last name that is not a number. This loses information (a ModuleDict's name, a parent whose `forward` was called
+directly), so scopes are not parsed back: the scope that each recorded call *must* have is computed, and names are
+looked up among those. The exporter makes scopes unique by numbering the deepest part, in the order of first use: the
+scope of the second call with the same parts ends in `_1`.
+https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/passes/onnx/naming.cpp
+
+Where a module runs inside a construct that an exporter cannot look into (re-entrant checkpointing is one), its nodes
 are credited to the module outside. It shows: the module was seen running, no node carries its scope, and a node that
-is credited to a module around it reads its parameters. Such nodes go back to it, and parameterless nodes that lie
-between such nodes go to the call that encloses them.
+is credited to a module around it reads its parameters. `mend_lost_scopes` gives such nodes back to it, and
+parameterless nodes that lie between such nodes to the call that encloses them.
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceK
 from modelexport.record.signals import ExporterScopes
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"
+_Calls = tuple[ModuleCall, ...]
+_NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 
 def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, strategy: str) -> dict[str, Claim]:
     """Claims from scopes; calls of one module that the file does not number are told apart by the order of nodes."""
     claims: dict[str, Claim] = {}
-    unnumbered: dict[tuple[ModuleCall, ...], list[Node]] = {}
+    unnumbered: dict[_Calls, list[Node]] = {}
     for node, calls in dynamo_calls(graph, hierarchy, scopes).items():
         if len(calls) > 1:
             unnumbered.setdefault(calls, []).append(node)
@@ -48,9 +54,9 @@ def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, st
     return claims
 
 
-def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> dict[Node, tuple[ModuleCall, ...]]:
+def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> dict[Node, _Calls]:
     """The call that each node's scope names; all calls of the module where nothing numbers them."""
-    found: dict[Node, tuple[ModuleCall, ...]] = {}
+    calls_by_node: dict[Node, _Calls] = {}
     for node in graph.nodes:
         path, fx_name = _scope(node)
         path = None if path is None else hierarchy.canonical.get(path)
@@ -58,8 +64,8 @@ def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> 
         if path is None:
             continue
         known = scopes.fx_calls.get(fx_name) if node.graph == MAIN else None
-        found[node] = (known,) if known is not None else hierarchy.calls_of(path) or (ModuleCall(path),)
-    return found
+        calls_by_node[node] = (known,) if known is not None else hierarchy.calls_of(path) or (ModuleCall(path),)
+    return calls_by_node
 
 
 def fx_node(node: Node) -> str:
@@ -89,7 +95,7 @@ def _claim_dynamo(call: ModuleCall, confidence: Confidence, detail: str, strateg
     return Claim((call,), confidence, (Evidence(EvidenceKind.SCOPE, "dynamo", detail),), strategy)
 
 
-def _number_calls(nodes: Iterable[Node], calls: tuple[ModuleCall, ...], strategy: str) -> Mapping[str, Claim]:
+def _number_calls(nodes: Iterable[Node], calls: _Calls, strategy: str) -> Mapping[str, Claim]:
     """Tell the calls of one module apart in a file that does not number them.
 
     The file lists nodes in the order in which they were issued, and each call of a module issues the same operators.
@@ -109,17 +115,14 @@ def _number_calls(nodes: Iterable[Node], calls: tuple[ModuleCall, ...], strategy
     return {node.key: Claim(calls, Confidence.STRONG, (evidence,), strategy) for node in listed}
 
 
-_Calls = tuple[ModuleCall, ...]
-_NO_PARTS: Mapping[str, str] = MappingProxyType({})
-
-
 def torchscript_claims(
     graph: Graph, hierarchy: Hierarchy, strategy: str, parts: Mapping[str, str] = _NO_PARTS
 ) -> dict[str, Claim]:
     """Claims from scopes; where one has several meanings, parameters and the order of nodes narrow them down."""
     named = torchscript_calls(graph, hierarchy, parts)
-    found = {node: _by_parameters(calls, node, hierarchy) or calls for node, calls in named.items()}
-    return {node.key: _claim_torchscript(calls, strategy) for node, calls in _within_time(found, hierarchy).items()}
+    narrowed = {node: _narrow_by_parameters(calls, node, hierarchy) or calls for node, calls in named.items()}
+    in_time = _narrow_by_time(narrowed, hierarchy)
+    return {node.key: _claim_torchscript(calls, strategy) for node, calls in in_time.items()}
 
 
 def torchscript_calls(graph: Graph, hierarchy: Hierarchy, parts: Mapping[str, str] = _NO_PARTS) -> dict[Node, _Calls]:
@@ -144,7 +147,7 @@ def expected_scope(stack: Sequence[ModuleCall], parts: Mapping[str, str] = _NO_P
 
 def _part_of(path: str) -> str:
     names = path.split(".")
-    first = next((place for place in reversed(range(len(names))) if not names[place].isnumeric()), 0)
+    first = next((index for index in reversed(range(len(names))) if not names[index].isnumeric()), 0)
     return ".".join(names[first:])
 
 
@@ -167,28 +170,29 @@ def _claim_torchscript(calls: _Calls, strategy: str) -> Claim:
     return Claim(owners, Confidence.INFERRED, (evidence,), strategy)
 
 
-def _within_time(found: dict[Node, _Calls], hierarchy: Hierarchy) -> dict[Node, _Calls]:
+def _narrow_by_time(candidates: dict[Node, _Calls], hierarchy: Hierarchy) -> dict[Node, _Calls]:
     """Rule out calls that were over, or had not begun, when a node was issued.
 
     Nodes are listed in the order in which they were issued, so nodes whose call is known bound the time of the others.
     """
-    if all(len(calls) == 1 for calls in found.values()):
-        return found
+    if all(len(calls) == 1 for calls in candidates.values()):
+        return candidates
     begin, end = _spans(hierarchy)
-    ordered = sorted(found, key=lambda node: node.position)
+    ordered = sorted(candidates, key=lambda node: node.position)
     # Constants are moved around freely; they say nothing about time.
-    known = {node: found[node][0] for node in ordered if len(found[node]) == 1 and node.op_type != "Constant"}
+    fixed = [node for node in ordered if len(candidates[node]) == 1 and node.op_type != "Constant"]
+    known = {node: candidates[node][0] for node in fixed}
     earliest = _running(max, [(node, begin[known[node]] if node in known else 0) for node in ordered])
     last = len(hierarchy.calls)
     latest = _running(min, [(node, end[known[node]] if node in known else last) for node in reversed(ordered)])
     return {
         node: tuple(call for call in calls if end[call] >= earliest[node] and begin[call] <= latest[node]) or calls
-        for node, calls in found.items()
+        for node, calls in candidates.items()
     }
 
 
 def _spans(hierarchy: Hierarchy) -> tuple[Mapping[ModuleCall, int], Mapping[ModuleCall, int]]:
-    """For each call, its own place in the order of calls, and the place of the last call that was made inside of it."""
+    """For each call, its index in the order of calls, and that of the last call that was made inside of it."""
     begin = hierarchy.call_order
     end = dict(begin)
     for site in reversed(hierarchy.calls):
@@ -220,7 +224,7 @@ def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Map
     return {name: tuple(calls) for name, calls in candidates.items()}
 
 
-def _by_parameters(calls: _Calls, node: Node, hierarchy: Hierarchy) -> _Calls:
+def _narrow_by_parameters(calls: _Calls, node: Node, hierarchy: Hierarchy) -> _Calls:
     """`fc_1` is a module of that name or the second call of `fc`: the parameters that a node reads decide."""
     if len({call.path for call in calls}) == 1:
         return calls
@@ -238,7 +242,7 @@ def _spread(used: int, calls: list[ModuleCall]) -> list[_Calls]:
     The k-th number is one of the calls from the k-th on that leaves enough calls for the numbers behind it.
     """
     spare = len(calls) - used
-    return [tuple(calls[place : place + spare + 1]) for place in range(used)]
+    return [tuple(calls[index : index + spare + 1]) for index in range(used)]
 
 
 def mend_lost_scopes(
@@ -249,12 +253,12 @@ def mend_lost_scopes(
     if not unseen:
         return {}
     suspects = [node for node in graph.nodes if _reads_from(node, hierarchy, unseen) and node.key in claims]
-    found = {
+    mended = {
         key: claim
         for key, claim in parameter_claims(hierarchy, suspects, strategy).items()
         if _runs_inside(claim, claims[key], hierarchy)
     }
-    return found | _between(graph, hierarchy, claims, found, strategy)
+    return mended | _mend_between(graph, hierarchy, claims, mended, strategy)
 
 
 def _calls_without_scope(hierarchy: Hierarchy, claims: Mapping[str, Claim]) -> set[str]:
@@ -271,23 +275,19 @@ def _runs_inside(claim: Claim, scope: Claim, hierarchy: Hierarchy) -> bool:
     return all(scope.owners[0] in hierarchy.stack(call) for call in claim.owners)
 
 
-def _between(
-    graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], found: Mapping[str, Claim], strategy: str
+def _mend_between(
+    graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], mended: Mapping[str, Claim], strategy: str
 ) -> dict[str, Claim]:
     """What the closed scopes say of the nodes around is doubtful too: settle those by dataflow."""
-    doubtful = {call for key in found for call in claims[key].owners}
-    firm = {key: claim for key, claim in claims.items() if not doubtful & set(claim.owners)} | dict(found)
+    doubtful = {call for key in mended for call in claims[key].owners}
+    firm = {key: claim for key, claim in claims.items() if not doubtful & set(claim.owners)} | dict(mended)
     guesses = dataflow_claims(graph, hierarchy, firm, strategy)
     # A guess that leads to a module with a sound scope says nothing against the scope.
-    around = {call for claim in found.values() for owner in claim.owners for call in hierarchy.stack(owner)}
+    around = {call for claim in mended.values() for owner in claim.owners for call in hierarchy.stack(owner)}
     kept = {key: guess for key, guess in guesses.items() if key in claims and around.issuperset(guess.owners)}
-    return {key: _doubted(claims[key], guess) for key, guess in kept.items()}
+    return {key: _claim_mended(claims[key], guess) for key, guess in kept.items()}
 
 
-def _doubted(scope: Claim, guess: Claim) -> Claim:
-    evidence = Evidence(EvidenceKind.SCOPE, "closed early", _name(scope.owners[0]))
+def _claim_mended(scope: Claim, guess: Claim) -> Claim:
+    evidence = Evidence(EvidenceKind.SCOPE, "closed early", str(scope.owners[0]) or "root")
     return Claim(guess.owners, Confidence.INFERRED, (*guess.evidence, evidence), guess.strategy)
-
-
-def _name(call: ModuleCall) -> str:
-    return str(call) or "root"

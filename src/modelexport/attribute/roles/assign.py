@@ -26,7 +26,7 @@ from modelexport.attribute.roles.embedding_and_head import (
 )
 from modelexport.attribute.roles.value_origins import RoleFlow, trace_flow
 from modelexport.graph.index import Graph
-from modelexport.graph.operators import MOVES
+from modelexport.graph.operators import CARRIERS
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of, parent_path
 from modelexport.record.provenance import Attribution, NodeEntry, Provenance
 
@@ -170,7 +170,7 @@ def _moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
     """Transposing or converting a weight is part of what reads it."""
     found: dict[str, str] = {}
     for node in reversed(flow.order):
-        if node.op_type in MOVES and node.key not in roles and flow.trace(node.key).weight:
+        if node.op_type in CARRIERS and node.key not in roles and flow.trace(node.key).weight:
             readers = flow.graph.successors(node)
             role = _agreed(found.get(reader.key) or roles.get(reader.key, "") for reader in readers)
             if role:

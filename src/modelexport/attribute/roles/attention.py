@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from modelexport.attribute.roles.value_origins import CROWD, ProductNode, RoleFlow
 from modelexport.graph.constants import integer, integers, text
 from modelexport.graph.index import Node
-from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, data_inputs
+from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, CARRIERS, data_inputs
 
 _LAST, _BEFORE_LAST = -1, -2
 
@@ -85,31 +85,7 @@ SELF, CROSS = "attention", "cross_attention"
 _RANK_OF_A_PROJECTION = 2
 
 # What can lie between the softmax and the product with the values.
-_CARRIES = frozenset(
-    {
-        "Cast",
-        "Where",
-        "Identity",
-        "Dropout",
-        "Mul",
-        "Div",
-        "Reshape",
-        "Transpose",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Unsqueeze",
-        "Expand",
-        "Concat",
-        "Pad",
-        "Flatten",
-        "Gather",
-        "ScatterND",
-        "ScatterElements",
-        "QuantizeLinear",
-        "DequantizeLinear",
-    }
-)
+_CARRIES = CARRIERS | {"Where", "Mul", "Div", "Concat", "ScatterND", "ScatterElements"}
 
 
 @dataclass(frozen=True, slots=True)

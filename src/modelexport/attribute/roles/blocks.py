@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from modelexport.attribute.roles.value_origins import ProductNode, RoleFlow, is_cast
 from modelexport.graph.constants import constant
 from modelexport.graph.index import Node
-from modelexport.graph.operators import ACTIVATIONS, MATRIX_PRODUCTS, MOVES, NORMS
+from modelexport.graph.operators import ACTIVATIONS, CARRIERS, MATRIX_PRODUCTS, NORMALIZATIONS
 
 UP, GATE, DOWN, ACTIVATION, GATE_UP = "mlp.up", "mlp.gate", "mlp.down", "mlp.activation", "mlp.gate_up"
 
@@ -90,7 +90,7 @@ def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bo
     """A nonlinear function, or the arithmetic of one that was taken apart; not a bias, not the gating."""
     traces = [flow.trace(value) for value in node.inputs]
     computed = [trace for trace in traces if trace.content]
-    if node.op_type in ACTIVATIONS or node.op_type in MOVES or not computed:
+    if node.op_type in ACTIVATIONS or node.op_type in CARRIERS or not computed:
         return node.op_type in ACTIVATIONS
     if flow.trace(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
         return False
@@ -103,12 +103,14 @@ def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bo
 
 NORM = "norm"
 _NEGATIVE_ROOT = -0.5
+# What it normalizes, it has looked up: it is the embedding.
+_NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
 
 def find_norms(flow: RoleFlow) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in flow.order:
-        if node.op_type in NORMS:
+        if node.op_type in _NORMS:
             members = [node, *_affine(flow, node)]
         elif node.op_type == "Sqrt" or _is_negative_root(flow, node):
             members = _around(flow, node)

@@ -6,12 +6,21 @@ go into it, do these two come from one stream? A trace answers them for every va
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from modelexport.graph.constants import integer, is_single, vanishes
-from modelexport.graph.index import FLOATS, MAIN, Graph, Node
-from modelexport.graph.operators import ACTIVATIONS, ANGLES, ATTENTIONS, CUTS, LOGIC, MOVES, PRODUCTS, data_inputs
+from modelexport.graph.index import FLOATS, Graph, Node
+from modelexport.graph.operators import (
+    ACTIVATIONS,
+    ANGLES,
+    ATTENTIONS,
+    BOOLEAN,
+    CARRIERS,
+    PRODUCTS,
+    SUBSETS,
+    data_inputs,
+)
 
 # More sources than these and nobody asks which: it is the stream that all blocks add to.
 _MOST_SOURCES = 6
@@ -99,30 +108,9 @@ class RoleFlow:
 
 def trace_flow(graph: Graph) -> RoleFlow:
     tracer = _OriginTracer(graph)
-    order = tuple(_in_order(graph))
-    for node in order:
+    for node in graph.running_order:
         tracer.add(node)
-    return RoleFlow(graph, order, tracer.traces, tracer.products)
-
-
-def _in_order(graph: Graph) -> Iterator[Node]:
-    """Nodes after everything that they are made of: the file lists a body after the node that returns its values."""
-    members: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        members.setdefault(node.graph, []).append(node)
-    bodies: dict[str, list[str]] = {}
-    for body, owner in graph.owners.items():
-        bodies.setdefault(owner, []).append(body)
-
-    def run(graph_id: str) -> Iterator[Node]:
-        for node in members.get(graph_id, ()):
-            for body in bodies.get(node.key, ()):
-                yield from run(body)
-            yield node
-
-    functions = [graph_id for graph_id in members if graph_id != MAIN and graph_id not in graph.owners]
-    for graph_id in (*functions, MAIN):
-        yield from run(graph_id)
+    return RoleFlow(graph, graph.running_order, tracer.traces, tracer.products)
 
 
 class _OriginTracer:
@@ -138,8 +126,8 @@ class _OriginTracer:
             masking = learned and vanishes(graph, name)
             self.traces[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
         self.returned: dict[str, list[str]] = {}
-        for body, owner in graph.owners.items():
-            self.returned.setdefault(owner, []).extend(graph.yields[body])
+        for body, owner in graph.body_owner.items():
+            self.returned.setdefault(owner, []).extend(graph.body_outputs[body])
 
     def trace(self, value: str) -> ValueOrigin:
         return self.traces.get(value, _BLANK)
@@ -147,7 +135,7 @@ class _OriginTracer:
     def add(self, node: Node) -> None:
         found = self._made_by(node)
         for place, output in enumerate(filter(None, node.outputs)):
-            part = output if node.op_type in CUTS and found.content else found.part
+            part = output if node.op_type in SUBSETS and found.content else found.part
             # What is chosen is content, which were chosen is not.
             chosen = node.op_type == "TopK" and place > 0
             self.traces[output] = ValueOrigin(masking=True) if chosen else _with_part(found, part)
@@ -232,7 +220,7 @@ class _OriginTracer:
             root=roots.pop() if len(roots) == 1 else node.key if roots else "",
             activated=node.op_type in ACTIVATIONS or any(operand.activated for operand in operands),
             part=_same(operand.part for operand in content),
-            weight=operands[0].weight if node.op_type in MOVES and operands else "",
+            weight=operands[0].weight if node.op_type in CARRIERS and operands else "",
             learned=any(operand.learned for operand in operands),
             masking=self._masks(node) or any(operand.masking for operand in operands),
             angle=node.op_type in ANGLES or any(operand.angle for operand in operands),
@@ -249,7 +237,7 @@ class _OriginTracer:
         return CROWD if union & CROWD or len(union) > _MOST_SOURCES else union
 
     def _masks(self, node: Node) -> bool:
-        if node.op_type in LOGIC or node.op_type in ("Where", "Trilu"):
+        if node.op_type in BOOLEAN or node.op_type in ("Where", "Trilu"):
             return True
         return node.op_type == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
 

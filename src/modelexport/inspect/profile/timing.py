@@ -123,11 +123,7 @@ class Timeline:
 
     def _place(self, keys: tuple[str, ...]) -> str | None:
         """The innermost module around it all, if in other calls: what two calls of a module share is inside of it."""
-        around = self._around(keys)
-        if around is None:
-            return None
-        common = self.record.hierarchy.common_module(self._owners(keys))
-        return around.path if common is None else common
+        return None if self._around(keys) is None else self.record.hierarchy.common_module(self._owners(keys))
 
     def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
         """In the order of the hierarchy; what belongs to no module comes last."""
