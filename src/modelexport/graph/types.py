@@ -19,7 +19,7 @@ import onnx.shape_inference
 
 from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import FLOATS, MAIN, bodies, function_id, node_key, value_id
+from modelexport.graph.index import FLOATS, MAIN, function_id, node_key, subgraphs_with_ids, value_id
 from modelexport.graph.soundness import checkable
 
 Types = dict[str, onnx.TypeProto]
@@ -106,7 +106,7 @@ def _graph_types(graph: onnx.GraphProto, graph_id: str) -> Iterator[tuple[str, o
     for tensor in graph.initializer:
         yield value_id(graph_id, tensor.name), onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
     for node in graph.node:
-        for body_id, body in bodies(node, node_key(node, graph_id)):
+        for body_id, body in subgraphs_with_ids(node, node_key(node, graph_id)):
             yield from _graph_types(body, body_id)
     yield from _values([*graph.value_info, *graph.input, *graph.output], graph_id)
 

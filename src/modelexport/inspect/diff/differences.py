@@ -101,7 +101,9 @@ class _DifferenceFinder:
         one_sided = len(self._pairs.right) < max(len(left.flow.order), len(right.flow.order))
         found_links = links() if one_sided else {}
         self.modules = align_modules(left, right, self._pairs, found_links)
-        self._regions = RegionFinder(self._pairs, self.modules.homes, found_links, self._nodes.is_altered).find_regions()
+        self._regions = RegionFinder(
+            self._pairs, self.modules.homes, found_links, self._nodes.is_altered
+        ).find_regions()
         self._changed = changed
 
     def build_diff(self) -> Diff:

@@ -170,13 +170,15 @@ class NodeSignatures:
     def _down(self) -> dict[str, int]:
         graph = self.flow.graph
         found: dict[str, int] = {}
-        for name in (*graph.inputs, *graph.takes.get(MAIN, ())):
+        for name in (*graph.inputs, *graph.body_inputs.get(MAIN, ())):
             found[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
         self._take_all(found)
         for node in self.flow.order:
             read = [self._input(value, found) for value in node.inputs if value not in self.flow.constants]
             inside = tuple(
-                self._input(value, found) for body in graph.bodies.get(node.key, ()) for value in graph.yields[body]
+                self._input(value, found)
+                for body in graph.subgraphs.get(node.key, ())
+                for value in graph.body_outputs[body]
             )
             operator, commutative = (self.own[node.key], inside), reads_unordered(node)
             operation = self._numbers.number_operation(operator, read, commutative=commutative)
@@ -187,10 +189,10 @@ class NodeSignatures:
 
     def _take_all(self, found: dict[str, int]) -> None:
         """What bodies are given is known by its place: the node around them tells what that is."""
-        for body, owner in self.flow.graph.owners.items():
+        for body, owner in self.flow.graph.body_owner.items():
             if owner in self.flow.by_key:
                 around = self.own[owner]
-                for index, value in enumerate(self.flow.graph.takes[body]):
+                for index, value in enumerate(self.flow.graph.body_inputs[body]):
                     found[value] = self._numbers(("take", around, body.removeprefix(owner), index))
 
     def _input(self, value: str, found: Mapping[str, int]) -> int:
@@ -211,10 +213,10 @@ class NodeSignatures:
                 for use in flow.uses.get(value, ()):
                     reader = self._numbers((self.own[use.reader.key], found[use.reader.key]))
                     uses.append((index, 1 + use.operand, reader))
-            owner = graph.owners.get(node.graph)
+            owner = graph.body_owner.get(node.graph)
             if owner is not None and owner in found:
                 body = node.graph.removeprefix(owner)
-                for index, value in enumerate(graph.yields[node.graph]):
+                for index, value in enumerate(graph.body_outputs[node.graph]):
                     if value and value in node.outputs:
                         uses.append(
                             (node.outputs.index(value), -1, self._numbers(("yield", body, index, found[owner])))

@@ -132,10 +132,10 @@ class NodePairs:
 def _subgraph_input(value: str, flow: DiffGraph) -> tuple[str, str, int] | None:
     """For what a body is given: the node that runs it, which of its bodies, and the place."""
     body = value.rpartition("|")[0]
-    if body not in flow.graph.owners or value not in flow.graph.takes[body]:
+    if body not in flow.graph.body_owner or value not in flow.graph.body_inputs[body]:
         return None
-    owner = flow.graph.owners[body]
-    return owner, body.removeprefix(owner), flow.graph.takes[body].index(value)
+    owner = flow.graph.body_owner[body]
+    return owner, body.removeprefix(owner), flow.graph.body_inputs[body].index(value)
 
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
@@ -360,7 +360,7 @@ class _NodePairing:
 
 def _is_in_subgraph(node: Node, flow: DiffGraph) -> bool:
     """Whether a node is inside of a body."""
-    return node.graph in flow.graph.owners
+    return node.graph in flow.graph.body_owner
 
 
 def _group_nodes(nodes: Iterable[Node], key: Key) -> dict[object, list[Node]]:

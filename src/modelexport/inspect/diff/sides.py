@@ -23,7 +23,7 @@ from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.file.external import external_data, is_external
 from modelexport.graph.file.reading import ModelFile, content_of
 from modelexport.graph.functions import InlinedModel
-from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, walk_nodes
 from modelexport.graph.module_totals import ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
 from modelexport.graph.protos import data_of, described, type_of
@@ -72,7 +72,7 @@ class ConstantStore:
     @cached_property
     def _inner(self) -> Mapping[str, onnx.TensorProto]:
         """Tensors of bodies whose data is in another file."""
-        inside = (body for key, node in walk_nodes(self._file.proto) for body in bodies(node, key))
+        inside = (body for key, node in walk_nodes(self._file.proto) for body in subgraphs_with_ids(node, key))
         return {
             value_id(body_id, tensor.name): tensor
             for body_id, body in inside
@@ -114,23 +114,23 @@ def cut_part(graph: Graph, keys: Collection[str]) -> Graph:
     read of what they make."""
     inside = set(keys)
     for node in graph.nodes:  # bodies come behind the node that owns them
-        if graph.owners.get(node.graph) in inside:
+        if graph.body_owner.get(node.graph) in inside:
             inside.add(node.key)
     nodes = tuple(node for node in graph.nodes if node.key in inside or is_literal(node))
     working = [node for node in nodes if not is_literal(node)]
     made = {value for node in nodes for value in node.outputs}
-    within = {value for body in graph.owners for value in graph.takes[body]}
+    within = {value for body in graph.body_owner for value in graph.body_inputs[body]}
     enters = dict.fromkeys(
         value
         for node in working
         for value in node.inputs
         if value and value not in made and value not in graph.initializers and value not in within
     )
-    returned = {value for graph_id, values in graph.yields.items() if graph_id == MAIN for value in values}
+    returned = {value for graph_id, values in graph.body_outputs.items() if graph_id == MAIN for value in values}
     read = {value for node in graph.nodes if node.key not in inside for value in node.inputs} | returned
     leaves = dict.fromkeys(value for node in working if not node.graph for value in node.outputs if value in read)
     used = {value for node in working for value in node.inputs} | {
-        value for values in graph.yields.values() for value in values
+        value for values in graph.body_outputs.values() for value in values
     }
     # Those of others are not even looked at.
     weights = {name: tensor for name, tensor in graph.initializers.items() if name in used}

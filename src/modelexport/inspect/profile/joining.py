@@ -68,7 +68,7 @@ class _Reader:
     """Reads groups of events; one that it has seen before is not read again."""
 
     def __init__(self, graph: Graph) -> None:
-        self._bodies = graph.bodies
+        self._bodies = graph.subgraphs
         self._nodes: dict[str, list[Node]] = {}
         for node in graph.nodes:
             self._nodes.setdefault(node.graph, []).append(node)
