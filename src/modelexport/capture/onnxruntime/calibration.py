@@ -19,7 +19,7 @@ import onnx
 
 from modelexport.capture.onnxruntime.inputs import read_arrays, taken_inputs
 from modelexport.errors import InputError
-from modelexport.graph.types import Dims, dims_of, fits
+from modelexport.graph.types import Dims, fits, input_dims
 
 _NUMBERED = re.compile(r"(?P<name>.+)[/.](?P<number>\d+)", re.DOTALL)
 _HOW = "Write it with numpy.savez(path, NAME=samples, …); see docs/quantize.md."
@@ -62,7 +62,7 @@ def _by_input(
 def _samples(path: Path, value: onnx.ValueInfoProto, found: np.ndarray | list[np.ndarray]) -> Sequence[np.ndarray]:
     if isinstance(found, list):
         return found
-    dims = dims_of(value)
+    dims = input_dims(value)
     if dims is None or fits(dims, found.shape):
         return [found]
     if found.ndim == len(dims) + 1:
@@ -85,7 +85,7 @@ def _length(path: Path, samples: Mapping[str, Sequence[np.ndarray]]) -> int:
 
 
 def _checked(path: Path, value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
-    dims = dims_of(value)
+    dims = input_dims(value)
     if dims is not None and not fits(dims, array.shape):
         raise _unfit(path, value, dims, array)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
