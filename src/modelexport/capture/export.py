@@ -54,7 +54,7 @@ class ProbedRun:
     """A run with every operator recorded: what went in, and what happened."""
 
     arguments: CallArguments
-    trace_model: Trace
+    trace: Trace
 
 
 @dataclass(frozen=True)
