@@ -1,9 +1,11 @@
 """Answers of `query` for people and scripts: a table of nodes, or one name on each line.
 
-node          operator  module                             role             tag           confidence
-node_linear   MatMul    encoder.layer.0.attention.self.query  attention.query  /BertModel/…  strong
+    node            operator  module                                role             layer  tag           confidence
+    node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
 
-1 of 288 nodes
+    1 of 288 nodes
+
+Columns that are empty for all nodes are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from modelexport.errors import printable
 from modelexport.inspect.query.answer import Answer
 from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import NodeEntry, Provenance
-from modelexport.show.text.console import confidence_text, plain, table
+from modelexport.show.text.console import confidence_text, modules_text, plain, table
 
 
 def query_names(answer: Answer) -> str:
@@ -37,14 +39,17 @@ def query_table(answer: Answer) -> Iterator[RenderableType]:
         changed = any(_relation(entry) not in ("", Relation.KEPT) for entry in nodes)
         optional = [name for name, shown in (("role", roles), ("layer", layers), ("relation", changed)) if shown]
         shown = table("", "node", "operator", "module", *optional, "tag", "confidence", right=("layer",))
-        shown.title = None
         for entry in nodes:
             attribution = entry.attribution
-            texts = {"role": attribution.role, "layer": _number(attribution.layer_id), "relation": _relation(entry)}
+            texts = {
+                "role": attribution.role,
+                "layer": "" if attribution.layer_id is None else str(attribution.layer_id),
+                "relation": _relation(entry),
+            }
             shown.add_row(
                 plain(label(entry)),
                 plain(entry.op_type, "cyan"),
-                plain(" + ".join(owner or "(model)" for owner in attribution.modules) or attribution.reason),
+                plain(modules_text(attribution.modules) or attribution.reason),
                 *(plain(texts[column]) for column in optional),
                 plain(provenance.tag(attribution)),
                 confidence_text(attribution.confidence),
@@ -58,8 +63,8 @@ def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
     counts = Counter(entry.name for entry in provenance.nodes.values())
 
     def label(entry: NodeEntry) -> str:
-        other = entry.name in provenance.nodes and entry.name != entry.key
-        return entry.key if not entry.name or counts[entry.name] > 1 or other else entry.name
+        is_ambiguous = entry.name in provenance.nodes and entry.name != entry.key
+        return entry.key if not entry.name or counts[entry.name] > 1 or is_ambiguous else entry.name
 
     return label
 
@@ -67,7 +72,3 @@ def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
 def _relation(entry: NodeEntry) -> str:
     descent = descent_of(entry.attribution)
     return "" if descent is None else str(descent)
-
-
-def _number(number: int | None) -> str:
-    return "" if number is None else str(number)
