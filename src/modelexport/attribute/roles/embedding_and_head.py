@@ -1,21 +1,25 @@
-"""Embeddings and positions: tables read by rows.
+"""Embeddings and positions, steps on queries and keys, stem and head.
 
-Read by what the model is fed, it is an embedding. Read by a count (a range, a running sum, a constant row of indices
-as long as the table), it is a position, and so is adding it, or adding any constant that differs along two axes, to a
-stream.
-A table that is read by indices of which nothing is known gets no role.
+Embedding: a table that is read by rows, by what the model is fed. Read by a count (a range, a running sum, a constant
+row of indices as long as the table), it is a position, and so is adding it, or adding any constant that differs along
+two axes, to a stream. A table that is read by indices of which nothing is known gets no role.
 
-What happens to queries and keys between their projection and their product: scaling, and turning by position.
+    input_ids ─► Gather(table) ─► Add ─► …       Gather embedding, Add position
+    Range ─► Gather(table) ────────► ┘           Gather position
 
-Turned by position (rotary): a value and a shuffled copy of it, each multiplied by a table, and added. The tables are
-sines and cosines, or constants where an exporter could work them out.
+Query and key steps: what happens to queries and keys between their projection and their product. Rotary positions are a
+value and a shuffled copy of it, each multiplied by a table, and added; the tables are sines and cosines, or constants
+where an exporter could work them out (https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html).
 
-Products that are neither attention nor feed-forward: where they stand in the network says what they are.
+    q ─┬► Mul(cos) ─────────► Add ─► Mul(0.125) ─► scores      both Mul and the Add position, Mul(0.125) attention.scale
+       └► shuffle ─► Mul(sin) ─┘
 
-head         after the last repeated block: no block depends on it
-stem         a convolution before the first block that has a residual add
-convolution  any other
-projection   any other product with a weight
+Stem and head: for products that are neither attention nor feed-forward, where they stand in the network decides.
+
+    head         after the last repeated block: no block depends on it
+    stem         a convolution before the first block that has a residual add
+    convolution  any other convolution
+    projection   any other product with a weight
 """
 
 from __future__ import annotations
@@ -34,20 +38,20 @@ _AXES_OF_A_TABLE = 2
 
 
 def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for node in flow.order:
         if node.key in known:
             continue
-        role = _looked_up(flow, node) if node.op_type == "Gather" else _added(flow, node)
+        role = _role_of_lookup(flow, node) if node.op_type == "Gather" else _role_of_addition(flow, node)
         if node.op_type == "EmbedLayerNormalization":
             role = EMBEDDING
         if role:
-            found[node.key] = role
-    found.update(dict.fromkeys(_added_to_scores(flow, attentions), POSITION))
-    return found
+            roles[node.key] = role
+    roles.update(dict.fromkeys(_tables_on_scores(flow, attentions), POSITION))
+    return roles
 
 
-def _looked_up(flow: RoleFlow, node: Node) -> str:
+def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
     trace = flow.trace(node.key)
     if trace.sources != {node.key}:
         return ""
@@ -56,11 +60,11 @@ def _looked_up(flow: RoleFlow, node: Node) -> str:
     return EMBEDDING if trace.content else ""
 
 
-def _added(flow: RoleFlow, node: Node) -> str:
+def _role_of_addition(flow: RoleFlow, node: Node) -> str:
     if node.op_type != "Add" or not flow.trace(node.key).content:
         return ""
-    for value, other in (node.inputs, node.inputs[::-1]):
-        if flow.trace(other).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
+    for value, stream in (node.inputs, node.inputs[::-1]):
+        if flow.trace(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
             return POSITION
     return ""
 
@@ -81,7 +85,7 @@ def _is_constant_table(flow: RoleFlow, value: str) -> bool:
     return sum(size > 1 for size in tensor.shape) >= _AXES_OF_A_TABLE
 
 
-def _added_to_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
+def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
     """Tables that reach the scores of an attention without being projected: relative positions."""
     seen: set[str] = set()
     for item in attentions:
@@ -101,21 +105,19 @@ def _added_to_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterabl
                 waiting += node.inputs
 
 
-ROTARY_POSITION = "position"
-
-
 def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    """Scaling and rotary positions between the projections of queries and keys and their product."""
+    roles: dict[str, str] = {}
     seen: set[str] = set()
     for item in attentions:
         for value in (item.query, item.key):
             for node in _back_to_source(flow, value, seen):
-                role = "" if node.key in known else _role(flow, node, item.kind)
+                role = "" if node.key in known else _role_of_step(flow, node, item.kind)
                 if role:
-                    found.setdefault(node.key, role)
-                if role == ROTARY_POSITION:
-                    found.update(dict.fromkeys(_angles(flow, node, seen), ROTARY_POSITION))
-    return found
+                    roles.setdefault(node.key, role)
+                if role == POSITION:
+                    roles.update(dict.fromkeys(_angles(flow, node, seen), POSITION))
+    return roles
 
 
 def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node]:
@@ -130,14 +132,14 @@ def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node
         waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.trace(item).sources]
 
 
-def _role(flow: RoleFlow, node: Node, kind: str) -> str:
+def _role_of_step(flow: RoleFlow, node: Node, kind: str) -> str:
     moving = [flow.trace(value) for value in node.inputs if flow.trace(value).sources]
     beside = [value for value in node.inputs if not flow.trace(value).sources]
     if node.op_type == "RotaryEmbedding" or (node.op_type in ("Add", "Sub") and _are_copies(moving)):
-        return ROTARY_POSITION
+        return POSITION
     if node.op_type in ("Mul", "Div") and beside and moving:
         if flow.trace(beside[0]).angle or (not _is_scale(flow, beside[0]) and _is_turned(flow, node)):
-            return ROTARY_POSITION
+            return POSITION
         return f"{kind}.scale" if _is_scale(flow, beside[0]) else ""
     return ""
 
@@ -178,7 +180,7 @@ HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection
 
 @dataclass(frozen=True, slots=True)
 class NetworkPositions:
-    """Keys of nodes by where they stand.
+    """Keys of nodes by where they stand relative to the repeated blocks.
 
     inside   in a block that repeats
     after    made of something from inside a block
@@ -192,30 +194,30 @@ class NetworkPositions:
     begun: frozenset[str]
 
 
-def find_heads(flow: RoleFlow, places: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
+def find_heads(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
     return {
         key: HEAD
         for key, product in flow.products.items()
         if product.weight
         and key not in known
-        and key in places.after
-        and key not in places.inside
-        and key not in places.before
+        and key in positions.after
+        and key not in positions.inside
+        and key not in positions.before
         and product.node.op_type not in CONVOLUTIONS
     }
 
 
-def name_other_products(flow: RoleFlow, places: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def name_other_products(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
+    roles: dict[str, str] = {}
     for key, product in flow.products.items():
         if not product.weight or key in known:
             continue
         if product.node.op_type in CONVOLUTIONS:
-            is_stem = key in places.before and key not in places.begun
-            found[key] = STEM if is_stem else CONVOLUTION
+            is_stem = key in positions.before and key not in positions.begun
+            roles[key] = STEM if is_stem else CONVOLUTION
         elif flow.trace(product.data).content:
-            found[key] = PROJECTION
-    return found
+            roles[key] = PROJECTION
+    return roles
 
 
 def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[str, str]) -> NetworkPositions:

@@ -1,7 +1,13 @@
-"""What each value of a graph is made of: found in one pass over the nodes, in the order in which they run.
+"""Value origins (forward dataflow analysis): what each value of a graph is made of, in one pass over the nodes.
 
 Roles are questions about the neighbourhood of a product: which product made this operand, does anything but positions
-go into it, do these two come from one stream? A trace answers them for every value without walking the graph again.
+go into it, do these two come from one stream? A `ValueOrigin` answers them for every value without another walk:
+
+    ids ─► Gather(table) ─► h ─► MatMul(w) ─► q ─► Softmax ─► p
+           h: content, sources {Gather}, root Gather     q: content, sources {MatMul}, root Gather
+           p: as q, for Softmax neither multiplies nor joins streams
+
+Facts merge where values meet: flags by "or", sources by union, the root only if both have the same.
 """
 
 from __future__ import annotations
@@ -54,7 +60,7 @@ _BLANK = ValueOrigin()
 
 @dataclass(frozen=True, slots=True)
 class ProductNode:
-    """A node that multiplies two operands.
+    """A node that multiplies two operands: a matrix product or a convolution.
 
     weight  the operand that is a weight; empty if both are computed
     data    the other operand, where one is a weight
@@ -145,14 +151,14 @@ class _OriginTracer:
         return self.traces.get(value, _BLANK)
 
     def add(self, node: Node) -> None:
-        found = self._made_by(node)
-        for place, output in enumerate(filter(None, node.outputs)):
-            part = output if node.op_type in CUTS and found.content else found.part
-            # What is chosen is content, which were chosen is not.
-            chosen = node.op_type == "TopK" and place > 0
-            self.traces[output] = ValueOrigin(masking=True) if chosen else _with_part(found, part)
+        result = self._origin_of(node)
+        for index, output in enumerate(filter(None, node.outputs)):
+            part = output if node.op_type in CUTS and result.content else result.part
+            # The values of TopK are content, its indices are not: https://onnx.ai/onnx/operators/onnx__TopK.html
+            is_choice = node.op_type == "TopK" and index > 0
+            self.traces[output] = ValueOrigin(masking=True) if is_choice else _with_part(result, part)
 
-    def _made_by(self, node: Node) -> ValueOrigin:
+    def _origin_of(self, node: Node) -> ValueOrigin:
         if node.op_type in PRODUCTS:
             return self._multiply(node)
         if node.op_type in ATTENTIONS:
@@ -165,11 +171,11 @@ class _OriginTracer:
 
     def _multiply(self, node: Node) -> ValueOrigin:
         first, second = PRODUCTS[node.op_type]
-        left, right = (node.inputs[place] if place < len(node.inputs) else "" for place in (first, second))
+        left, right = (node.inputs[index] if index < len(node.inputs) else "" for index in (first, second))
         before, after = self.trace(left), self.trace(right)
         # Where both are constants, exporters put the weight second.
         second_first = ((right, left), (left, right))
-        weight, data = next(((mine, other) for mine, other in second_first if self._is_weight(mine)), ("", ""))
+        weight, data = next((pair for pair in second_first if self._is_weight(pair[0])), ("", ""))
         self.products[node.key] = ProductNode(node, left, right, weight, data)
         given = self.trace(data) if weight else _BLANK
         return ValueOrigin(
@@ -241,11 +247,11 @@ class _OriginTracer:
         )
 
     def _sources(self, node: Node, operands: list[ValueOrigin]) -> frozenset[str]:
-        found = [operand.sources for operand in operands if operand.sources]
+        sources = [operand.sources for operand in operands if operand.sources]
         if node.op_type not in ("Add", "Sub", "Sum"):
             # What a network is fed as it stands scales, masks or precedes (a cache) what was computed beside it.
-            found = [sources for sources in found if not sources <= self.inputs] or found
-        union = frozenset[str]().union(*found)
+            sources = [keys for keys in sources if not keys <= self.inputs] or sources
+        union = frozenset[str]().union(*sources)
         return CROWD if union & CROWD or len(union) > _MOST_SOURCES else union
 
     def _masks(self, node: Node) -> bool:
