@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.building import hierarchies, provenances
 from tests.support.verification import EVIL, TEXT
 
-from modelexport.inspect.profile.timing import Timeline
+from modelexport.inspect.profile import Timeline
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
-from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
+from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap, Relation
 from modelexport.record.provenance import (
     Attribution,
     Confidence,
@@ -111,7 +111,7 @@ def lineages(draw: st.DrawFn) -> RelinkResult:
             {key: draw(links) for key in record.nodes},
             {},
             consistency=Consistency(9, draw(keys), draw(keys), draw(keys), draw(edges), draw(keys)),
-            kinship=Kinship(draw(shares), draw(shares)),
+            kinship=NodeOverlap(draw(shares), draw(shares)),
         ),
         provenance=record,
         related=draw(st.booleans()),

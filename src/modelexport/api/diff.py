@@ -14,12 +14,12 @@ from modelexport.graph.file.reading import have_equal_bytes, small_inside
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, outlined_ancestor
 from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
+from modelexport.graph.related import are_comparable, module_overlap
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import differences, unchanged
 from modelexport.inspect.diff.sides import Compared, Holdings, part_of
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.related import kinship
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
 from modelexport.record.provenance import Provenance
@@ -27,9 +27,6 @@ from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrow_attribution
 
-# The share of nodes, and of weights, below which two files have nothing to do with each other.
-_RELATED = 0.35
-_SAME_WEIGHTS = 0.1
 # Nodes whose cost is counted without being asked: it takes longer than all the rest.
 _COUNTED = 20_000
 # The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
@@ -169,6 +166,7 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
         hierarchy=None if record is None else record.hierarchy,
         source=source,
         exporter="" if exporter is None else exporter.origin.exporter,
+        record=record,
     )
 
 
@@ -251,11 +249,11 @@ def _costs(side: Compared) -> dict[str, NodeCost]:
 
 
 def _ensure_related(found: Diff, left: TaggedFile, right: TaggedFile) -> None:
-    if found.alike >= _RELATED or found.same_weights >= _SAME_WEIGHTS:
+    if are_comparable(found.alike, found.same_weights):
         return
     trees = [None if (record := file.related_record) is None else record.hierarchy for file in (left, right)]
     whole = not (found.left.module or found.right.module)
-    if whole and trees[0] is not None and trees[1] is not None and kinship(trees[0], trees[1]).related:
+    if whole and trees[0] is not None and trees[1] is not None and module_overlap(trees[0], trees[1]).related:
         return
     what = [f"{side.module} in {side.path}" if side.module else side.path for side in (found.left, found.right)]
     raise ModelMismatch(

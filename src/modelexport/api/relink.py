@@ -19,22 +19,14 @@ from modelexport.graph.file.tagged_file import (
     skip_unreadable,
 )
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.index import Graph
 from modelexport.graph.outline import digested, sketches_like, sketches_of
+from modelexport.graph.related import WeightComparison, is_made_from
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherited
-from modelexport.lineage.related import WeightComparison
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import RelinkResult
-
-# As far as nodes are recognized. Measured: files of other models up to 0.48, whatever a tool made of a model from 0.63.
-_RELATED = 0.55
-# The share of its weights that a part of a model has in common with it.
-_SAME_WEIGHTS = 0.3
-# The share of nodes that a part of a model has in common with it.
-_PART = 0.95
 
 
 def relink(  # noqa: PLR0913 - the keywords are the command line's options
@@ -83,8 +75,7 @@ def relinked(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:
     record = inherited(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
     weights = WeightComparison(ancestor.graph, graph, (ancestor.sketches, sketches), lineage)
-    known = lineage.kinship.degree >= _RELATED or weights.share >= _SAME_WEIGHTS
-    related = known or _is_part(graph, ancestor.graph)
+    related = is_made_from(graph, ancestor.graph, lineage, weights.share)
     return RelinkResult(None, (), ancestor.name, record, lineage, related, weights.differing if related else ())
 
 
@@ -104,12 +95,3 @@ def _absent(record: Provenance, before: Provenance) -> dict[str, str]:
 
 def _still_absent(before: Provenance, owned: set[str]) -> dict[str, str]:
     return {path: reason for path, reason in before.absent.items() if path not in owned}
-
-
-def _is_part(graph: Graph, before: Graph) -> bool:
-    """Whether nearly every node is there before, under its name and with what it reads."""
-    kept = 0
-    for node in graph.nodes:
-        was = before.by_key.get(node.key)
-        kept += was is not None and (was.op_type, was.inputs) == (node.op_type, node.inputs)
-    return bool(graph.nodes) and kept >= _PART * len(graph.nodes)

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import Graph
+from modelexport.graph.related import have_same_names
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, analyze_file
 from modelexport.record.hierarchy import ROOT
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
-
-# With fewer equal node keys than this, the files name values differently: names say nothing about edges.
-_SAME_NAMING = 0.5
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str
 def _changed_nodes(a: TaggedFile, b: TaggedFile) -> Mapping[str, tuple[str, ...]]:
     """Keys of changed nodes by the path of their module in the first file."""
     shared = [key for key in a.graph.by_key if key in b.graph.by_key]
-    same_naming = len(shared) >= _SAME_NAMING * max(len(a.graph.nodes), len(b.graph.nodes), 1)
+    same_naming = have_same_names(a.graph, b.graph)
     found: dict[str, list[str]] = {}
     for key in shared:
         if _is_changed(a.graph, b.graph, key, same_naming):

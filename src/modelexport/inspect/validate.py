@@ -33,8 +33,9 @@ from modelexport.graph.file.metadata import (
     read_node_keys,
     write_node_keys,
 )
-from modelexport.graph.file.tagged_file import TaggedFile, count_known_nodes
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import Graph, Node
+from modelexport.graph.related import count_known_nodes
 from modelexport.graph.soundness import check_graph
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Attribution, Confidence, Provenance

@@ -23,10 +23,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-from modelexport.graph.constants import is_filled, single
+from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
+from modelexport.graph.related import node_overlap
 from modelexport.lineage.absorbed import Dropped, Idle, Merged, Placed, ReadThrough, Rearranged, Weighed
 from modelexport.lineage.hints import ConstantLinker, EndLinker, NameLinker
 from modelexport.lineage.inherit import ConstantHeirs
@@ -34,7 +35,7 @@ from modelexport.lineage.links import Links, NodeLinker, Regions, needed_keys
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.pass_through import HandedOn, Neighbours, Parts
 from modelexport.lineage.value_classes import NOTHING, Classes
-from modelexport.record.lineage import Consistency, Kinship, Lineage, Link, Relation
+from modelexport.record.lineage import Consistency, Lineage, Link, Relation
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Confidence
 
@@ -125,9 +126,9 @@ class _Sources:
     def __init__(self, graph: Graph, flat: Inlined) -> None:
         self._graph = graph
         self._origins = flat.origins
-        gone = graph.yields.keys() - flat.graph.yields.keys() - graph.owners.keys()
-        self._calls = {key for name in gone for key in graph.runners[name]}
-        self._several = {name for name in gone if len(graph.runners[name]) > 1}
+        gone = graph.body_outputs.keys() - flat.graph.body_outputs.keys() - graph.body_owner.keys()
+        self._calls = {key for name in gone for key in graph.callers[name]}
+        self._several = {name for name in gone if len(graph.callers[name]) > 1}
 
     def key(self, key: str) -> str:
         origins = self._origins.get(key, (key,))
@@ -220,8 +221,8 @@ class _Removal:
     def _holds(self, value: str, number: int) -> bool:
         tensor = self._graph.initializers.get(value)
         if tensor is not None:
-            return is_filled(tensor, number)
-        return self._before.constants.get(self._before.of.get(value, NOTHING)) in single(number)
+            return is_all(tensor, number)
+        return self._before.constants.get(self._before.of.get(value, NOTHING)) in scalar_contents(number)
 
     @cached_property
     def _needed(self) -> frozenset[str]:
@@ -316,7 +317,7 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
-    old, new = inline_graph(before, after.yields), inline_graph(after, before.yields)
+    old, new = inline_graph(before, after.body_outputs), inline_graph(after, before.body_outputs)
     lineage = _traced(old.graph, new.graph, sketches)
     return called(lineage, (before, old), (after, new)) if old.origins or new.origins else lineage
 
@@ -326,14 +327,5 @@ def _traced(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) ->
     nodes = doubted(linked(matching), matching)
     constants = ConstantHeirs(matching, nodes)
     folded = constants.folded()
-    return Lineage(nodes, folded, constants.stands_for(), consistency(matching, nodes, folded), _kinship(matching))
-
-
-def _kinship(matching: Matching) -> Kinship:
-    done = {**matching.works, **matching.matches}
-    origins = {origin.key for origin in done.values()}
-    return Kinship(_share(len(done), len(matching.after.nodes)), _share(len(origins), len(matching.before.nodes)))
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
+    overlap = node_overlap(matching.before.nodes, matching.after.nodes, {**matching.works, **matching.matches})
+    return Lineage(nodes, folded, constants.stands_for(), consistency(matching, nodes, folded), overlap)

@@ -95,7 +95,7 @@ def is_made_by_tool(attribution: Attribution) -> bool:
 
 
 @dataclass(frozen=True)
-class Kinship:
+class NodeOverlap:
     """How much of two graphs was recognized, node by node; regions and neighbours do not count.
 
     after   the share of nodes after that do the work of a certain node before; 1 if there are none
@@ -154,4 +154,4 @@ class Lineage:
     initializers: Mapping[str, Link]
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consistency: Consistency = Consistency()
-    kinship: Kinship = Kinship()
+    kinship: NodeOverlap = NodeOverlap()

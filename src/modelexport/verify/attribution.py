@@ -14,12 +14,12 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.graph.operators import DOMAIN
+from modelexport.graph.operators import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
@@ -33,34 +33,19 @@ _Judgement = tuple[Verdict, str, Frontier]
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
-_OWN_LAYOUTS = frozenset({DOMAIN})
+_OWN_LAYOUTS = frozenset({NCHWC})
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
 def nearest_proved_below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     """By node key: the calls of the first proved nodes on every way down from it."""
-    return _frontiers(_last_to_first(graph), graph.successors, proved)
+    return _frontiers(reversed(graph.running_order), graph.successors, proved)
 
 
 def nearest_proved_above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
     """By node key: the calls of the first proved nodes on every way up from it."""
     return _frontiers(graph.nodes, graph.predecessors, proved)
-
-
-def _last_to_first(graph: Graph) -> Iterator[Node]:
-    """Reverse order. The way out of a subgraph leads through the node that holds it, so that node comes first."""
-    members: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        members.setdefault(node.graph, []).append(node)
-    subgraphs: dict[str, list[str]] = {}
-    for graph_id, holder in graph.owners.items():
-        subgraphs.setdefault(holder, []).append(graph_id)
-    waiting = [node for graph_id in members if graph_id not in graph.owners for node in members[graph_id]]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += [inner for graph_id in subgraphs.get(node.key, ()) for inner in members.get(graph_id, ())]
 
 
 def _frontiers(
@@ -181,7 +166,7 @@ class AttributionProver:
 
     def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
         """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
-        if node.function not in self._graph.yields:
+        if node.function not in self._graph.body_outputs:
             return False
         return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
 

@@ -16,6 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.attribute.projection.matched_values import MatchedRun
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
@@ -232,28 +233,22 @@ class AnchorRegions:
 
     def _nodes_before(self, anchor: Node) -> list[Node]:
         """Nodes without an anchor that lead to this one with no other anchor in between, in file order."""
-        graph = self._matched.graph
-        before: dict[str, Node] = {}
-        waiting = list(graph.predecessors(anchor))
-        while waiting:
-            node = waiting.pop()
-            if node.key not in self._anchors and node.key not in before and node.key in graph.computed:
-                before[node.key] = node
-                waiting.extend(graph.predecessors(node))
-        return sorted(before.values(), key=lambda node: node.position)
+        return sorted(backward_slice(self._open_makers(anchor), self._open_makers), key=lambda node: node.position)
+
+    def _open_makers(self, node: Node) -> Iterator[Node]:
+        for maker in self._matched.graph.predecessors(node):
+            if maker.key not in self._anchors and maker.key in self._matched.graph.computed:
+                yield maker
 
     def ops_before(self, op_indices: Iterable[int], stops: Container[int] = ()) -> list[int]:
         """These operators, and those before them back to the nearest ends and `stops`, in their order."""
-        before: set[int] = set()
-        waiting = list(op_indices)
-        while waiting:
-            op_index = waiting.pop()
-            if op_index not in before:
-                before.add(op_index)
-                inputs = self._matched.trace.ops[op_index].inputs
-                inner = [value for value in inputs if value not in self._ends.of_run and value not in stops]
-                waiting.extend(self._matched.maker[value] for value in inner if value in self._matched.maker)
-        return sorted(before)
+
+        def makers(op_index: int) -> Iterator[int]:
+            for value in self._matched.trace.ops[op_index].inputs:
+                if value not in self._ends.of_run and value not in stops and value in self._matched.maker:
+                    yield self._matched.maker[value]
+
+        return sorted(backward_slice(op_indices, makers))
 
     def _needs_of_ops(self, op_indices: Iterable[int], inside: RegionEnds) -> dict[int, frozenset[int]]:
         """The ends that each operator depends on."""

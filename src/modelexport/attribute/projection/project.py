@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 
 from modelexport.attribute.projection.anchor_regions import (
@@ -31,6 +30,7 @@ from modelexport.attribute.projection.anchor_regions import (
 )
 from modelexport.attribute.projection.matched_values import MatchedRun, ValueIndex, match_values
 from modelexport.graph.index import Graph, Node
+from modelexport.graph.related import ValueOverlap, value_overlap
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.signals import GraphValues, Trace
@@ -79,44 +79,9 @@ def _work(op_indices: list[int], matched: MatchedRun) -> list[int]:
     return [op_index for op_index in on_data if not matched.rearranges(op_index)] or on_data
 
 
-# Of weights, or of computed values. A file that was fused, quantized or partly retrained still shares more than this; a
-# stranger shares next to nothing.
-_ENOUGH = 0.2
-
-
-@dataclass(frozen=True)
-class ValueOverlap:
-    """How many telling weights and computed values of a graph there are, and how many were found in the run."""
-
-    weights: int
-    weights_found: int
-    values: int
-    values_found: int
-
-    @property
-    def belongs(self) -> bool:
-        # A graph without anything telling cannot be told from another.
-        if not self.weights:
-            return self.computes_the_same
-        return self.weights_found > _ENOUGH * self.weights or (self.values > 0 and self.computes_the_same)
-
-    @property
-    def computes_the_same(self) -> bool:
-        """Whether enough of what the graph computes was computed in the run; a graph of nothing telling is believed."""
-        return self.values_found > _ENOUGH * self.values or not self.values
-
-    def __str__(self) -> str:
-        weights = f"{self.weights_found} of {self.weights} weights"
-        return f"{weights} and {self.values_found} of {self.values} computed values" if self.values else weights
-
-
 def measure_value_overlap(graph: Graph, trace: Trace, values: GraphValues) -> ValueOverlap:
     telling = {name: fingerprint for name, fingerprint in values.prints.items() if fingerprint.telling}
-    matches = match_values(ValueIndex(trace), telling)
-    weights = [name for name in telling if name in graph.initializers]
-    computed = [name for name in telling if name in graph.computed and name not in graph.inputs]
-    found = [sum(name in matches for name in names) for names in (weights, computed)]
-    return ValueOverlap(len(weights), found[0], len(computed), found[1])
+    return value_overlap(graph, telling, match_values(ValueIndex(trace), telling))
 
 
 # What it costs if an operator does not become such a node (though the function that it is a part of may), and if one is

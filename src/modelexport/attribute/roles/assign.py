@@ -34,7 +34,7 @@ from modelexport.attribute.roles.embedding_and_head import (
 )
 from modelexport.attribute.roles.value_origins import RoleFlow, trace_flow
 from modelexport.graph.index import Graph
-from modelexport.graph.operators import MOVES
+from modelexport.graph.operators import CARRIERS
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of, parent_path
 from modelexport.record.provenance import Attribution, NodeEntry, Provenance
 
@@ -168,7 +168,7 @@ def _find_biases(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
         readers = flow.graph.consumers.get(product.node.outputs[0], ())
         if key in roles and len(readers) == 1 and readers[0].op_type == "Add" and readers[0].key not in roles:
             addends = [value for value in readers[0].inputs if value not in product.node.outputs]
-            if product.weight and addends and flow.trace(addends[0]).weight:
+            if product.weight and addends and flow.origin(addends[0]).weight:
                 biases[readers[0].key] = roles[key]
     return biases
 
@@ -177,7 +177,7 @@ def _find_moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, s
     """Transposing or converting a weight is part of what reads it."""
     moves: dict[str, str] = {}
     for node in reversed(flow.order):
-        if node.op_type in MOVES and node.key not in roles and flow.trace(node.key).weight:
+        if node.op_type in CARRIERS and node.key not in roles and flow.origin(node.key).weight:
             readers = flow.graph.successors(node)
             role = _common_role(moves.get(reader.key) or roles.get(reader.key, "") for reader in readers)
             if role:

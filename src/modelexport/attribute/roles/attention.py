@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from modelexport.attribute.roles.value_origins import CROWD, ProductNode, RoleFlow
 from modelexport.graph.constants import integer, integers, text
 from modelexport.graph.index import Node
-from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, MOVES, data_inputs
+from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, CARRIERS, data_inputs
 
 _LAST, _BEFORE_LAST = -1, -2
 
@@ -78,7 +78,7 @@ def chain_back(flow: RoleFlow, value: str, scores: ProductNode) -> list[tuple[No
         node = flow.graph.producers.get(value)
         if node is None or node.key == scores.key:
             return chain
-        leading = [item for item in data_inputs(node.op_type, node.inputs) if scores.key in flow.trace(item).sources]
+        leading = [item for item in data_inputs(node.op_type, node.inputs) if scores.key in flow.origin(item).sources]
         if not leading:
             return chain
         chain.append((node, leading[0]))
@@ -89,7 +89,7 @@ SELF, CROSS = "attention", "cross_attention"
 _RANK_OF_A_PROJECTION = 2
 
 # What can lie between the softmax and the product with the values: moved, masked, scaled or joined with others.
-_CARRIES = MOVES | {"Where", "Mul", "Div", "Concat", "ScatterND", "ScatterElements"}
+_CARRIES = CARRIERS | {"Where", "Mul", "Div", "Concat", "ScatterND", "ScatterElements"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _find_decomposed(flow: RoleFlow) -> Iterator[Attention]:
 
 def _is_computed(flow: RoleFlow, value: str) -> bool:
     """Made of what the model is fed, or of learned vectors in place of it that went through a product."""
-    return flow.trace(value).content or flow.source(value) is not None
+    return flow.origin(value).content or flow.source(value) is not None
 
 
 def _probabilities(flow: RoleFlow) -> Mapping[str, Node]:
@@ -172,19 +172,19 @@ def _score_products(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
     Some networks add products with positions to them: where one is of what the model is fed alone, those are not meant.
     """
     products = [item for item in score_addends(flow, softmax) if not item.weight or _is_learned_query(flow, item)]
-    of_content = [item for item in products if flow.trace(item.left).content and flow.trace(item.right).content]
+    of_content = [item for item in products if flow.origin(item.left).content and flow.origin(item.right).content]
     return of_content or products
 
 
 def _is_learned_query(flow: RoleFlow, product: ProductNode) -> bool:
     """The weight is a query that was worked out beforehand: it is split into heads already, as no projection is."""
-    tensor = flow.graph.initializers.get(flow.trace(product.weight).weight)
+    tensor = flow.graph.initializers.get(flow.origin(product.weight).weight)
     return product.weight == product.left and tensor is not None and len(tensor.shape) > _RANK_OF_A_PROJECTION
 
 
 def score_addends(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
     """All products that went into what a softmax reads."""
-    sources = flow.trace(softmax.inputs[0]).sources
+    sources = flow.origin(softmax.inputs[0]).sources
     return [flow.products[key] for key in sorted(sources) if key in flow.products]
 
 
@@ -195,7 +195,7 @@ def _are_apart(flow: RoleFlow, query: str, key: str) -> bool:
 
 def _stream(flow: RoleFlow, value: str) -> str:
     source = flow.source(value)
-    return flow.trace(source.data if source is not None and source.weight else value).root
+    return flow.origin(source.data if source is not None and source.weight else value).root
 
 
 def name_attention_roles(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
@@ -225,7 +225,7 @@ def _name_center(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> None
 
 
 def _component_on_scores(flow: RoleFlow, node: Node, followed: str) -> str:
-    others = [flow.trace(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
+    others = [flow.origin(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
     if node.op_type in ("Mul", "Div"):
         return "scale"
     if node.op_type == "Where":
@@ -240,13 +240,13 @@ def _name_positions(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> N
     if item.softmax is None or item.scores is None:
         return
     for product in score_addends(flow, item.softmax):
-        contents = [flow.trace(value).content for value in (product.left, product.right)]
+        contents = [flow.origin(value).content for value in (product.left, product.right)]
         if product.key == item.scores.key or all(contents):
             continue
         roles[product.key] = "position"
         for value in (product.left, product.right):
             source = flow.source(value)
-            if source is not None and not flow.trace(value).content:
+            if source is not None and not flow.origin(value).content:
                 roles[source.key] = "position"
 
 
@@ -264,7 +264,7 @@ def _name_projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[s
     serves: dict[str, set[str]] = {}
     kinds: dict[str, set[str]] = {}
     operands = [
-        (item.kind, part, flow.trace(value).sources)
+        (item.kind, part, flow.origin(value).sources)
         for item in attentions
         for part, value in zip(_PARTS, (item.query, item.key, item.value), strict=True)
     ]
@@ -291,7 +291,7 @@ def _name_outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, 
     kinds = {item.context.key: item.kind for item in attentions}
     roles: dict[str, str] = {}
     for product in flow.products.values():
-        sources = flow.trace(product.data).sources if product.weight else CROWD
+        sources = flow.origin(product.data).sources if product.weight else CROWD
         if sources and sources <= kinds.keys():
             roles[product.key] = f"{_kind({kinds[key] for key in sources})}.output"
     return roles

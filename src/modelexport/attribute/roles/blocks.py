@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from modelexport.attribute.roles.value_origins import ProductNode, RoleFlow, is_cast
 from modelexport.graph.constants import constant
 from modelexport.graph.index import Node
-from modelexport.graph.operators import ACTIVATIONS, MATRIX_PRODUCTS, MOVES, NORMS
+from modelexport.graph.operators import ACTIVATIONS, CARRIERS, MATRIX_PRODUCTS, NORMALIZATIONS
 
 UP, GATE, DOWN, ACTIVATION, GATE_UP = "mlp.up", "mlp.gate", "mlp.down", "mlp.activation", "mlp.gate_up"
 
@@ -35,7 +35,7 @@ def find_feed_forward(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str
     gates, halves = _find_gates(flow)
     roles: dict[str, str] = {}
     for product in flow.products.values():
-        if not _is_linear(product) or product.key in known or not flow.trace(product.data).activated:
+        if not _is_linear(product) or product.key in known or not flow.origin(product.data).activated:
             continue
         opening = _opening(flow, product, gates, halves)
         if opening and not any(key in known for key in opening):
@@ -54,7 +54,7 @@ def _opening(
     flow: RoleFlow, down: ProductNode, gates: Mapping[frozenset[str], dict[str, str]], halves: frozenset[str]
 ) -> dict[str, str]:
     """The products that one reads through a nonlinear function, with their roles."""
-    sources = flow.trace(down.data).sources
+    sources = flow.origin(down.data).sources
     products = [flow.products[key] for key in sources if key in flow.products]
     if len(products) != len(sources) or not all(map(_is_linear, products)):
         return {}
@@ -70,7 +70,7 @@ def _find_gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], f
     for node in flow.order:
         if node.op_type != "Mul":
             continue
-        first, second = (flow.trace(value) for value in node.inputs)
+        first, second = (flow.origin(value) for value in node.inputs)
         if not (len(first.sources) == len(second.sources) == 1) or first.activated == second.activated:
             continue
         gate, gated = (first, second) if first.activated else (second, first)
@@ -91,32 +91,34 @@ def _nodes_between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]
             continue
         seen.add(node.key)
         yield node
-        waiting += [value for value in node.inputs if flow.trace(value).sources & opening.keys()]
+        waiting += [value for value in node.inputs if flow.origin(value).sources & opening.keys()]
 
 
 def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bool:
     """A nonlinear function, or the arithmetic of one that was taken apart; not a bias, not the gating."""
-    traces = [flow.trace(value) for value in node.inputs]
-    computed = [trace for trace in traces if trace.content]
-    if node.op_type in ACTIVATIONS or node.op_type in MOVES or not computed:
+    origins = [flow.origin(value) for value in node.inputs]
+    computed = [origin for origin in origins if origin.content]
+    if node.op_type in ACTIVATIONS or node.op_type in CARRIERS or not computed:
         return node.op_type in ACTIVATIONS
-    if flow.trace(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
+    if flow.origin(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
         return False
     is_bias = (
-        node.op_type == "Add" and len(computed) == 1 and any(trace.weight for trace in traces if not trace.content)
+        node.op_type == "Add" and len(computed) == 1 and any(origin.weight for origin in origins if not origin.content)
     )
-    is_gating = len({trace.part for trace in computed}) > 1
+    is_gating = len({origin.part for origin in computed}) > 1
     return not (is_bias and not computed[0].activated and not opening.keys().isdisjoint(node.inputs)) and not is_gating
 
 
 NORM = "norm"
 _NEGATIVE_ROOT = -0.5
+# What it normalizes, it has looked up: it is the embedding.
+_NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
 
 def find_norms(flow: RoleFlow) -> dict[str, str]:
     roles: dict[str, str] = {}
     for node in flow.order:
-        if node.op_type in NORMS:
+        if node.op_type in _NORMS:
             roles.update((member.key, NORM) for member in (node, *_scale_and_shift(flow, node)))
         elif node.op_type == "Sqrt" or _is_negative_root(flow, node):
             roles.update((member.key, NORM) for member in _norm_around(flow, node))
@@ -153,7 +155,7 @@ def _back_to_square(flow: RoleFlow, root: Node) -> list[Node]:
             averaged = True
         elif node.op_type not in ("Add", "Cast", "Clip", "Max"):
             return []
-        computed = [value for value in node.inputs if flow.trace(value).content]
+        computed = [value for value in node.inputs if flow.origin(value).content]
         node = flow.graph.producers.get(computed[0]) if len(computed) == 1 else None
     return []
 
@@ -221,11 +223,11 @@ def _has_vector(flow: RoleFlow, node: Node) -> bool:
 
 def _weight_behind(flow: RoleFlow, value: str) -> str:
     """The weight that a value is, or that it becomes by adding a constant (some norms store their scale less one)."""
-    weight = flow.trace(value).weight
+    weight = flow.origin(value).weight
     maker = flow.graph.producers.get(flow.uncast(value))
-    if weight or maker is None or flow.trace(value).content or maker.op_type != "Add":
+    if weight or maker is None or flow.origin(value).content or maker.op_type != "Add":
         return weight
-    return next((flow.trace(item).weight for item in maker.inputs if flow.trace(item).weight), "")
+    return next((flow.origin(item).weight for item in maker.inputs if flow.origin(item).weight), "")
 
 
 RESIDUAL = "residual"
@@ -260,9 +262,9 @@ def _last_additions(flow: RoleFlow) -> dict[str, int]:
     for index, node in enumerate(flow.order):
         if node.op_type == "Add":
             for value in map(flow.uncast, node.inputs):
-                for origin in (value, _shortcut(flow, value)):
-                    if flow.trace(origin).content:
-                        last[origin] = index
+                for start in (value, _shortcut(flow, value)):
+                    if flow.origin(start).content:
+                        last[start] = index
     return last
 
 
@@ -276,9 +278,9 @@ def _is_residual(flow: RoleFlow, node: Node, marks: Mapping[str, frozenset[str]]
     for value, branch in (operands, operands[::-1]):
         if value in last and value in marks.get(branch, frozenset()):
             # Without a product in between it is a function written as a polynomial.
-            return flow.trace(value).sources != flow.trace(branch).sources
-        origin, end = _shortcut(flow, value), _shortcut(flow, branch)
+            return flow.origin(value).sources != flow.origin(branch).sources
+        start, end = _shortcut(flow, value), _shortcut(flow, branch)
         # Two products of one value are a sum of products; the other branch must be longer than the shortcut.
-        if origin in last and origin in marks.get(end, frozenset()):
+        if start in last and start in marks.get(end, frozenset()):
             return True
     return False

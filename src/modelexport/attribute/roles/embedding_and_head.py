@@ -52,35 +52,35 @@ def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapp
 
 
 def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
-    trace = flow.trace(node.key)
-    if trace.sources != {node.key}:
+    origin = flow.origin(node.key)
+    if origin.sources != {node.key}:
         return ""
-    if trace.counted:
+    if origin.counted:
         return POSITION
-    return EMBEDDING if trace.content else ""
+    return EMBEDDING if origin.content else ""
 
 
 def _role_of_addition(flow: RoleFlow, node: Node) -> str:
-    if node.op_type != "Add" or not flow.trace(node.key).content:
+    if node.op_type != "Add" or not flow.origin(node.key).content:
         return ""
     for value, stream in (node.inputs, node.inputs[::-1]):
-        if flow.trace(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
+        if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
             return POSITION
     return ""
 
 
 def _is_position(flow: RoleFlow, value: str) -> bool:
     """It comes from one table, read by a count, and nothing else."""
-    trace = flow.trace(value)
-    sources = trace.sources
-    if trace.angle and not trace.content:
+    origin = flow.origin(value)
+    sources = origin.sources
+    if origin.angle and not origin.content:
         return True
-    return len(sources) == 1 and trace.positional and all(flow.trace(source).counted for source in sources)
+    return len(sources) == 1 and origin.positional and all(flow.origin(source).counted for source in sources)
 
 
 def _is_constant_table(flow: RoleFlow, value: str) -> bool:
-    tensor = flow.graph.initializers.get(flow.trace(value).weight)
-    if tensor is None or tensor.dtype not in FLOATS or not flow.trace(value).learned:
+    tensor = flow.graph.initializers.get(flow.origin(value).weight)
+    if tensor is None or tensor.dtype not in FLOATS or not flow.origin(value).learned:
         return False
     return sum(size > 1 for size in tensor.shape) >= _AXES_OF_A_TABLE
 
@@ -98,10 +98,10 @@ def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterab
             if node is None or node.key in seen or node.key in products:
                 continue
             seen.add(node.key)
-            trace = flow.trace(node.key)
-            if node.op_type == "Gather" and trace.sources == {node.key} and not trace.content:
+            origin = flow.origin(node.key)
+            if node.op_type == "Gather" and origin.sources == {node.key} and not origin.content:
                 yield node.key
-            elif trace.learned:
+            elif origin.learned:
                 waiting += node.inputs
 
 
@@ -125,32 +125,32 @@ def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node
     waiting = [value]
     while waiting:
         node = flow.graph.producers.get(waiting.pop())
-        if node is None or node.key in seen or flow.trace(node.key).sources == {node.key}:
+        if node is None or node.key in seen or flow.origin(node.key).sources == {node.key}:
             continue
         seen.add(node.key)
         yield node
-        waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.trace(item).sources]
+        waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.origin(item).sources]
 
 
 def _role_of_step(flow: RoleFlow, node: Node, kind: str) -> str:
-    moving = [flow.trace(value) for value in node.inputs if flow.trace(value).sources]
-    beside = [value for value in node.inputs if not flow.trace(value).sources]
+    moving = [flow.origin(value) for value in node.inputs if flow.origin(value).sources]
+    beside = [value for value in node.inputs if not flow.origin(value).sources]
     if node.op_type == "RotaryEmbedding" or (node.op_type in ("Add", "Sub") and _are_copies(moving)):
         return POSITION
     if node.op_type in ("Mul", "Div") and beside and moving:
-        if flow.trace(beside[0]).angle or (not _is_scale(flow, beside[0]) and _is_turned(flow, node)):
+        if flow.origin(beside[0]).angle or (not _is_scale(flow, beside[0]) and _is_turned(flow, node)):
             return POSITION
         return f"{kind}.scale" if _is_scale(flow, beside[0]) else ""
     return ""
 
 
-def _are_copies(traces: list[ValueOrigin]) -> bool:
-    return len(traces) > 1 and len({trace.sources for trace in traces}) == 1
+def _are_copies(origins: list[ValueOrigin]) -> bool:
+    return len(origins) > 1 and len({origin.sources for origin in origins}) == 1
 
 
 def _is_scale(flow: RoleFlow, value: str) -> bool:
     """One constant number, or one that was worked out from a shape."""
-    return is_single(flow.graph, value) or not (flow.trace(value).weight or flow.trace(value).learned)
+    return is_single(flow.graph, value) or not (flow.origin(value).weight or flow.origin(value).learned)
 
 
 def _is_turned(flow: RoleFlow, node: Node) -> bool:
@@ -158,12 +158,12 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
     readers = flow.graph.consumers.get(node.outputs[0], ())
     if len(readers) != 1 or readers[0].op_type not in ("Add", "Sub"):
         return False
-    return _are_copies([flow.trace(value) for value in readers[0].inputs])
+    return _are_copies([flow.origin(value) for value in readers[0].inputs])
 
 
 def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
     """The sines and cosines that a multiplication reads."""
-    waiting = [value for value in node.inputs if flow.trace(value).angle and not flow.trace(value).sources]
+    waiting = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
     while waiting:
         maker = flow.graph.producers.get(waiting.pop())
         if maker is None or maker.key in seen:
@@ -172,7 +172,7 @@ def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
         if maker.op_type in ANGLES:
             yield maker.key
         else:
-            waiting += [value for value in maker.inputs if flow.trace(value).angle]
+            waiting += [value for value in maker.inputs if flow.origin(value).angle]
 
 
 HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection"
@@ -215,7 +215,7 @@ def name_other_products(flow: RoleFlow, positions: NetworkPositions, known: Mapp
         if product.node.op_type in CONVOLUTIONS:
             is_stem = key in positions.before and key not in positions.begun
             roles[key] = STEM if is_stem else CONVOLUTION
-        elif flow.trace(product.data).content:
+        elif flow.origin(product.data).content:
             roles[key] = PROJECTION
     return roles
 

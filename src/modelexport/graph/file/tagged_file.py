@@ -27,6 +27,7 @@ from modelexport.graph.file.metadata import name_nodes, read_outline, read_recor
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.index import Graph, Node, edges_of, walk_nodes
 from modelexport.graph.outline import digested, graph_of, sketches_of
+from modelexport.graph.related import count_known_nodes, describes
 from modelexport.graph.soundness import ensure_sound
 from modelexport.graph.types import ValueTypes
 from modelexport.record.document import from_document
@@ -43,10 +44,6 @@ from modelexport.record.provenance import (
 )
 
 SIDECAR_SUFFIX = ".json"
-# A record that knows a smaller share of the nodes says nothing about the file: it belongs to another one.
-_LEAST_KNOWN = 0.1
-# The share that a record beside the file must know if it knows none of its weights.
-_MOSTLY_KNOWN = 0.8
 _NOT_RECORDED = "not in the record: the graph was changed after export"
 
 
@@ -197,24 +194,6 @@ def _missing_record(path: Path) -> RecordMissing:
         f"there is no hierarchy record in {path} or beside it",
         f"Put {sidecar_path(path).name} back beside it, or make one: `modelexport attach {path} -m MODEL -o FILE`.",
     )
-
-
-def count_known_nodes(record: Provenance, graph: Graph) -> int:
-    return sum(node.key in record.nodes for node in graph.nodes)
-
-
-def describes(record: Provenance, graph: Graph, *, beside: bool) -> bool:
-    """Whether the record speaks of this graph, or of one that it was made from.
-
-    beside  it was found beside the file, where that of another model may lie. Exporters name the values of all
-            models alike (`linear_3`), so that knowing some nodes is not enough: weights must be known as well.
-    """
-    if record.origin.graph == graph.fingerprint or not graph.nodes:
-        return True
-    share = count_known_nodes(record, graph) / len(graph.nodes)
-    weights = sum(name in record.initializers for name in graph.initializers)
-    strange = beside and graph.initializers and weights < _LEAST_KNOWN * len(graph.initializers)
-    return share >= (_MOSTLY_KNOWN if strange else _LEAST_KNOWN)
 
 
 def _fit_entry(node: Node, recorded: NodeEntry | None) -> NodeEntry:

@@ -10,7 +10,7 @@ from modelexport.graph.index import Node
 from modelexport.graph.protos import ONNX_DOMAINS
 from modelexport.inspect.diff.ends import end_changes, model_changes, renamed_ends
 from modelexport.inspect.diff.flow import Constant
-from modelexport.inspect.diff.modules import Modules, absent_modules, find_modules, list_calls, with_costs
+from modelexport.inspect.diff.modules import Modules, absent_modules, align_equal, find_modules, with_costs
 from modelexport.inspect.diff.nodes import Comparing, returned_as
 from modelexport.inspect.diff.pairing import Links, paired, settle
 from modelexport.inspect.diff.regions import Region, Regions, ReplacedWeights
@@ -59,8 +59,9 @@ def unchanged(left: Compared, right: Compared) -> Diff:
     Every node is paired with itself and every module call is aligned with itself. No weight is read.
     """
     pairs = {node.key: node.key for node in left.flow.order}
-    aligned = {call: call for call in list_calls(left, right)}
-    return Diff(_side(left), _side(right), aligned=aligned, pairs=pairs)
+    modules = align_equal(left, right)
+    mine, theirs = _side(left, modules.node_count(0)), _side(right, modules.node_count(1))
+    return Diff(mine, theirs, aligned=modules.aligned, pairs=pairs)
 
 
 def _may_cost_else(diff: Diff) -> bool:
@@ -105,8 +106,8 @@ class _Differences:
         self._add_constants(replaced)
         model = () if self._left.module or self._right.module else tuple(self._model_changes())
         return Diff(
-            left=_side(self._left),
-            right=_side(self._right),
+            left=_side(self._left, self.modules.node_count(0)),
+            right=_side(self._right, self.modules.node_count(1)),
             model=model,
             modules=tuple(self._in_order(gone)),
             renamed=tuple(self._renamed()),
@@ -285,5 +286,5 @@ def node_ref(node: Node) -> NodeRef:
     return NodeRef(node.key, node.name, node.op_type if own else f"{node.domain}.{node.op_type}")
 
 
-def _side(side: Compared) -> Side:
-    return Side(side.path, len(side.flow.order), len(side.graph.initializers), side.source, side.exporter, side.module)
+def _side(side: Compared, nodes: int) -> Side:
+    return Side(side.path, nodes, len(side.graph.initializers), side.source, side.exporter, side.module)

@@ -18,7 +18,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from modelexport.graph.protos import plain_domain
-from modelexport.graph.types import type_name
+from modelexport.graph.types import dims_of, type_name
 from modelexport.record.results.diff import FieldChange, Renamed
 
 
@@ -114,15 +114,10 @@ class ValueType:
 
 
 def value_type(value: onnx.ValueInfoProto) -> ValueType | None:
-    kind = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
         return None
-    dims = tuple(_dim(dim) for dim in kind.shape.dim) if kind.HasField("shape") else None
-    return ValueType(kind.elem_type, dims)
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+    dims = dims_of(value.type)
+    return ValueType(value.type.tensor_type.elem_type, dims and tuple(dim if dim != "" else None for dim in dims))
 
 
 def shapes_differ(one: ValueType, other: ValueType) -> bool:

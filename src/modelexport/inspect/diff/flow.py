@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import FLOATS, MAIN, Graph, Node
 from modelexport.graph.operators import is_commutative
 from modelexport.graph.protos import ONNX_DOMAINS, plain_domain, type_of
@@ -70,19 +71,8 @@ class Flow:
         self.graph = graph
         self.told: Mapping[str, str] = told or {}
         self.constants = dict(_constants(graph, digest_of))
-        self._members: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            if node.key not in self.constants:
-                self._members.setdefault(node.graph, []).append(node)
-        roots = [MAIN, *(name for name in self._members if name != MAIN and name not in graph.owners)]
-        self.order = [node for root in roots for node in self._ordered(root)]
+        self.order = [node for node in graph.running_order if node.key not in self.constants]
         self.by_key = {node.key: node for node in self.order}
-
-    def _ordered(self, graph_id: str) -> Iterator[Node]:
-        for node in self._members.get(graph_id, ()):
-            for body in self.graph.bodies.get(node.key, ()):
-                yield from self._ordered(body)
-            yield node
 
     @cached_property
     def uses(self) -> Mapping[str, tuple[Use, ...]]:
@@ -132,16 +122,6 @@ def operator_of(node: Node) -> tuple[str, str]:
 _Seen = Callable[[Constant], object]
 
 
-class Numbers:
-    """A number for each description, the same in both graphs."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, int] = {}
-
-    def __call__(self, description: object) -> int:
-        return self._known.setdefault(description, len(self._known))
-
-
 def by_content(constant: Constant) -> object:
     """What a constant holds; where that is not to be read, what room it takes."""
     if constant.digest is None:
@@ -163,7 +143,7 @@ class Signatures:
     up    by the key of a node: what is made of its results, up to the outputs of the model
     """
 
-    def __init__(self, flow: Flow, numbers: Numbers, seen: _Seen, ends: Mapping[str, object]) -> None:
+    def __init__(self, flow: Flow, numbers: ValueNumbers, seen: _Seen, ends: Mapping[str, object]) -> None:
         """ends  by inputs and outputs (`i:name`, `o:name`): what is the same in both models for those that are"""
         self.flow, self._numbers, self._seen, self._ends = flow, numbers, seen, ends
         self.own = {node.key: self._own(node) for node in flow.order}
@@ -190,28 +170,29 @@ class Signatures:
     def _down(self) -> dict[str, int]:
         graph = self.flow.graph
         found: dict[str, int] = {}
-        for name in (*graph.inputs, *graph.takes.get(MAIN, ())):
+        for name in (*graph.inputs, *graph.body_inputs.get(MAIN, ())):
             found[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
         self._take_all(found)
         for node in self.flow.order:
             read = [self._input(value, found) for value in node.inputs if value not in self.flow.constants]
-            if reads_unordered(node):
-                read.sort()
             inside = tuple(
-                self._input(value, found) for body in graph.bodies.get(node.key, ()) for value in graph.yields[body]
+                self._input(value, found)
+                for body in graph.subgraphs.get(node.key, ())
+                for value in graph.body_outputs[body]
             )
-            description = (self.own[node.key], tuple(read), inside)
+            operator, commutative = (self.own[node.key], inside), reads_unordered(node)
+            operation = self._numbers.number_operation(operator, read, commutative=commutative)
             for place, value in enumerate(node.outputs):
                 if value:
-                    found[value] = self._numbers(("made", description, place))
+                    found[value] = self._numbers.number_output(operation, place)
         return found
 
     def _take_all(self, found: dict[str, int]) -> None:
         """What bodies are given is known by its place: the node around them tells what that is."""
-        for body, owner in self.flow.graph.owners.items():
+        for body, owner in self.flow.graph.body_owner.items():
             if owner in self.flow.by_key:
                 around = self.own[owner]
-                for place, value in enumerate(self.flow.graph.takes[body]):
+                for place, value in enumerate(self.flow.graph.body_inputs[body]):
                     found[value] = self._numbers(("take", around, body.removeprefix(owner), place))
 
     def _input(self, value: str, found: Mapping[str, int]) -> int:
@@ -232,10 +213,10 @@ class Signatures:
                 for use in flow.uses.get(value, ()):
                     reader = self._numbers((self.own[use.reader.key], found[use.reader.key]))
                     uses.append((place, 1 + use.operand, reader))
-            owner = graph.owners.get(node.graph)
+            owner = graph.body_owner.get(node.graph)
             if owner is not None and owner in found:
                 body = node.graph.removeprefix(owner)
-                for place, value in enumerate(graph.yields[node.graph]):
+                for place, value in enumerate(graph.body_outputs[node.graph]):
                     if value and value in node.outputs:
                         uses.append(
                             (node.outputs.index(value), -1, self._numbers(("yield", body, place, found[owner])))
@@ -251,7 +232,7 @@ class Signatures:
         return found
 
 
-def neighbourhoods(flow: Flow, numbers: Numbers, own: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+def neighbourhoods(flow: Flow, numbers: ValueNumbers, own: Mapping[str, int], steps: int) -> list[dict[str, int]]:
     """By the key of a node, for 0, 1, 2 … steps: a number for the node with all that is at most so many steps away."""
     found = [dict(own)]
     for _ in range(steps):

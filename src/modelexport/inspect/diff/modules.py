@@ -16,7 +16,6 @@ from math import prod
 import onnx
 
 from modelexport.graph.index import Node
-from modelexport.inspect.diff.flow import Flow
 from modelexport.inspect.diff.pairing import Pairs
 from modelexport.inspect.diff.regions import Region
 from modelexport.inspect.diff.sides import Compared
@@ -68,6 +67,25 @@ class Modules:
         one = self.sides[side]
         return self.sides[1 - side] if one.source is Source.OTHER else one
 
+    def node_count(self, side: int, call: str | None = None) -> int:
+        """How many nodes there are in a call and inside of it, Constants included; of all that is compared, if None.
+
+        Without functions and Constants that others read, it is what `analyze` says of the module.
+        """
+        compared, calls = self.sides[side], self.left if side == 0 else self.right
+        if call is None and not compared.module:
+            return len(compared.graph.nodes)
+        stacks = (self.stack(side, calls.get(node.key, ROOT)) for node in compared.graph.nodes)
+        return sum(any(compared.is_part(one) if call is None else one == call for one in stack) for stack in stacks)
+
+    def parameter_count(self, side: int, call: str, nodes: Iterable[Node], *, recorded: bool) -> int:
+        """Numbers of the parameters of a module; `recorded`: of those that its record knows, if it has one."""
+        compared = self.sides[side]
+        if recorded and compared.totals is not None and not compared.module:
+            return compared.totals.total(ModuleCall.parse(call).path).parameters
+        read = {name for node in nodes for name in node.inputs if name in compared.graph.initializers}
+        return sum(map(compared.weight_sizes.size, read))
+
     def common(self, side: int, keys: Iterable[str]) -> str:
         """The innermost call around all of some nodes."""
         calls = self.left if side == 0 else self.right
@@ -81,8 +99,8 @@ def find_modules(left: Compared, right: Compared, pairs: Pairs, links: Mapping[s
     if right.source is Source.OTHER:
         theirs.update((other.key, mine[node.key]) for other, node in _joined(pairs) if node.key in mine)
         theirs.update(_inherited(links, mine, theirs, left, pairs))
-    _spread(left.flow, mine)
-    _spread(right.flow, theirs)
+    _spread(left, mine)
+    _spread(right, theirs)
     lent = Source.OTHER in (left.source, right.source)
     found = Modules((left, right), mine, theirs, {})
     calls = dict.fromkeys((*mine.values(), *theirs.values()))
@@ -91,14 +109,18 @@ def find_modules(left: Compared, right: Compared, pairs: Pairs, links: Mapping[s
     return Modules((left, right), mine, theirs, aligned)
 
 
-def list_calls(left: Compared, right: Compared) -> dict[str, None]:
-    """Every module call of two equal sides, in the order of its first node; one of them may have lent its modules."""
+def align_equal(left: Compared, right: Compared) -> Modules:
+    """Every module call of two equal sides with itself, in the order of its first node.
+
+    One of the sides may have lent its modules to the other.
+    """
     speaker = right if left.source is Source.OTHER else left
     calls = dict(speaker.told)
-    _spread(speaker.flow, calls)
+    _spread(speaker, calls)
     lent = Source.OTHER in (left.source, right.source)
     issuing = calls.values() if lent else (calls[node.key] for node in speaker.flow.order)
-    return dict.fromkeys(call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner))
+    aligned = {call: call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner)}
+    return Modules((left, right), calls, calls, aligned)
 
 
 def _joined(pairs: Pairs) -> list[tuple[Node, Node]]:
@@ -122,8 +144,12 @@ def _innermost(stacks: Iterable[tuple[str, ...]]) -> str:
     return next(reversed(common_prefix(stacks)), ROOT)
 
 
-def _spread(flow: Flow, calls: dict[str, str]) -> None:
-    """What nobody knows belongs to what it works on; else to what reads it; else to the model."""
+def _spread(side: Compared, calls: dict[str, str]) -> None:
+    """What nobody knows belongs to what it works on; else to what reads it; else to the model.
+
+    A Constant that nobody knows belongs to the innermost call around all that read it.
+    """
+    flow = side.flow
     for node in flow.order:
         if node.key not in calls:
             makers = (flow.producers.get(value) for value in node.inputs)
@@ -134,6 +160,10 @@ def _spread(flow: Flow, calls: dict[str, str]) -> None:
         if node.key not in calls:
             readers = (use.reader.key for value in node.outputs for use in flow.uses.get(value, ()))
             calls[node.key] = next((calls[key] for key in readers if key in calls), ROOT)
+    for node in side.graph.nodes:
+        if node.key not in calls:
+            reading = (reader.key for value in node.outputs for reader in side.graph.consumers.get(value, ()))
+            calls[node.key] = _innermost([side.stack(calls[key]) for key in reading if key in calls])
 
 
 def _aligned(
@@ -252,10 +282,11 @@ def _weights(modules: Modules, side: int, nodes: Iterable[Node]) -> Iterator[int
 
 def _change(modules: Modules, side: int, call: str, nodes: Sequence[Node]) -> ModuleChange:
     name = modules.class_of(side, call)
-    parameters = sum(_weights(modules, side, nodes))
+    count = modules.node_count(side, call)
+    parameters = modules.parameter_count(side, call, nodes, recorded=True)
     if side == 0:
-        return ModuleChange(Change.REMOVED, call, None, (name, ""), Amount(len(nodes), 0), parameters)
-    return ModuleChange(Change.ADDED, None, call, ("", name), Amount(0, len(nodes)), parameters)
+        return ModuleChange(Change.REMOVED, call, None, (name, ""), Amount(count, 0), parameters)
+    return ModuleChange(Change.ADDED, None, call, ("", name), Amount(0, count), parameters)
 
 
 _Costs = Mapping[str, NodeCost]
@@ -265,7 +296,7 @@ def with_costs(diff: Diff, modules: Modules, costs: tuple[_Costs, _Costs]) -> Di
     """The diff with what differs in the cost of everything, and of each module in which something does."""
     wanted = {(0, one.left) for one in diff.modules} | {(1, one.right) for one in diff.modules} | {(0, ROOT), (1, ROOT)}
     inside = _cost_inside(modules, wanted)
-    sums = {place: dict(_sums(nodes, modules, place[0], costs[place[0]])) for place, nodes in inside.items()}
+    sums = {place: dict(_sums(nodes, modules, place, costs[place[0]])) for place, nodes in inside.items()}
     total = _cost_change(sums.get((0, ROOT), {}), sums.get((1, ROOT), {}))
     found = tuple(_with_cost(one, sums) for one in diff.modules)
     return replace(diff, cost=total, modules=found)
@@ -287,8 +318,11 @@ def _cost_inside(modules: Modules, wanted: set[tuple[int, str | None]]) -> dict[
     return found
 
 
-def _sums(nodes: list[Node], modules: Modules, side: int, costs: _Costs) -> Iterator[tuple[str, Polynomial]]:
+def _sums(
+    nodes: list[Node], modules: Modules, place: tuple[int, str | None], costs: _Costs
+) -> Iterator[tuple[str, Polynomial]]:
     """What is not known of a node is not known of the whole."""
+    side, call = place
     known = [costs.get(node.key) for node in nodes]
     for measure in ("flops", "activation_bytes"):
         sizes = [None if one is None else _size(one, measure) for one in known]
@@ -296,7 +330,10 @@ def _sums(nodes: list[Node], modules: Modules, side: int, costs: _Costs) -> Iter
             yield measure, sizes_sum(size for size in sizes if size is not None)
     flow = modules.sides[side].flow
     read = {one.name: one for node in nodes for _, one in flow.read_constants(node) if not one.small}
-    yield "parameters", Polynomial.of(sum(prod(one.shape) for one in read.values()))
+    # By one yardstick: a file without a record does not know buffers from parameters.
+    recorded = all(one.record is not None for one in modules.sides)
+    parameters = modules.parameter_count(side, call or ROOT, nodes, recorded=recorded)
+    yield "parameters", Polynomial.of(parameters)
     yield "weight_bytes", Polynomial.of(sum(prod(one.shape) * _width(one.dtype) for one in read.values()))
 
 

@@ -82,9 +82,9 @@ class Comparing:
     def _yielded(self, node: Node, other: Node) -> Iterator[FieldChange]:
         """What the bodies of a node return."""
         left, right = self._left.graph, self._right.graph
-        for body in left.bodies.get(node.key, ()):
+        for body in left.subgraphs.get(node.key, ()):
             name = body.removeprefix(node.key)
-            both = zip(left.yields[body], right.yields.get(f"{other.key}{name}", ()), strict=False)
+            both = zip(left.body_outputs[body], right.body_outputs.get(f"{other.key}{name}", ()), strict=False)
             for place, values in enumerate(both):
                 change, _ = self._value(f"{name.lstrip(KEY_SEPARATOR)} output {place}", values, (node, other))
                 if change is not None:

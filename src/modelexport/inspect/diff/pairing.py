@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import Node
 from modelexport.inspect.diff.flow import (
     BACKWARDS,
@@ -28,7 +29,6 @@ from modelexport.inspect.diff.flow import (
     Described,
     Flow,
     Key,
-    Numbers,
     Signatures,
     Weights,
     alone,
@@ -132,10 +132,10 @@ class Pairs:
 def _place_in_body(value: str, flow: Flow) -> tuple[str, str, int] | None:
     """For what a body is given: the node that runs it, which of its bodies, and the place."""
     body = value.rpartition("|")[0]
-    if body not in flow.graph.owners or value not in flow.graph.takes[body]:
+    if body not in flow.graph.body_owner or value not in flow.graph.body_inputs[body]:
         return None
-    owner = flow.graph.owners[body]
-    return owner, body.removeprefix(owner), flow.graph.takes[body].index(value)
+    owner = flow.graph.body_owner[body]
+    return owner, body.removeprefix(owner), flow.graph.body_inputs[body].index(value)
 
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
@@ -148,7 +148,7 @@ Links = Callable[[], Mapping[str, Link]]
 
 def paired(left: Flow, right: Flow, ends: Mapping[str, str], links: Links) -> Pairs:
     """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
-    numbers = Numbers()
+    numbers = ValueNumbers()
     labels = _labels(ends)
     exact = Signatures(left, numbers, by_content, labels[0]), Signatures(right, numbers, by_content, labels[1])
     pairs = Pairs(left, right, ends, exact)
@@ -354,7 +354,7 @@ class _Pairing:
 
 def _root_kind(node: Node, flow: Flow) -> bool:
     """Whether a node is inside of a body."""
-    return node.graph in flow.graph.owners
+    return node.graph in flow.graph.body_owner
 
 
 def _grouped(nodes: Iterable[Node], key: Key) -> dict[object, list[Node]]:

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.index import Node
 from modelexport.inspect.diff.flow import Constant, Flow
 from modelexport.inspect.diff.nodes import Comparing
@@ -49,7 +50,7 @@ class Regions:
     ) -> None:
         self._pairs, self._homes, self._links, self._altered = pairs, homes, links, altered
         self._flows = (pairs.left_flow, pairs.right_flow)
-        self._heads: dict[_Member, _Member] = {}
+        self._sets: UnionFind[_Member] = UnionFind()
         self._gone: dict[_Member, set[str]] = {}  # by head: the keys of all nodes of the first graph
 
     def found(self) -> list[Region]:
@@ -66,25 +67,16 @@ class Regions:
         return list(self._regions())
 
     def _add(self, member: _Member) -> None:
-        self._heads[member] = member
+        self._sets.add(member)
         self._gone[member] = {member[1]} if member[0] == _LEFT else set()
 
     def _is_open(self, side: int, key: str) -> bool:
         return key not in (self._pairs.right if side == _LEFT else self._pairs.left)
 
-    def _head(self, member: _Member) -> _Member:
-        while self._heads[member] != member:
-            self._heads[member] = self._heads[self._heads[member]]
-            member = self._heads[member]
-        return member
-
     def _join(self, one: _Member, other: _Member) -> None:
-        a, b = self._head(one), self._head(other)
-        if a != b:
-            if len(self._gone[a]) < len(self._gone[b]):
-                a, b = b, a
-            self._heads[b] = a
-            self._gone[a] |= self._gone.pop(b)
+        heads = self._sets.join(one, other)
+        if heads is not None:
+            self._gone[heads[0]] |= self._gone.pop(heads[1])
 
     def _maker(self, side: int, value: str) -> _Member | None:
         """The node without a partner that makes a value."""
@@ -121,10 +113,10 @@ class Regions:
     def _join_by_links(self) -> None:
         for key, link in self._links.items():
             member = (_RIGHT, key)
-            gone = [source for source in link.sources if (_LEFT, source) in self._heads]
+            gone = [source for source in link.sources if (_LEFT, source) in self._sets]
             if link.relation not in _WORKING or not gone:
                 continue
-            if member not in self._heads:
+            if member not in self._sets:
                 if not (link.relation is Relation.FUSED and key in self._pairs.left and self._altered(key)):
                     continue
                 self._add_pair(key)
@@ -133,7 +125,7 @@ class Regions:
 
     def _connected(self, member: _Member, sources: list[str]) -> Iterator[str]:
         """Those sources that are joined to what a node is known to stand for; all if nothing is known."""
-        mine = set(self._gone[self._head(member)])
+        mine = set(self._gone[self._sets.find(member)])
         if not mine:
             yield from sources
             return
@@ -172,15 +164,15 @@ class Regions:
 
     def _one_sided(self) -> set[_Member]:
         sides: dict[_Member, set[int]] = {}
-        for member in self._heads:
-            sides.setdefault(self._head(member), set()).add(member[0])
+        for member in self._sets:
+            sides.setdefault(self._sets.find(member), set()).add(member[0])
         return {head for head, found in sides.items() if len(found) == 1}
 
     def _by_neighbour(self, side: int, alone: set[_Member]) -> dict[tuple[str | None, str], dict[_Member, None]]:
         """By home and neighbour, in the words of the first graph: regions of one side alone."""
         found: dict[tuple[str | None, str], dict[_Member, None]] = {}
-        for member in [one for one in self._heads if one[0] == side]:
-            head = self._head(member)
+        for member in [one for one in self._sets if one[0] == side]:
+            head = self._sets.find(member)
             if head in alone:
                 home = self._homes[side].get(member[1])
                 for word in self._beside(side, self._flows[side].by_key[member[1]]):
@@ -217,8 +209,8 @@ class Regions:
         members: dict[_Member, tuple[list[Node], list[Node]]] = {}
         for side, flow in enumerate(self._flows):
             for node in flow.order:
-                if (side, node.key) in self._heads:
-                    head = self._head((side, node.key))
+                if (side, node.key) in self._sets:
+                    head = self._sets.find((side, node.key))
                     members.setdefault(head, ([], []))[side].append(node)
         for left, right in members.values():
             yield Region(tuple(left), tuple(right))

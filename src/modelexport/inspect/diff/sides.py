@@ -19,14 +19,18 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.file.external import external_data, is_external
 from modelexport.graph.file.reading import ModelFile, content_of
 from modelexport.graph.functions import InlinedModel
-from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, walk_nodes
+from modelexport.graph.module_totals import ModuleTotals
+from modelexport.graph.parameters import ParameterMatching
 from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
-from modelexport.inspect.diff.flow import Flow, Numbers, Signatures, by_content, by_shape, is_literal
+from modelexport.inspect.diff.flow import Flow, Signatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
+from modelexport.record.provenance import Provenance
 from modelexport.record.results.diff import Source
 
 _DIGEST_SIZE = 16
@@ -68,7 +72,7 @@ class Holdings:
     @cached_property
     def _inner(self) -> Mapping[str, onnx.TensorProto]:
         """Tensors of bodies whose data is in another file."""
-        inside = (found for key, node in walk_nodes(self._file.proto) for found in bodies(node, key))
+        inside = (found for key, node in walk_nodes(self._file.proto) for found in subgraphs_with_ids(node, key))
         return {
             value_id(body_id, tensor.name): tensor
             for body_id, body in inside
@@ -110,23 +114,23 @@ def part_of(graph: Graph, keys: Collection[str]) -> Graph:
     read of what they make."""
     inside = set(keys)
     for node in graph.nodes:  # bodies come behind the node that owns them
-        if graph.owners.get(node.graph) in inside:
+        if graph.body_owner.get(node.graph) in inside:
             inside.add(node.key)
     nodes = tuple(node for node in graph.nodes if node.key in inside or is_literal(node))
     working = [node for node in nodes if not is_literal(node)]
     made = {value for node in nodes for value in node.outputs}
-    within = {value for body in graph.owners for value in graph.takes[body]}
+    within = {value for body in graph.body_owner for value in graph.body_inputs[body]}
     enters = dict.fromkeys(
         value
         for node in working
         for value in node.inputs
         if value and value not in made and value not in graph.initializers and value not in within
     )
-    returned = {value for graph_id, values in graph.yields.items() if graph_id == MAIN for value in values}
+    returned = {value for graph_id, values in graph.body_outputs.items() if graph_id == MAIN for value in values}
     read = {value for node in graph.nodes if node.key not in inside for value in node.inputs} | returned
     leaves = dict.fromkeys(value for node in working if not node.graph for value in node.outputs if value in read)
     used = {value for node in working for value in node.inputs} | {
-        value for one in graph.yields.values() for value in one
+        value for one in graph.body_outputs.values() for value in one
     }
     # Those of others are not even looked at.
     weights = {name: tensor for name, tensor in graph.initializers.items() if name in used}
@@ -142,6 +146,7 @@ class Compared:
     hierarchy  the modules, where they are known
     module     the part that was asked for; empty for all
     model      the nodes of the whole file without functions
+    record     what its own record says of this very graph
     """
 
     path: str
@@ -155,6 +160,18 @@ class Compared:
     source: Source = Source.NONE
     exporter: str = ""
     module: str = ""
+    record: Provenance | None = None
+
+    @cached_property
+    def totals(self) -> ModuleTotals | None:
+        """Nodes and parameters of modules, as all verbs count them; None without a record."""
+        matching = ParameterMatching(self.file.graph, self.record, self.model)
+        return None if self.record is None else ModuleTotals.of(self.file.graph, self.record, matching)
+
+    @cached_property
+    def weight_sizes(self) -> ParameterMatching:
+        """How many numbers weights have, without a record: two files can be compared by it of which one has none."""
+        return ParameterMatching(self.file.graph, None, self.model)
 
     @cached_property
     def flow(self) -> Flow:
@@ -191,10 +208,10 @@ class Compared:
     def inner_stack(self, call: str) -> tuple[str, ...]:
         """Without the calls around the part that was asked for."""
         stack = self.stack(call)
-        first = next((place for place, one in enumerate(stack) if self._is_part(one)), 0)
+        first = next((place for place, one in enumerate(stack) if self.is_part(one)), 0)
         return stack[first:]
 
-    def _is_part(self, call: str) -> bool:
+    def is_part(self, call: str) -> bool:
         one = ModuleCall.parse(call)
         return self.module in (call, one.path, f"{one.path}#{one.index}")
 
@@ -225,7 +242,7 @@ def find_ends(left: Compared, right: Compared) -> Ends:
     inputs, outputs = named_alike(left.inputs, right.inputs), named_alike(left.outputs, right.outputs)
     several = _are_several(left.inputs, right.inputs, inputs) or _are_several(left.outputs, right.outputs, outputs)
     for seen in (by_content, by_shape) if several else ():
-        numbers = Numbers()
+        numbers = ValueNumbers()
         signatures = [
             Signatures(side.flow, numbers, seen, _labels(side, place, inputs, outputs))
             for place, side in enumerate((left, right))

@@ -21,7 +21,7 @@ from modelexport.inspect.analyze import Analysis, Coverage, FileFacts, ModuleFac
 from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Pair, Score, Scores
 from modelexport.inspect.query.answer import Answer
 from modelexport.inspect.validate import Finding, Validation
-from modelexport.record.lineage import Consistency, Kinship, Relation, descent_of
+from modelexport.record.lineage import Consistency, NodeOverlap, Relation, descent_of
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
 from modelexport.record.results.cost import Amounts, Axis, Cost, ModuleCost, NodeCost
 from modelexport.record.results.diff import (
@@ -158,7 +158,7 @@ _FILE_TABLES: Tables = {
         computed("nodes", _linked_nodes),
         "seconds:3",
     ),
-    Kinship: fields("after:4 before:4"),
+    NodeOverlap: fields("after:4 before:4"),
     Consistency: fields(
         "nodes covered folded removed unexplained",
         computed("disorder", lambda consistency: len(consistency.disorder)),

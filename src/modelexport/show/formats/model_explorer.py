@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 from modelexport.errors import RecordMismatch
+from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.index import MAIN
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.show.formats.drawing import Box, Drawing, Fact, Kind, Port, Sheet, Wire
@@ -198,11 +199,11 @@ def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterabl
     weights, inputs and outputs those of the same name. Model Explorer takes only the last entry that an id occurs in,
     so that whatever has one side in common is one entry.
     """
-    entries = _Entries()
+    entries: UnionFind[tuple[int, str]] = UnionFind()
     nodes = _by_module(left, right) if sources is None else _by_lineage(left, right, sources)
     for one, other in chain(_by_name(left, right), nodes):
         entries.join((0, node_id(one)), (1, node_id(other)))
-    mapped = [*_sync_layers(left, right), *entries.found()]
+    mapped = [*_sync_layers(left, right), *map(_sides, entries.groups())]
     if not mapped:
         raise RecordMismatch(
             f"{left.name} and {right.name} have no module, node or weight in common", "Give two files of one model."
@@ -214,6 +215,12 @@ def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterabl
         "showDiffHighlights": sources is not None,
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def _sides(group: Iterable[tuple[int, str]]) -> Sides:
+    """Ids of both sides that belong together, directly or by others."""
+    left, right = ({name for side, name in group if side == wanted} for wanted in (0, 1))
+    return left, right
 
 
 def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
@@ -240,33 +247,6 @@ def _by_name(left: Drawing, right: Drawing) -> Iterator[Pair]:
 
 def _place(box: Box) -> tuple[Kind, str, str]:
     return box.kind, box.sheet, box.label
-
-
-_Side = tuple[int, str]
-
-
-class _Entries:
-    """Ids of both sides that belong together, directly or by others."""
-
-    def __init__(self) -> None:
-        self._above: dict[_Side, _Side] = {}
-
-    def join(self, one: _Side, other: _Side) -> None:
-        self._above[self._top(one)] = self._top(other)
-
-    def found(self) -> Iterator[Sides]:
-        together: dict[_Side, Sides] = {}
-        for side in self._above:
-            together.setdefault(self._top(side), (set(), set()))[side[0]].add(side[1])
-        return iter(together.values())
-
-    def _top(self, side: _Side) -> _Side:
-        top = self._above.setdefault(side, side)
-        while self._above[top] != top:
-            top = self._above[top]
-        while side != top:  # so that the way is short the next time
-            self._above[side], side = top, self._above[side]
-        return top
 
 
 def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:

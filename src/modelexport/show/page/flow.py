@@ -16,12 +16,13 @@ are left out, if what they lead to still has another one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from modelexport.graph.algorithms import UnionFind
 from modelexport.record.hierarchy import ModuleCall, common_prefix
 from modelexport.record.provenance import Edges, Provenance
 from modelexport.show.page.layout import flow_order
@@ -262,7 +263,7 @@ def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
 def _by_chain(shown: _Shown) -> Mapping[Box, int]:
     """Nodes of the module itself of which the second reads only the first, and the first is read by it alone."""
     before, after = shown.neighbours()
-    sets = _Sets(shown.boxes)
+    sets = UnionFind(shown.boxes)
     for source, target in shown.edges:
         both = isinstance(source, Own) and isinstance(target, Own)
         if both and len(after[source]) == 1 and len(before[target]) == 1:
@@ -273,7 +274,7 @@ def _by_chain(shown: _Shown) -> Mapping[Box, int]:
 def _by_stage(shown: _Shown) -> Mapping[Box, int]:
     """Nodes of the module itself that are connected, with as many modules before them."""
     stages = _stages(shown)
-    sets = _Sets(shown.boxes)
+    sets = UnionFind(shown.boxes)
     for source, target in shown.edges:
         if isinstance(source, Own) and isinstance(target, Own) and stages[source] == stages[target]:
             sets.join(source, target)
@@ -291,7 +292,7 @@ def _by_band(shown: _Shown) -> Mapping[Box, int]:
     deepest = max(depths.values(), default=0) + 1
     numbers: Mapping[Box, int] = {}
     for bands in _BANDS:
-        sets = _Sets(shown.boxes)
+        sets = UnionFind(shown.boxes)
         for source, target in beside:
             if depths[source] * bands // deepest == depths[target] * bands // deepest:
                 sets.join(source, target)
@@ -322,7 +323,7 @@ def _stages(shown: _Shown) -> Mapping[Box, int]:
 def _by_row(shown: _Shown) -> Mapping[Box, int]:
     """As by stage, with one box for the middle of everything that there is too much of."""
     stages, numbers = _stages(shown), _by_stage(shown)
-    sets = _Sets(shown.boxes)
+    sets = UnionFind(shown.boxes)
     inner = [box for box in shown.ordered if isinstance(box, Inner)]
     middle = inner[_ENDS:-_ENDS]
     sets.join_all(middle)
@@ -342,30 +343,6 @@ def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, in
     """If nothing else helped, the last groups are one."""
     order = {number: place for place, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
     return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
-
-
-class _Sets:
-    """Boxes that are put together."""
-
-    def __init__(self, boxes: Iterable[Box]) -> None:
-        self._boxes = tuple(boxes)
-        self._parents = {box: box for box in self._boxes}
-
-    def _top(self, box: Box) -> Box:
-        while self._parents[box] != box:
-            self._parents[box] = box = self._parents[self._parents[box]]
-        return box
-
-    def join(self, one: Box, other: Box) -> None:
-        self._parents[self._top(other)] = self._top(one)
-
-    def join_all(self, boxes: Sequence[Box]) -> None:
-        for box in boxes[1:]:
-            self.join(boxes[0], box)
-
-    def numbers(self) -> Mapping[Box, int]:
-        tops: dict[Box, int] = {}
-        return {box: tops.setdefault(self._top(box), len(tops)) for box in self._boxes}
 
 
 def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:

@@ -6,7 +6,6 @@ place for it, which becomes a bend of the edge.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from importlib import import_module
 from types import ModuleType
 
 from modelexport.errors import ExtraMissing
+from modelexport.graph.algorithms import topological_order
 
 # Parts of a box's width that places are rounded to.
 _GRID = 20
@@ -97,24 +97,12 @@ def _igraph() -> ModuleType:
 
 def flow_order(count: int, edges: Sequence[Pair]) -> list[int]:
     """The place of each box in an order in which edges lead forward, but those that close a cycle."""
-    after: list[list[int]] = [[] for _ in range(count)]
-    waits = [0] * count
+    needs: dict[int, set[int]] = {box: set() for box in range(count)}
     for source, target in edges:
-        after[source].append(target)
-        waits[target] += 1
-    ready = [box for box in range(count) if not waits[box]]
-    left = dict.fromkeys(range(count))
+        needs[target].add(source)
     order = [0] * count
-    while left:
-        box = heapq.heappop(ready) if ready else next(iter(left))
-        if box not in left:
-            continue
-        del left[box]
-        order[box] = count - len(left)
-        for target in after[box]:
-            waits[target] -= 1
-            if not waits[target] and target in left:
-                heapq.heappush(ready, target)
+    for place, box in enumerate(topological_order(needs, rank=int), start=1):
+        order[box] = place
     return order
 
 

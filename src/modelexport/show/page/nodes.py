@@ -72,16 +72,9 @@ class ModuleTree:
         return len(self.rows)
 
     def place_of(self, attribution: Attribution) -> int:
-        """Of the module that something is charged to: its owner, or the innermost module around all owners.
-
-        What several calls of a module share is inside of that module, though no call is around them all.
-        """
-        if attribution.ancestor is None:
-            return self.nobody
-        if len(attribution.owners) < 2:
-            return self.place_at(attribution.ancestor.path)
-        common = self.hierarchy.common_module(attribution.owners)
-        return self.place_at(attribution.ancestor.path if common is None else common)
+        """Of the module that something belongs to: its owner, or the innermost module around all owners."""
+        path = self.hierarchy.common_module(attribution.owners)
+        return self.nobody if path is None else self.place_at(path)
 
     def place_at(self, path: str) -> int:
         """Of a module; of the nearest one around it that is in the tree where it is not."""

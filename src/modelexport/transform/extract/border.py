@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import SHAPE_READERS, Node
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ModuleCall, common_prefix
@@ -163,18 +164,8 @@ class ConnectingPaths:
                 if after.key not in inside and after.key not in reached and may_pass(after):
                     reached.add(after.key)
                     waiting.append(after)
-        return frozenset(_backwards(inside, read_by, reached))
-
-
-def _backwards(ends: Iterable[str], read_by: dict[str, list[str]], within: set[str]) -> set[str]:
-    found: set[str] = set()
-    waiting = list(ends)
-    while waiting:
-        for before in read_by.get(waiting.pop(), ()):
-            if before in within and before not in found:
-                found.add(before)
-                waiting.append(before)
-    return found
+        before = backward_slice(list(inside), lambda key: read_by.get(key, ()))
+        return frozenset(reached.intersection(before))
 
 
 _SHAPE = "Shape"
@@ -205,7 +196,7 @@ class ShapeSubgraphs:
 def constant_values(nest: NestedGraph) -> frozenset[str]:
     """Values that depend on nothing that the model is given, not even on a shape."""
     graph = nest.graph
-    varying = {value for values in graph.takes.values() for value in values} - set(graph.initializers)
+    varying = {value for values in graph.body_inputs.values() for value in values} - set(graph.initializers)
     for node in graph.nodes:
         if any(value in varying for value in nest.values_read(node)):
             varying.update(filter(None, node.outputs))

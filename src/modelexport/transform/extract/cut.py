@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelexport.errors import CutImpossible, some_of
+from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, Node, walk_nodes
 from modelexport.graph.types import ValueTypes
@@ -120,7 +121,7 @@ class Cutter:
         return self._nest.with_nodes_inside(found)
 
     def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
-        holders = [self._nest.graph.by_key[self._nest.graph.owners[one]] for one in graphs if one]
+        holders = [self._nest.graph.by_key[self._nest.graph.body_owner[one]] for one in graphs if one]
         owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
         around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
         kinds = ", ".join(sorted({node.op_type for node in holders}))
@@ -253,27 +254,12 @@ def _check_connected(cut: Cut, nest: NestedGraph) -> None:
 def _split_parts(nodes: Sequence[Node], nest: NestedGraph) -> list[list[Node]]:
     """Nodes that are connected by values that they make or are given; a weight connects nothing."""
     graph = nest.graph
-    touched = {node.key: _touched_values(node, nest, graph) for node in nodes}
-    holders: dict[str, list[Node]] = {}
+    sets = UnionFind(nodes)
+    first_touching: dict[str, Node] = {}
     for node in nodes:
-        for value in touched[node.key]:
-            holders.setdefault(value, []).append(node)
-    found: list[list[Node]] = []
-    seen: set[str] = set()
-    for start in nodes:
-        if start.key in seen:
-            continue
-        part, waiting = [], [start]
-        seen.add(start.key)
-        while waiting:
-            node = waiting.pop()
-            part.append(node)
-            for other in (one for value in touched[node.key] for one in holders.pop(value, ())):
-                if other.key not in seen:
-                    seen.add(other.key)
-                    waiting.append(other)
-        found.append(part)
-    return found
+        for value in _touched_values(node, nest, graph):
+            sets.join(first_touching.setdefault(value, node), node)
+    return sets.groups()
 
 
 def _touched_values(node: Node, nest: NestedGraph, graph: Graph) -> list[str]:

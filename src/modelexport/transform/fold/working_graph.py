@@ -10,13 +10,13 @@ What functions, and the values and nodes inside of them, are called.
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
 
+from modelexport.graph.algorithms import topological_order
 from modelexport.graph.protos import captured, has_bodies, in_order, plain_bodies
 from modelexport.record.hierarchy import ModuleCall
 
@@ -241,26 +241,8 @@ class WorkingGraph:
 
     def in_file_order(self, items: Iterable[int]) -> list[int]:
         """Some items, each after those of them that it reads from, and otherwise as the file lists them."""
-        wanted = set(items)
-        waiting = {item: {one for one in self.before(item) if one in wanted} for item in wanted}
-        readers: dict[int, list[int]] = {}
-        for item, needs in waiting.items():
-            for one in needs:
-                readers.setdefault(one, []).append(item)
-        ready = [(self.first[item], item) for item, needs in waiting.items() if not needs]
-        heapq.heapify(ready)
-        return list(self._ordered(ready, waiting, readers))
-
-    def _ordered(
-        self, ready: list[tuple[int, int]], waiting: dict[int, set[int]], readers: dict[int, list[int]]
-    ) -> Iterator[int]:
-        while ready:
-            _, item = heapq.heappop(ready)
-            yield item
-            for reader in readers.get(item, ()):
-                waiting[reader].discard(item)
-                if not waiting[reader]:
-                    heapq.heappush(ready, (self.first[reader], reader))
+        needs = {item: self.before(item) for item in sorted(set(items))}
+        return list(topological_order(needs, self.first.__getitem__))
 
     def items(self) -> list[int]:
         """All items that there are by now, in an order in which they can run."""
