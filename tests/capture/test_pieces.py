@@ -17,9 +17,10 @@ from tests.support.building import model, node
 from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime import piecewise as pieces
-from modelexport.capture.onnxruntime.piecewise import PiecewiseRun, blocked_values, in_usual_order
+from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 from modelexport.errors import ExtraMissing, FileUnreadable, RuntimeFailed
 from modelexport.graph.file.reading import ModelFile, content_of, contents, open_model, parse_model
+from modelexport.graph.nchwc import blocked_values
 from modelexport.transform.tools.optimizers import save_optimized
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -318,13 +319,6 @@ def test_values_in_onnx_runtimes_own_order_are_seen_in_the_usual_one(convolution
             other for other in plain.values() if other.shape == array.shape and np.allclose(other, array, atol=1e-4)
         ]
         assert alike, name
-
-
-def test_an_order_that_is_not_blocked_is_left_alone() -> None:
-    flat = np.arange(12, dtype=np.float32).reshape(3, 4)
-    assert in_usual_order(flat) is flat
-    few = np.arange(24, dtype=np.float32).reshape(1, 3, 4, 2)
-    assert in_usual_order(few) is few  # no block has three channels
 
 
 def test_nothing_is_optimized_that_was_not(exports: Exports, lengths: list[int]) -> None:

@@ -30,13 +30,15 @@ def test_modules_are_summed_up_with_those_inside(small_path: Path) -> None:
     assert module(analysis, "layers.0").tag == "/Net/Block.0"
 
 
-def test_a_shared_node_counts_for_each_owner_and_once_around_them(small: SmallFile, tmp_path: Path) -> None:
+def test_a_shared_node_belongs_to_the_module_around_its_owners(small: SmallFile, tmp_path: Path) -> None:
     shared = small.but(h0=credited("layers.0.fc", "layers.1.fc"))
     analysis = analyze(shared.write(tmp_path / "a.onnx"))
-    assert module(analysis, "layers.0.fc").own.nodes == 1
-    assert module(analysis, "layers.1.fc").own.nodes == 2
-    assert module(analysis, "layers").total.nodes == 4
+    assert module(analysis, "layers.0.fc").own.nodes == 0
+    assert module(analysis, "layers.1.fc").own.nodes == 1
+    assert module(analysis, "layers").total.nodes == 3
+    assert (module(analysis, "").own.nodes, module(analysis, "").own.shared) == (2, 1)
     assert module(analysis, "").total.nodes == 6
+    assert "layers.0.fc" not in {found.path for found in analysis.unowned}  # it has work, in company
     entry = next(node for node in analysis.nodes if node.key == "h0")
     assert (entry.module, entry.modules) == ("", ("layers.0.fc", "layers.1.fc"))
 

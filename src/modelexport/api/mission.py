@@ -33,7 +33,7 @@ from modelexport.attribute.strategies import (
 )
 from modelexport.errors import ExportFailed, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
-from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMS
+from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMALIZATIONS
 from modelexport.inspect.query.answer import check_names, select
 from modelexport.inspect.query.expression import Field, Glob, Operator, Term
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
@@ -293,7 +293,7 @@ _PROJECTIONS = frozenset(
 _TYPES: Mapping[str, Callable[[NodeEntry], bool]] = {
     "linear_projection": lambda node: node.attribution.role in _PROJECTIONS and node.op_type not in CONVOLUTIONS,
     "convolution": lambda node: node.attribution.role in ("convolution", "stem") or node.op_type in CONVOLUTIONS,
-    "normalization": lambda node: node.attribution.role == "norm" or node.op_type in NORMS,
+    "normalization": lambda node: node.attribution.role == "norm" or node.op_type in NORMALIZATIONS,
     "activation": lambda node: node.attribution.role == "mlp.activation" or node.op_type in ACTIVATIONS,
     "embedding": lambda node: node.attribution.role == "embedding",
     "position": lambda node: node.attribution.role == "position",

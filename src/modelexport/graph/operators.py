@@ -1,168 +1,305 @@
-"""What is known of operators in general, whoever made the model.
+"""Operator traits: what is known of ONNX operators and of ONNX Runtime's own, whoever made the model.
 
-Tools replace an operator by one that does the same work in another way: in integers, with another layout, with the next
-operator thrown in. Their names say so: `QLinearConv`, `NhwcFusedConv`, `MatMulIntegerToFloat`.
+Every operator stands once, in `_ROWS`, with all of its traits; everything else here follows from that table. To add an
+operator, add its name to the row with the same traits, or add a row. How many FLOPs it takes and the shape of what it
+makes are rules, not traits: `inspect/cost/rules.py`, `inspect/cost/shape_rules.py`.
 
-What ONNX operators are to the search for roles. Facts about operators only; no model is known here.
+    Max     Trait.BROADCAST | Trait.COMMUTATIVE     so `diff` sees no difference between Max(a, b) and Max(b, a),
+                                                    `relink` matches the one with the other, and `cost` counts one
+                                                    operation for each number of the stretched shape
 
-Operators by what they do, where many do the same. `com.microsoft` stands for ONNX Runtime's own operators.
-
-Nodes that draw random numbers each time that a file is run: what they make cannot be compared with another run.
-
-Weights of convolutions in ONNX Runtime's blocked order (NCHWc).
-
-A tensor of the usual shape holds blocks of output channels, and of input channels where there are enough of them,
-behind everything else. How long a block is depends on the processor that the file was made on, and no file says it.
-Channels that were missing to a whole block are zeros.
+Where lists that this table replaced did not agree, the operator's definition decides (https://onnx.ai/onnx/operators/
+and https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md); the row or the set says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Flag, auto
 from functools import cache
 
-import numpy as np
 import onnx
 import onnx.numpy_helper
 
 from modelexport.graph.file.weights import has_data
-from modelexport.graph.index import MAIN, Node, bodies, function_id, node_key
+from modelexport.graph.index import MAIN, Node, function_id, node_key, subgraphs_with_ids
 from modelexport.graph.protos import ONNX_DOMAINS, plain_domain
 
-# Products, and which two of their inputs are multiplied.
-MATRIX_PRODUCTS: Mapping[str, tuple[int, int]] = {
-    "MatMul": (0, 1),
-    "Gemm": (0, 1),
-    "Einsum": (0, 1),
-    "FusedMatMul": (0, 1),
-    "FusedGemm": (0, 1),
-    "TransposeMatMul": (0, 1),
-    "GemmFastGelu": (0, 1),
-    "MatMulNBits": (0, 1),
-    "MatMulInteger": (0, 1),
-    "MatMulIntegerToFloat": (0, 1),
-    "DynamicQuantizeMatMul": (0, 1),
-    "QLinearMatMul": (0, 3),
-    "QGemm": (0, 3),
-}
-CONVOLUTIONS: Mapping[str, tuple[int, int]] = {
-    "Conv": (0, 1),
-    "ConvTranspose": (0, 1),
-    "FusedConv": (0, 1),
-    "NhwcFusedConv": (0, 1),
-    "ConvInteger": (0, 1),
-    "QLinearConv": (0, 3),
-}
+MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
+# Where an operator is what its name says; elsewhere, anything may have the name of one.
+DOMAINS = frozenset({"", MS, NCHWC, NHWC})
+
+
+class Trait(Flag):
+    """What an operator does, each trait on its own.
+
+    Arithmetic, number by number:
+    UNARY           one number for each number of the first input
+    BROADCAST       one number for each number of the shape that all inputs are stretched to
+    BOOLEAN         it makes truth values
+    ACTIVATION      the nonlinearity of a layer, or its core (Erf)
+    ANGLE           a number that only rotates others: no content of what the model is fed
+    COMMUTATIVE     all inputs can change places
+    LINEAR          what it does with constants, the weights of the node before it can do
+
+    Arithmetic, over axes:
+    MATRIX_PRODUCT, CONVOLUTION, ATTENTION, NORMALIZATION, SOFTMAX, REDUCTION, POOL, GLOBAL_POOL
+
+    Movement:
+    MOVEMENT        no arithmetic: numbers are moved, chosen, converted or made up
+    PASS_THROUGH    the first output means what the first input does: another type, other steps between numbers, or
+                    another layout of memory
+    VIEW            the numbers and their order stay
+    ELEMENTS_ONLY   every number of the output is one of the first input; Pad adds a constant
+    SUBSET          of ELEMENTS_ONLY: a part of the first input, which can be what a fused projection is cut into
+    RESIZING        of ELEMENTS_ONLY: one output, and further inputs that are shapes or ranges. Not Gather, whose
+                    indices may be what the model is fed; not Split, whose outputs are several values
+
+    Inputs and outputs:
+    SAME_SHAPE      the first output has the shape of the first input
+    FIRST_ONLY      inputs after the first say how, not what: shapes, axes, bounds
+    NO_CONTENT      it says whether, where or how many: nothing of what it reads is in what it makes
+    RANDOM          equal inputs do not make equal outputs
+
+    What other programs do with them (their lists, not definitions):
+    QDQ_PROPAGATED  ONNX Runtime moves a QuantizeLinear/DequantizeLinear pair from one side of it to the other, or
+                    leaves the rounding to what comes next (onnxruntime/core/optimizer/qdq_transformer)
+    OLIVE_FOLLOWER  Olive's SplitModel puts it where its neighbours are
+    """
+
+    UNARY = auto()
+    BROADCAST = auto()
+    BOOLEAN = auto()
+    ACTIVATION = auto()
+    ANGLE = auto()
+    COMMUTATIVE = auto()
+    LINEAR = auto()
+    MATRIX_PRODUCT = auto()
+    CONVOLUTION = auto()
+    ATTENTION = auto()
+    NORMALIZATION = auto()
+    SOFTMAX = auto()
+    REDUCTION = auto()
+    POOL = auto()
+    GLOBAL_POOL = auto()
+    MOVEMENT = auto()
+    PASS_THROUGH = auto()
+    VIEW = auto()
+    ELEMENTS_ONLY = auto()
+    SUBSET = auto()
+    RESIZING = auto()
+    SAME_SHAPE = auto()
+    FIRST_ONLY = auto()
+    NO_CONTENT = auto()
+    RANDOM = auto()
+    QDQ_PROPAGATED = auto()
+    OLIVE_FOLLOWER = auto()
+
+
+_T = Trait
+_NUMBERWISE = _T.UNARY | _T.SAME_SHAPE
+_TEST = _T.BROADCAST | _T.BOOLEAN | _T.NO_CONTENT
+_REDUCE = _T.REDUCTION | _T.FIRST_ONLY
+_NORM = _T.NORMALIZATION | _T.SAME_SHAPE
+_CONVERSION = _T.PASS_THROUGH | _T.SAME_SHAPE | _T.FIRST_ONLY
+_MOVED = _T.MOVEMENT | _T.ELEMENTS_ONLY | _T.FIRST_ONLY
+_VIEWED = _MOVED | _T.VIEW | _T.RESIZING | _T.QDQ_PROPAGATED
+_MADE_UP = _T.MOVEMENT | _T.RANDOM
+
+_ROWS: tuple[tuple[Trait, str], ...] = (
+    # Number by number, one input.
+    (_NUMBERWISE, "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Cosh Exp Floor Log Neg Reciprocal Round Sign"),
+    (_NUMBERWISE, "Sinh Sqrt Tan"),
+    (_NUMBERWISE | _T.ANGLE | _T.NO_CONTENT, "Cos Sin"),
+    (_NUMBERWISE | _T.ACTIVATION, "Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish Selu Shrink Sigmoid"),
+    (_NUMBERWISE | _T.ACTIVATION, "Softplus Softsign Swish Tanh ThresholdedRelu BiasGelu FastGelu QuickGelu"),
+    (_NUMBERWISE | _T.ACTIVATION | _T.QDQ_PROPAGATED, "Relu"),
+    (_NUMBERWISE | _T.FIRST_ONLY | _T.QDQ_PROPAGATED, "Clip"),
+    (_NUMBERWISE | _T.BOOLEAN | _T.NO_CONTENT, "IsInf IsNaN Not"),
+    (_T.UNARY | _T.ACTIVATION, "BiasSplitGelu"),  # it halves the last axis
+    (_T.SAME_SHAPE | _T.FIRST_ONLY, "CumSum"),
+    # Number by number, several inputs.
+    (_T.BROADCAST | _T.COMMUTATIVE | _T.LINEAR, "Add Mul"),
+    (_T.BROADCAST | _T.LINEAR, "Div Sub"),
+    (_T.BROADCAST | _T.COMMUTATIVE, "BitwiseAnd BitwiseOr BitwiseXor Max Mean Min Sum"),
+    (_T.BROADCAST, "BiasDropout BitShift Mod Pow QLinearAdd QLinearMul"),
+    (_T.BROADCAST | _T.ACTIVATION, "PRelu"),
+    (_TEST | _T.COMMUTATIVE, "And Equal Or Xor"),
+    (_TEST, "Greater GreaterOrEqual Less LessOrEqual"),
+    # In integers, with scales and zero points between the operands.
+    (_NUMBERWISE, "QLinearLeakyRelu QLinearSigmoid"),
+    (_T.SOFTMAX | _T.SAME_SHAPE, "QLinearSoftmax"),
+    # Products. LINEAR are those with one bias and no activation of their own.
+    (_T.MATRIX_PRODUCT | _T.LINEAR, "Gemm MatMul"),
+    (_T.MATRIX_PRODUCT, "DynamicQuantizeMatMul Einsum FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu"),
+    (_T.MATRIX_PRODUCT, "GemmFloat8 MatMulBnb4 MatMulInteger MatMulInteger16 MatMulIntegerToFloat MatMulNBits QGemm"),
+    (_T.MATRIX_PRODUCT, "QLinearMatMul TransposeMatMul"),
+    (_T.CONVOLUTION | _T.LINEAR, "Conv"),
+    (_T.CONVOLUTION, "ConvInteger ConvTranspose FusedConv NhwcConv NhwcFusedConv QLinearConv"),
+    (_T.ATTENTION, "Attention DecoderMaskedMultiHeadAttention GroupQueryAttention MultiHeadAttention PagedAttention"),
+    (_T.ATTENTION, "QAttention SparseAttention"),
+    # Over axes.
+    (_NORM | _T.LINEAR, "BatchNormalization"),
+    (_T.NORMALIZATION, "EmbedLayerNormalization"),  # it looks up what it normalizes
+    (_NORM, "GroupNorm GroupNormalization InstanceNormalization LRN LayerNormalization"),
+    (_NORM, "LpNormalization MeanVarianceNormalization RMSNormalization SimplifiedLayerNormalization SkipGroupNorm"),
+    (_NORM, "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
+    (_T.SOFTMAX | _T.SAME_SHAPE, "Hardmax LogSoftmax Softmax"),
+    (_T.SAME_SHAPE, "RotaryEmbedding"),
+    (_REDUCE, "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"),
+    (_REDUCE, "ReduceSumSquare"),
+    (_T.REDUCTION | _T.NO_CONTENT, "ArgMax ArgMin"),
+    (_T.POOL, "AveragePool LpPool NhwcMaxPool QLinearAveragePool"),
+    (_T.POOL | _T.QDQ_PROPAGATED, "MaxPool"),
+    (_T.GLOBAL_POOL, "GlobalAveragePool GlobalLpPool GlobalMaxPool QLinearGlobalAveragePool"),
+    # The same value: in another type, in integers, in another layout, in other memory.
+    (_MOVED | _T.PASS_THROUGH | _T.SAME_SHAPE | _T.OLIVE_FOLLOWER, "Identity"),
+    (_MOVED | _T.PASS_THROUGH | _T.SAME_SHAPE, "Cast CastLike MemcpyFromHost MemcpyToHost"),
+    (_T.MOVEMENT | _CONVERSION, "Dropout"),
+    (_CONVERSION | _T.OLIVE_FOLLOWER, "DequantizeLinear QuantizeLinear"),
+    (_T.PASS_THROUGH | _T.FIRST_ONLY, "DynamicQuantizeLinear"),  # its second and third output are scale and zero point
+    (_T.MOVEMENT | _T.PASS_THROUGH, "ReorderInput ReorderOutput"),
+    (_T.MOVEMENT | _T.SAME_SHAPE, "BitCast"),  # the same bits are other numbers
+    # The same numbers, elsewhere.
+    (_VIEWED, "Flatten Reshape Squeeze Unsqueeze"),
+    (_MOVED | _T.QDQ_PROPAGATED, "Transpose"),
+    (_MOVED | _T.RESIZING, "Expand Pad Tile"),
+    (_MOVED | _T.RESIZING | _T.SUBSET | _T.QDQ_PROPAGATED, "Slice"),
+    (_MOVED | _T.SUBSET, "Gather Split"),
+    (_MOVED, "CenterCropPad Compress DepthToSpace GatherElements GatherND SpaceToDepth"),
+    (_MOVED | _T.SAME_SHAPE, "ReverseSequence"),
+    (_T.MOVEMENT | _T.SAME_SHAPE | _T.FIRST_ONLY, "Trilu"),
+    (_T.MOVEMENT | _T.SAME_SHAPE, "Scatter ScatterElements ScatterND TensorScatter"),
+    (_T.MOVEMENT | _T.FIRST_ONLY, "Resize TopK Upsample"),
+    (_T.MOVEMENT, "Col2Im Concat ConcatFromSequence ConcatTraining GatherBlockQuantized Optional OptionalGetElement"),
+    (_T.MOVEMENT, "OptionalHasElement RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty SequenceErase"),
+    (_T.MOVEMENT, "SequenceInsert SequenceLength SplitToSequence StringConcat StringNormalizer StringSplit Unique"),
+    (_T.MOVEMENT, "Where"),
+    # Made up: from shapes, from nothing, or by chance.
+    (_T.MOVEMENT | _T.NO_CONTENT, "ConstantOfShape NonZero OneHot Range Shape Size"),
+    (_T.MOVEMENT | _T.OLIVE_FOLLOWER, "Constant"),
+    (_T.MOVEMENT | _T.SAME_SHAPE, "EyeLike"),
+    (_MADE_UP, "Multinomial RandomNormal RandomUniform"),
+    (_MADE_UP | _T.SAME_SHAPE, "Bernoulli RandomNormalLike RandomUniformLike"),
+)
+TRAITS: Mapping[str, Trait] = {name: traits for traits, names in _ROWS for name in names.split()}
+
+
+def having(trait: Trait) -> frozenset[str]:
+    """The operators with a trait; of several traits, with all of them."""
+    return frozenset(name for name, traits in TRAITS.items() if trait in traits)
+
+
+UNARY, BROADCAST, BOOLEAN = having(_T.UNARY), having(_T.BROADCAST), having(_T.BOOLEAN)
+ACTIVATIONS, ANGLES = having(_T.ACTIVATION), having(_T.ANGLE)
+NORMALIZATIONS, SOFTMAXES, REDUCTIONS = having(_T.NORMALIZATION), having(_T.SOFTMAX), having(_T.REDUCTION)
+POOLS, GLOBAL_POOLS, ATTENTIONS = having(_T.POOL), having(_T.GLOBAL_POOL), having(_T.ATTENTION)
+MOVEMENTS, SAME_SHAPE, RANDOM = having(_T.MOVEMENT), having(_T.SAME_SHAPE), having(_T.RANDOM)
+VIEWS, SUBSETS, ELEMENTS_ONLY = having(_T.VIEW), having(_T.SUBSET), having(_T.ELEMENTS_ONLY)
+# What a weight can go through and still be that weight, all of it: another type, another shape, other steps.
+SAME_WEIGHT = VIEWS | having(_T.PASS_THROUGH) | {"Transpose"}
+# What can lie between a value and its use without a change of what it means: `MOVEMENT` has no part in that, as a
+# DequantizeLinear multiplies, and a Where mixes two values.
+CARRIERS = having(_T.PASS_THROUGH) | ELEMENTS_ONLY
+QDQ_PROPAGATED, OLIVE_FOLLOWERS = having(_T.QDQ_PROPAGATED), having(_T.OLIVE_FOLLOWER)
+
+# Products, and which two of their inputs are multiplied: in integers, a scale and a zero point lie between them.
+_SECOND_OPERAND = {"QLinearMatMul": 3, "QGemm": 3, "QLinearConv": 3}
+MATRIX_PRODUCTS: Mapping[str, tuple[int, int]]
+CONVOLUTIONS: Mapping[str, tuple[int, int]]
+MATRIX_PRODUCTS, CONVOLUTIONS = (
+    {name: (0, _SECOND_OPERAND.get(name, 1)) for name in having(trait)} for trait in (_T.MATRIX_PRODUCT, _T.CONVOLUTION)
+)
 PRODUCTS = {**MATRIX_PRODUCTS, **CONVOLUTIONS}
-
-# One node that is all of an attention. Query, key and value are its first inputs, except where it projects itself.
-ATTENTIONS = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "PagedAttention", "SparseAttention"})
-ATTENTIONS_THAT_PROJECT = frozenset({("com.microsoft", "Attention"), ("com.microsoft", "QAttention")})
-
-NORMS = frozenset(
-    {
-        "LayerNormalization",
-        "RMSNormalization",
-        "SimplifiedLayerNormalization",
-        "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
-        "GroupNormalization",
-        "GroupNorm",
-        "SkipGroupNorm",
-        "InstanceNormalization",
-        "BatchNormalization",
-    }
-)
-
-ACTIVATIONS = frozenset(
-    {
-        "Relu",
-        "Gelu",
-        "FastGelu",
-        "BiasGelu",
-        "QuickGelu",
-        "Erf",
-        "Sigmoid",
-        "HardSigmoid",
-        "HardSwish",
-        "Swish",
-        "Mish",
-        "Tanh",
-        "Elu",
-        "Selu",
-        "Celu",
-        "LeakyRelu",
-        "ThresholdedRelu",
-        "PRelu",
-        "Softplus",
-        "Softsign",
-    }
-)
-
-# They move, repeat or convert what their first input holds.
-MOVES = frozenset(
-    {
-        "Reshape",
-        "Transpose",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Unsqueeze",
-        "Expand",
-        "Tile",
-        "Flatten",
-        "Identity",
-        "Cast",
-        "CastLike",
-        "Dropout",
-        "Pad",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "QuantizeLinear",
-        "DequantizeLinear",
-    }
-)
-CUTS = frozenset({"Slice", "Split", "Gather"})
-
-# All inputs after the first say how, not what.
-_FIRST_ONLY = MOVES | {
-    "Clip",
-    "Resize",
-    "Trilu",
-    "TopK",
-    "CumSum",
-    "ReduceSum",
-    "ReduceMean",
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceL2",
-    "ReduceL1",
-    "ReduceProd",
-    "ReduceSumSquare",
-}
-# Whether and where, not what: masks, indices and shapes carry nothing of the content on. An angle does not either.
-LOGIC = frozenset(
-    {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf"}
-)
-ANGLES = frozenset({"Sin", "Cos"})
-_NOTHING = LOGIC | ANGLES | {"Shape", "Size", "ConstantOfShape", "Range", "NonZero", "ArgMax", "ArgMin", "OneHot"}
-_CHOSEN: Mapping[str, tuple[int, ...]] = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}
+# Query, key and value are the first inputs of an attention, except where it projects itself.
+ATTENTIONS_THAT_PROJECT = frozenset({(MS, "Attention"), (MS, "QAttention")})
+_CONTENT_INPUTS: Mapping[str, tuple[int, ...]] = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}
 
 
 def data_inputs(op_type: str, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """The inputs whose content goes into the output."""
-    if op_type in _NOTHING:
+    """The inputs whose content goes into the output: of a Where, both values and not the condition."""
+    traits = TRAITS.get(op_type, Trait(0))
+    if Trait.NO_CONTENT in traits:
         return ()
-    if op_type in _CHOSEN:
-        return tuple(inputs[place] for place in _CHOSEN[op_type] if place < len(inputs))
-    return tuple(filter(None, inputs[:1] if op_type in _FIRST_ONLY else inputs))
+    if op_type in _CONTENT_INPUTS:
+        return tuple(inputs[index] for index in _CONTENT_INPUTS[op_type] if index < len(inputs))
+    return tuple(filter(None, inputs[:1] if Trait.FIRST_ONLY in traits else inputs))
 
 
-DRAWING = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
+def is_passing(node: Node) -> bool:
+    """Whether the first output is the first input as far as its meaning goes."""
+    return _has(node, Trait.PASS_THROUGH) and bool(node.inputs and node.inputs[0])
+
+
+def is_view(node: Node) -> bool:
+    return _has(node, Trait.VIEW)
+
+
+def is_rearranging(node: Node) -> bool:
+    """Whether the numbers stay as they are, perhaps in another order."""
+    return is_view(node) or node.op_type == "Transpose"
+
+
+def is_moving(node: Node) -> bool:
+    """Whether the numbers are those of the first input, perhaps not all of them or more than once."""
+    return _has(node, Trait.RESIZING)
+
+
+def is_linear(node: Node) -> bool:
+    return _has(node, Trait.LINEAR)
+
+
+def is_product(node: Node) -> bool:
+    """Whether a node sums up products with weights, which can take in what is done with its result."""
+    return node.op_type in PRODUCTS or family(node.op_type) in PRODUCTS
+
+
+def is_commutative(op_type: str, domain: str = "") -> bool:
+    """Whether all inputs can change places: `Max(a, b, c)` is `Max(c, a, b)`.
+
+    Not `QLinearAdd`, which has scales and zero points between its two operands. An operator of a domain that is not
+    known here may be called `Add` and do anything.
+    """
+    return Trait.COMMUTATIVE in TRAITS.get(op_type, Trait(0)) and plain_domain(domain) in DOMAINS
+
+
+def is_random(node: Node) -> bool:
+    return _has(node, Trait.RANDOM)
+
+
+def _has(node: Node, trait: Trait) -> bool:
+    return trait in TRAITS.get(node.op_type, Trait(0))
+
+
+# Tools replace an operator by one that does the same work in another way, and say so in its name: in integers
+# (QLinearConv), in another layout (NhwcFusedConv), with the next operator thrown in (BiasGelu).
+_PREFIXES = ("DynamicQuantize", "QLinear", "Nhwc", "Fused", "Simplified", "Quick", "Fast", "Bias", "Skip")
+_SUFFIXES = ("IntegerToFloat", "Integer", "NBits")
+_SAME_WORK = {"CastLike": "Cast", "Gemm": "MatMul", "QGemm": "MatMul", "QAttention": "Attention"}
+
+
+@cache
+def family(op_type: str) -> str:
+    """The plain operator whose work this one does, perhaps among others."""
+    name = op_type
+    while True:
+        shorter = _shortened(name)
+        if shorter == name:
+            return _SAME_WORK.get(name, name)
+        name = shorter
+
+
+def _shortened(name: str) -> str:
+    for prefix in _PREFIXES:
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return name.removeprefix(prefix)
+    for suffix in _SUFFIXES:
+        if name.endswith(suffix) and len(name) > len(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
 # Before this opset an attribute said that a Dropout does nothing; for a while it never did anything after that.
 _DROPOUT_WITHOUT_FLAG = 7
 _RATIO, _TRAINING_MODE = 1, 2
@@ -201,9 +338,9 @@ def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, ops
     stored = {**outer, **dict(_constants(nodes))}
     for node in nodes:
         key = node_key(node, graph_id)
-        if node.domain in ONNX_DOMAINS and (node.op_type in DRAWING or _drops(node, stored, opset)):
+        if node.domain in ONNX_DOMAINS and (node.op_type in RANDOM or _drops(node, stored, opset)):
             yield RandomNode(key, node.name, node.op_type)
-        for body_id, body in bodies(node, key):
+        for body_id, body in subgraphs_with_ids(node, key):
             inner = {tensor.name: tensor for tensor in body.initializer}
             yield from _drawing(body.node, body_id, {**stored, **inner}, opset)
 
@@ -232,203 +369,3 @@ def _truth(node: onnx.NodeProto, place: int, stored: _Stored) -> bool | None:
     if tensor is None or not has_data(tensor):
         return None
     return bool(onnx.numpy_helper.to_array(tensor).any())
-
-
-DOMAIN = "com.microsoft.nchwc"
-# The blocks that there are.
-BLOCKS = (8, 16)
-_WEIGHT, _BIAS = 1, 2
-_AXES = 4
-
-
-def blocked_weights(model: onnx.ModelProto) -> Iterator[str]:
-    """Names of what convolutions in blocked order read beside their values."""
-    for node in model.graph.node:
-        if node.domain == DOMAIN and node.op_type == "Conv":
-            yield from filter(None, node.input[_WEIGHT : _BIAS + 1])
-
-
-def unblocked(array: np.ndarray, block: int) -> np.ndarray:
-    """What a weight was before: channels in their places, without those that fill up a block."""
-    if array.shape[0] % block:
-        return array
-    if array.ndim == 1:
-        return _trimmed(array, 0, block)
-    if array.ndim != _AXES:
-        return array
-    outputs, inputs, *window = array.shape
-    if inputs < block:
-        blocks = array.reshape(outputs // block, inputs, *window, block).transpose(0, 4, 1, 2, 3)
-        return _trimmed(blocks.reshape(array.shape), 0, block)
-    if inputs % block:
-        return array
-    blocks = array.reshape(outputs // block, inputs // block, *window, block, block).transpose(0, 5, 1, 4, 2, 3)
-    return _trimmed(_trimmed(blocks.reshape(array.shape), 0, block), 1, block)
-
-
-def _trimmed(array: np.ndarray, axis: int, block: int) -> np.ndarray:
-    """Without zeros at the end of an axis, fewer than a block of them."""
-    length = array.shape[axis]
-    last = np.moveaxis(array, axis, 0)[max(length - block + 1, 1) :]
-    used = np.flatnonzero(last.reshape(len(last), -1).any(axis=1))
-    end = length - len(last) + (int(used[-1]) + 1 if used.size else 0)
-    return array.take(range(end), axis=axis) if end < length else array
-
-
-# What goes in comes out: in another type, with other steps between numbers, or in another layout of memory.
-_PASSING = frozenset(
-    {
-        "Identity",
-        "Cast",
-        "CastLike",
-        "Dropout",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "ReorderInput",
-        "ReorderOutput",
-        "MemcpyFromHost",
-        "MemcpyToHost",
-    }
-)
-_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-_MOVES = frozenset({"Slice", "Expand", "Tile", "Pad"})
-_LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "MatMul", "Gemm", "Conv"})
-_PRODUCTS = frozenset({"MatMul", "Conv", "ConvTranspose"})
-_COMMUTATIVE = frozenset(
-    {
-        *("Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-        *("Max", "Min", "Sum", "Mean"),  # of any number of inputs
-    }
-)
-_PREFIXES = ("DynamicQuantize", "QLinear", "Nhwc", "Fused", "Simplified", "Quick", "Fast", "Bias", "Skip")
-_SUFFIXES = ("IntegerToFloat", "Integer", "NBits")
-_SAME_WORK = {"CastLike": "Cast", "Gemm": "MatMul", "QGemm": "MatMul", "QAttention": "Attention"}
-
-
-def is_passing(node: Node) -> bool:
-    """Whether the first output is the first input as far as its meaning goes."""
-    return node.op_type in _PASSING and bool(node.inputs and node.inputs[0])
-
-
-def is_view(node: Node) -> bool:
-    """Whether the numbers and their order stay as they are."""
-    return node.op_type in _VIEWS
-
-
-def is_rearranging(node: Node) -> bool:
-    """Whether the numbers stay as they are, perhaps in another order."""
-    return is_view(node) or node.op_type == "Transpose"
-
-
-def is_moving(node: Node) -> bool:
-    """Whether the numbers are those of the first input, perhaps not all of them or more than once."""
-    return is_view(node) or node.op_type in _MOVES
-
-
-def is_linear(node: Node) -> bool:
-    """Whether what a node does with constants can be done by the weights of the node before it."""
-    return node.op_type in _LINEAR
-
-
-def is_product(node: Node) -> bool:
-    """Whether a node sums up products with weights, which can take in what is done with its result."""
-    return family(node.op_type) in _PRODUCTS
-
-
-def is_commutative(op_type: str, domain: str = "") -> bool:
-    """Whether all inputs can change places: `Max(a, b, c)` is `Max(c, a, b)`.
-
-    Not `QLinearAdd`, which has scales and zero points between its two operands. An operator of a domain that is not
-    known here may be called `Add` and do anything.
-    """
-    return op_type in _COMMUTATIVE and plain_domain(domain) in DOMAINS
-
-
-def is_random(node: Node) -> bool:
-    """Whether equal inputs do not make it equal."""
-    return node.op_type in DRAWING
-
-
-@cache
-def family(op_type: str) -> str:
-    """The plain operator whose work this one does, perhaps among others."""
-    name = op_type
-    while True:
-        shorter = _shortened(name)
-        if shorter == name:
-            return _SAME_WORK.get(name, name)
-        name = shorter
-
-
-def _shortened(name: str) -> str:
-    for prefix in _PREFIXES:
-        if name.startswith(prefix) and len(name) > len(prefix):
-            return name.removeprefix(prefix)
-    for suffix in _SUFFIXES:
-        if name.endswith(suffix) and len(name) > len(suffix):
-            return name.removesuffix(suffix)
-    return name
-
-
-MS = "com.microsoft"
-# Where an operator is what its name says; elsewhere, anything may have the name of one.
-NHWC = "com.ms.internal.nhwc"
-DOMAINS = frozenset({"", MS, DOMAIN, NHWC})
-
-
-def named(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# One number for each number that they read.
-UNARY = named(
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
-    "HardSwish LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign "
-    "Sqrt Swish Tan Tanh ThresholdedRelu BiasGelu FastGelu QuickGelu BiasSplitGelu"
-)
-# One number for each number of the shape that all they read is stretched to.
-BROADCAST = named(
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Max Mean Min Mod Mul Or PRelu Pow Sub Sum Xor "
-    "BiasDropout QLinearAdd QLinearMul"
-)
-COMPARISON = named("Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsInf IsNaN")
-QUANTIZED_UNARY = named("QLinearSigmoid QLinearLeakyRelu QLinearSoftmax")
-# The shape of their first input; several operations for each number, or for each number of a row.
-NORMALIZATIONS = named(
-    "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization LpNormalization LRN "
-    "MeanVarianceNormalization RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization "
-    "SkipSimplifiedLayerNormalization EmbedLayerNormalization SkipGroupNorm GroupNorm"
-)
-SOFTMAXES = named("Softmax LogSoftmax Hardmax")
-REDUCTIONS = named(
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-    "ReduceSumSquare ArgMax ArgMin"
-)
-# Numbers are only moved, chosen, stored in another type, or made up.
-MOVEMENTS = named(
-    "Bernoulli BitCast Cast CastLike CenterCropPad Col2Im Compress Concat ConcatFromSequence ConcatTraining "
-    "Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather GatherBlockQuantized "
-    "GatherElements GatherND Identity MemcpyFromHost MemcpyToHost Multinomial NonZero OneHot Optional "
-    "OptionalGetElement OptionalHasElement Pad RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range "
-    "RegexFullMatch ReorderInput ReorderOutput Reshape Resize ReverseSequence Scatter ScatterElements ScatterND "
-    "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Size Slice "
-    "SpaceToDepth Split SplitToSequence Squeeze StringConcat StringNormalizer StringSplit TensorScatter Tile TopK "
-    "Transpose Trilu Unique Unsqueeze Upsample Where"
-)
-RANDOM = named("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
-# They keep the shape of their first input.
-SAME_SHAPE = (
-    UNARY
-    | QUANTIZED_UNARY
-    | NORMALIZATIONS
-    | SOFTMAXES
-    | named(
-        "Cast CastLike Bernoulli CumSum Dropout EyeLike Identity IsInf IsNaN QuantizeLinear DequantizeLinear "
-        "RandomNormalLike RandomUniformLike ReverseSequence ScatterElements Scatter ScatterND Trilu RotaryEmbedding "
-        "MemcpyFromHost MemcpyToHost TensorScatter BitCast"
-    )
-)
-POOLS = named("AveragePool LpPool MaxPool QLinearAveragePool NhwcMaxPool")
-GLOBAL_POOLS = named("GlobalAveragePool GlobalLpPool GlobalMaxPool QLinearGlobalAveragePool")
-COUNTED_CONVOLUTIONS = named("Conv ConvInteger FusedConv QLinearConv NhwcConv NhwcFusedConv")

@@ -7,15 +7,14 @@ How much of a graph belongs to each module.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from modelexport.graph.constants import is_folded_weight
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.index import Graph
-from modelexport.record.hierarchy import Module, lineage_of
+from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
+from modelexport.graph.parameters import ParameterMatching
+from modelexport.record.hierarchy import Module
 from modelexport.record.provenance import Attribution, Confidence, EvidenceKind, NodeEntry, Provenance
 
 
@@ -69,20 +68,6 @@ class RoleFacts:
 
 
 @dataclass(frozen=True)
-class Amounts:
-    """What belongs to a module. What has several owners counts for each, and once for a module around them.
-
-    parameters  elements of weights: initializers with a parameter's name, or folded from one by the exporter
-    bytes       size of all initializers, by their types and shapes
-    """
-
-    nodes: int
-    parameters: int
-    bytes: int
-    op_types: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class ModuleFacts:
     """One module: what it owns itself and with the modules inside of it; no tag if the policy hides it."""
 
@@ -90,8 +75,8 @@ class ModuleFacts:
     class_name: str
     tag: str
     calls: int
-    own: Amounts
-    total: Amounts
+    own: ModuleAmounts
+    total: ModuleAmounts
 
 
 @dataclass(frozen=True)
@@ -146,69 +131,22 @@ class Analysis:
     filter_tag: str = ""
 
 
-@dataclass
-class _Sum:
-    op_types: Counter[str] = field(default_factory=Counter)
-    tensors: int = 0
-    parameters: int = 0
-    nbytes: int = 0
-
-    def frozen(self) -> Amounts:
-        ordered = dict(sorted(self.op_types.items(), key=lambda item: (-item[1], item[0])))
-        return Amounts(self.op_types.total(), self.parameters, self.nbytes, ordered)
-
-
-@dataclass(frozen=True)
-class ModuleSums:
-    """Sums by module path: of what a module owns itself, and of what it or a module inside of it owns."""
-
-    _own: dict[str, _Sum]
-    _total: dict[str, _Sum]
-
-    def own(self, path: str) -> Amounts:
-        return self._own.get(path, _Sum()).frozen()
-
-    def total(self, path: str) -> Amounts:
-        return self._total.get(path, _Sum()).frozen()
-
-    def owns(self, path: str) -> bool:
-        return path in self._own
-
-    def owns_inside(self, path: str) -> bool:
-        return path in self._total
-
-
-def sum_by_module(provenance: Provenance, graph: Graph) -> ModuleSums:
-    sums = ModuleSums({}, {})
-    for entry in provenance.nodes.values():
-        for found in _holders(sums, entry.attribution):
-            found.op_types[entry.op_type] += 1
-    parameters = provenance.hierarchy.parameter_owners
-    for name, attribution in provenance.initializers.items():
-        tensor = graph.initializers[name]
-        size, nbytes = math.prod(tensor.shape), tensor.nbytes
-        trained = name in parameters or is_folded_weight(tensor, attribution, provenance.hierarchy)
-        for found in _holders(sums, attribution):
-            found.tensors += 1
-            found.parameters += size if trained else 0
-            found.nbytes += nbytes
-    return sums
-
-
-def _holders(sums: ModuleSums, attribution: Attribution) -> Iterable[_Sum]:
-    """The sums that something with this attribution goes into, each of them once."""
-    owners = {owner.path for owner in attribution.owners}
-    around = {above for path in owners for above in lineage_of(path)}
-    yield from (sums._own.setdefault(path, _Sum()) for path in owners)
-    yield from (sums._total.setdefault(path, _Sum()) for path in around)
+def sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatching) -> ModuleTotals:
+    """Sums of the nodes and initializers that `shown` has: the file's record, or a part of it."""
+    totals = ModuleTotals()
+    for entry in shown.nodes.values():
+        totals.add_node(entry, entry.op_type, shown)
+    totals.add_initializers(file.graph, shown, matching, shown.initializers)
+    return totals
 
 
 def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
     whole = file.provenance
     shown = _filtered(whole, filter_tag) if filter_tag else whole
-    owned = sum_by_module(whole, file.graph)
-    sums = owned if shown is whole else sum_by_module(shown, file.graph)
+    matching = ParameterMatching(file.graph, whole, file.inlined)
+    owned = sum_by_module(file, whole, matching)
+    sums = owned if shown is whole else sum_by_module(file, shown, matching)
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
@@ -281,7 +219,7 @@ def _role(role: str, nodes: Sequence[NodeFacts]) -> RoleFacts:
     return RoleFacts(role, len(nodes), tuple(sorted(layers)))
 
 
-def _module(module: Module, provenance: Provenance, sums: ModuleSums) -> ModuleFacts:
+def _module(module: Module, provenance: Provenance, sums: ModuleTotals) -> ModuleFacts:
     return ModuleFacts(
         path=module.path,
         class_name=module.class_name,
@@ -299,10 +237,10 @@ def _coverage(provenance: Provenance) -> Coverage:
     )
 
 
-def _unowned(provenance: Provenance, sums: ModuleSums, text: str) -> Iterable[Unowned]:
+def _unowned(provenance: Provenance, sums: ModuleTotals, text: str) -> Iterable[Unowned]:
     for path, module in provenance.hierarchy.modules.items():
-        if not sums.owns(path) and text in provenance.tags.tag(path):
-            inside = sums.owns_inside(path)
+        if not sums.is_served(path) and text in provenance.tags.tag(path):
+            inside = sums.is_served_inside(path)
             yield Unowned(path, module.class_name, inside, _why(provenance, module, inside))
 
 

@@ -33,7 +33,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-from modelexport.graph.constants import is_filled, single
+from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
@@ -71,7 +71,7 @@ def trace_lineage(
 
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
-    flat_before, flat_after = inline_graph(before, after.yields), inline_graph(after, before.yields)
+    flat_before, flat_after = inline_graph(before, after.body_outputs), inline_graph(after, before.body_outputs)
     lineage = _trace_flat(flat_before.graph, flat_after.graph, sketches)
     if not (flat_before.origins or flat_after.origins):
         return lineage
@@ -206,9 +206,9 @@ class _SourceKeys:
     def __init__(self, graph: Graph, flat: Inlined) -> None:
         self._graph = graph
         self._origins = flat.origins
-        inlined = graph.yields.keys() - flat.graph.yields.keys() - graph.owners.keys()
-        self._calls = {key for function in inlined for key in graph.runners[function]}
-        self._called_often = {function for function in inlined if len(graph.runners[function]) > 1}
+        inlined = graph.body_outputs.keys() - flat.graph.body_outputs.keys() - graph.body_owner.keys()
+        self._calls = {key for function in inlined for key in graph.callers[function]}
+        self._called_often = {function for function in inlined if len(graph.callers[function]) > 1}
 
     def map_key(self, key: str) -> str:
         origins = self._origins.get(key, (key,))
@@ -301,8 +301,8 @@ class _Removal:
     def _holds(self, value: str, number: int) -> bool:
         tensor = self._graph.initializers.get(value)
         if tensor is not None:
-            return is_filled(tensor, number)
-        return self._before.constants.get(self._before.class_of.get(value, NO_CLASS)) in single(number)
+            return is_all(tensor, number)
+        return self._before.constants.get(self._before.class_of.get(value, NO_CLASS)) in scalar_contents(number)
 
     @cached_property
     def _reachable(self) -> frozenset[str]:

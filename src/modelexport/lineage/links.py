@@ -69,8 +69,8 @@ def _slice_numbers(graph: Graph, roots: Iterable[str], starts: set[str]) -> list
     def step(node: Node) -> Iterator[Node]:
         if node.op_type not in SHAPE_READERS:
             yield from producers(node.inputs)
-        for graph_id in (*graph.bodies.get(node.key, ()), node.function):
-            yield from producers(graph.yields.get(graph_id, ()))
+        for graph_id in (*graph.subgraphs.get(node.key, ()), node.function):
+            yield from producers(graph.body_outputs.get(graph_id, ()))
 
     return backward_slice(producers(roots), step)
 

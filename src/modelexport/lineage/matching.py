@@ -227,9 +227,9 @@ class Matching:
         for class_after, class_before in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
             self.anchor(class_after, class_before)
         self._anchor_inputs(node, origin)
-        for body_id in self.after.graph.bodies.get(node.key, ()):
+        for body_id in self.after.graph.subgraphs.get(node.key, ()):
             origin_id = f"{origin.key}{body_id.removeprefix(node.key)}"
-            if origin_id in self.before.graph.yields:
+            if origin_id in self.before.graph.body_outputs:
                 for class_after, class_before in self.after.pair_interfaces(body_id, self.before, origin_id):
                     self.anchor(class_after, class_before)
 

@@ -61,7 +61,7 @@ class ValueClasses:
         self.names: dict[int, str] = {}
         self._numbers = ValueNumbers()
         self._inputs: dict[str, tuple[int, ...]] = {}
-        self._holders = frozenset(graph.owners.values())
+        self._holders = frozenset(graph.body_owner.values())
         self._first: dict[int, Node] = {}
         self._copies: dict[tuple[int, int], list[Node]] = {}
         for tensor in graph.initializers.values():
@@ -152,8 +152,8 @@ class ValueClasses:
     def pair_interfaces(self, graph_id: str, other: ValueClasses, other_id: str) -> Iterator[tuple[int, int]]:
         """What goes into and comes out of a body or function, with the same of another one, in their order."""
         for values, origins in (
-            (self.graph.takes[graph_id], other.graph.takes[other_id]),
-            (self.graph.yields[graph_id], other.graph.yields[other_id]),
+            (self.graph.body_inputs[graph_id], other.graph.body_inputs[other_id]),
+            (self.graph.body_outputs[graph_id], other.graph.body_outputs[other_id]),
         ):
             for value, origin in zip(values, origins, strict=False):
                 yield self.class_of.get(value, NO_CLASS), other.class_of.get(origin, NO_CLASS)

@@ -186,8 +186,14 @@ class Hierarchy:
             return next(iter(distinct), None)
         return next(iter(common_prefix(map(self.stack, distinct))[-1:]), None)
 
-    def common_module(self, calls: Iterable[ModuleCall]) -> str | None:
-        """The path of the innermost module around all of `calls`, be it by several calls of that module."""
+    def common_module(self, owners: Iterable[ModuleCall]) -> str | None:
+        """The path of the innermost module around all owners: the module that a node is an own node of, in all verbs.
+
+        What several calls of a module share is inside of that module, though no call is around them all.
+        """
+        calls = tuple(owners)
+        if len(calls) == 1:
+            return calls[0].path
         stacks = [[call.path for call in self.stack(one)] for one in calls]
         shared = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
         return shared[-1] if shared else None

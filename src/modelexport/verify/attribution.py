@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.graph.operators import DOMAIN
+from modelexport.graph.operators import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
@@ -33,7 +33,7 @@ _Judgement = tuple[Verdict, str, Frontier]
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
-_OWN_LAYOUTS = frozenset({DOMAIN})
+_OWN_LAYOUTS = frozenset({NCHWC})
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
@@ -166,7 +166,7 @@ class AttributionProver:
 
     def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
         """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
-        if node.function not in self._graph.yields:
+        if node.function not in self._graph.body_outputs:
             return False
         return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
 

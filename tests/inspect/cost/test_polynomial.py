@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelexport.inspect.cost.values import NotSizes, parsed
+from modelexport.inspect.cost.values import NotSizes, parse_size
 from modelexport.record.polynomial import Polynomial, largest, sizes_sum, smallest
 
 NAMES = ("batch", "sequence", "past key")
@@ -75,7 +75,7 @@ def test_equal_ones_are_equal_however_they_came_about(one: Polynomial, other: Po
 
 @given(POLYNOMIALS)
 def test_expressions_are_read_back(one: Polynomial) -> None:
-    assert parsed(one.expression) == one
+    assert parse_size(one.expression) == one
 
 
 @given(st.integers())
@@ -113,7 +113,7 @@ def test_quotients_of_quotients_are_quotients() -> None:
     ],
 )
 def test_what_exporters_write_is_read(text: str, sizes: dict[str, int], value: int) -> None:
-    assert parsed(text).at(sizes) == value
+    assert parse_size(text).at(sizes) == value
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_exporters_write_is_read(text: str, sizes: dict[str, int], value: i
 )
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(NotSizes):
-        parsed(text)
+        parse_size(text)
 
 
 def test_many_are_added_in_little_time() -> None:

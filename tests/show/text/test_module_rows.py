@@ -5,13 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelexport.inspect.analyze import Amounts, ModuleFacts
+from modelexport.graph.module_totals import ModuleAmounts
+from modelexport.inspect.analyze import ModuleFacts
 from modelexport.show.text.analysis import module_rows
 from modelexport.show.text.console import bytes_text, count_text, operators_text, share_text
 
 
 def module(path: str, class_name: str = "Linear", nodes: int = 1) -> ModuleFacts:
-    amounts = Amounts(nodes, 0, 0, {"MatMul": nodes} if nodes else {})
+    amounts = ModuleAmounts({"MatMul": nodes} if nodes else {})
     return ModuleFacts(path, class_name, "", 1, amounts, amounts)
 
 
@@ -96,7 +97,8 @@ def test_numbers_for_people() -> None:
 def test_siblings_with_other_totals_are_not_one_row() -> None:
     """What is inside of them is alike, but a node that modules inside share counts for the module around them."""
     modules = [
-        replace(item, total=replace(item.total, nodes=45)) if item.path == "layer.3" else item for item in tower(12)
+        replace(item, total=replace(item.total, op_types={"MatMul": 45})) if item.path == "layer.3" else item
+        for item in tower(12)
     ]
     rows = [row for row in module_rows(modules) if row.item.class_name == "Layer"]
     assert [(row.label, row.count, row.item.total.nodes) for row in rows] == [

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modelexport.graph.operators import MS
-from modelexport.inspect.cost.values import Operator, Shape, Unknown, product, settled
+from modelexport.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS, MS
+from modelexport.inspect.cost.values import Operator, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size, largest
 
 Shapes = Sequence[Shape]
@@ -30,7 +30,7 @@ def _common(sizes: Sequence[Size]) -> Size:
         return wide[0] if wide else 1
     plain = [size for size in wide if isinstance(size, int)]
     # One of them is 1, or they are equal: whatever the axes are, it is the plain number.
-    return plain[0] if plain else settled(largest(*wide))
+    return plain[0] if plain else as_number(largest(*wide))
 
 
 def twice(*sizes: Size) -> Polynomial:
@@ -56,17 +56,13 @@ def swapped(shape: Shape, turn: Any, turn_batch: Any = 0) -> Shape:
 
 def _factors(op: Operator) -> tuple[Shape, Shape]:
     """The two matrices of a product, as they are multiplied."""
-    left, right = op.shape(0), op.shape(_SECOND.get(op.op_type, 1))
+    left, right = op.shape(0), op.shape(MATRIX_PRODUCTS[op.op_type][1])
     if op.op_type in ("Gemm", "QGemm", "GemmFloat8"):
         return swapped(left, op.attribute("transA", 0)), swapped(right, op.attribute("transB", 0))
     if op.domain == MS:
         a = swapped(left, op.attribute("transA", 0), op.attribute("transBatchA", 0))
         return a, swapped(right, op.attribute("transB", 0), op.attribute("transBatchB", 0))
     return left, right
-
-
-# The place of the second matrix, where it is not the second input.
-_SECOND = {"QLinearMatMul": 3, "QGemm": 3}
 
 
 def matmul_made(op: Operator) -> Shapes:
@@ -94,7 +90,7 @@ def _attribute(op: Operator, name: str) -> int:
 
 
 def _weight_shape(op: Operator) -> Shape:
-    return op.shape(3 if op.op_type == "QLinearConv" else 1)
+    return op.shape(CONVOLUTIONS[op.op_type][1])
 
 
 def _is_last(op: Operator) -> bool:
@@ -120,7 +116,7 @@ def transposed_made(op: Operator) -> Shapes:
     shape, weight = op.shape(0), op.shape(1)
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
-    channels = settled(Polynomial.of(weight[1]) * op.attribute("group", 1))
+    channels = as_number(Polynomial.of(weight[1]) * op.attribute("group", 1))
     given = op.attribute("output_shape")
     spatial = given[-(len(shape) - 2) :] if given else _stretched(op, shape[2:], weight[2:])
     return [(shape[0], channels, *spatial)]
@@ -140,11 +136,11 @@ def _stretched(op: Operator, sizes: Shape, kernel: Shape) -> list[Size]:
     found: list[Size] = []
     for place, size in enumerate(sizes):
         if same:
-            found.append(settled(Polynomial.of(size) * strides[place]))
+            found.append(as_number(Polynomial.of(size) * strides[place]))
             continue
         reach = (Polynomial.of(kernel[place]) - 1) * dilations[place] + 1
         padded = pads[place] + pads[place + rank]
-        found.append(settled((Polynomial.of(size) - 1) * strides[place] + extra[place] + reach - padded))
+        found.append(as_number((Polynomial.of(size) - 1) * strides[place] + extra[place] + reach - padded))
     return _fitting(found)
 
 
@@ -158,11 +154,11 @@ def windows(op: Operator, sizes: Sequence[Size], kernel: Sequence[Size]) -> list
     for place, size in enumerate(sizes):
         stride = strides[place]
         if how.startswith("SAME"):
-            found.append(settled(-(-Polynomial.of(size) // stride)))
+            found.append(as_number(-(-Polynomial.of(size) // stride)))
             continue
         padded = pads[place] + pads[place + rank] if how == "NOTSET" else 0
         room = Polynomial.of(size) + padded - (Polynomial.of(kernel[place]) - 1) * dilations[place] - 1
-        found.append(settled(_steps(room, stride, pads[place], size, up=bool(op.attribute("ceil_mode", 0)))))
+        found.append(as_number(_steps(room, stride, pads[place], size, up=bool(op.attribute("ceil_mode", 0)))))
     return _fitting(found)
 
 

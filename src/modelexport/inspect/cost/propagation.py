@@ -1,11 +1,21 @@
-"""From the shapes of a model's inputs to those of everything in it, and to the work of every node.
+"""Abstract interpretation: the shapes of a model's inputs become those of everything in it, and the work of every node.
 
-The nodes of a file with functions put in the place of their calls, each with its attributes.
+Nodes are gone through in the order in which they run, functions put in the place of their calls. Each reads what is
+known of its inputs (`value_table`), says what is known of its outputs (`shape_rules`, `shape_arithmetic`) and how much
+it does (`rules`):
+
+    x: batch × 8  ──► MatMul (8 × 3) ──► y: batch × 3        48·batch FLOPs
+                      ↑ shape rule                           ↑ rule of products
+
+Control flow: of an If, the branch counts that does more, unless its condition is a constant; the body of a Loop or a
+Scan counts as often as it runs. What comes after an If reads what that branch makes. A size that changes from one
+round of a Loop to the next is open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,139 +24,259 @@ import onnx
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.functions import Inlined, InlinedModel, inline_graph
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.graph.operators import RANDOM, named
+from modelexport.graph.operators import RANDOM, SAME_WEIGHT
 from modelexport.graph.protos import plain_domain
-from modelexport.inspect.cost.contents import computed_content, made_type
-from modelexport.inspect.cost.control import controlled
-from modelexport.inspect.cost.known import Known, Partial, constant_of, inferred, plain_attribute
-from modelexport.inspect.cost.rules import Piece, Work, work_of
-from modelexport.inspect.cost.shapes import made_shapes
-from modelexport.inspect.cost.values import CANNOT, Operator, Unknown, Value, product
+from modelexport.inspect.cost.rules import NodeWork, Work, work_of
+from modelexport.inspect.cost.shape_arithmetic import constant_values, output_dtype
+from modelexport.inspect.cost.shape_rules import output_shapes
+from modelexport.inspect.cost.value_table import Partial, ValueTable, constant_of, infer_outputs, plain_attribute
+from modelexport.inspect.cost.values import CANNOT, UNDEFINED, Operator, Unknown, Value, as_number, product
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.results.cost import ZERO, Kind
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-
-
-class Unfolded(InlinedModel):
-    def __init__(self, proto: onnx.ModelProto, inlined: Inlined) -> None:
-        super().__init__(proto, inlined)
-        self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
-        self._members: dict[str, list[Node]] = {}
-        for node in self.graph.nodes:
-            self._members.setdefault(node.graph, []).append(node)
-
-    def nodes(self, graph_id: str) -> Sequence[Node]:
-        return self._members.get(graph_id, ())
-
-    def domain(self, node: Node) -> str:
-        return plain_domain(node.domain)
-
-    def opset(self, node: Node) -> int:
-        return self._opsets.get(plain_domain(node.domain), 1)
-
-    def attributes(self, node: Node) -> dict[str, Any]:
-        attributes = self.node_proto(node).attribute
-        return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
-
-
-# What they make is the weight that they read, in another form.
-_SAME_WEIGHT = named("Identity Transpose Reshape Cast DequantizeLinear Squeeze Unsqueeze Flatten")
+# Exporters write this or more as the number of rounds of a Loop that has no limit.
+_NO_LIMIT = 2**31 - 1
+# What an open axis is taken to be where two branches are compared.
+_USUAL_SIZE = 64
 
 
 class Propagation:
+    """
+    model   the nodes with functions put in the place of their calls
+    values  what is known of each value so far
+    """
+
     def __init__(
         self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], inlined: Inlined | None = None
     ) -> None:
-        """inlined  the graph without functions, where that is known already"""
-        self.unfolded = Unfolded(proto, inlined or inline_graph(graph))
-        self.graph = self.unfolded.graph
-        self.known = Known(proto, graph, at)
+        """`inlined` is the graph without functions, where that is known already."""
+        self.model = InlinedModel(proto, inlined or inline_graph(graph))
+        self.values = ValueTable(proto, graph, at)
+        self._graph = self.model.graph
+        self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
+        self._nodes: dict[str, list[Node]] = {}
+        for node in self._graph.nodes:
+            self._nodes.setdefault(node.graph, []).append(node)
 
-    def pieces(self) -> list[Piece]:
-        return self.run(MAIN, Polynomial.of(1))
+    def node_works(self) -> list[NodeWork]:
+        return self._run(MAIN, Polynomial.of(1))
 
-    def run(self, graph_id: str, times: Polynomial) -> list[Piece]:
+    def _run(self, graph_id: str, times: Polynomial) -> list[NodeWork]:
         """The work of a graph's nodes, in the order in which they run."""
-        found: list[Piece] = []
-        for node in self.unfolded.nodes(graph_id):
-            held = self.graph.bodies.get(node.key, ())
-            if held:
-                found.append(self._piece(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
-                found += controlled(self, node, held, times)
+        works: list[NodeWork] = []
+        for node in self._nodes.get(graph_id, ()):
+            bodies = self._graph.subgraphs.get(node.key, ())
+            if bodies:
+                works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
+                run_bodies = {"If": self._run_if, "Loop": self._run_loop, "Scan": self._run_scan}
+                works += run_bodies.get(node.op_type, self._run_unknown)(node, bodies, times)
             else:
-                found.append(self._plain(node, times))
-        return found
+                works.append(self._run_node(node, times))
+        return works
 
-    def attributes(self, node: Node) -> dict[str, Any]:
-        return self.unfolded.attributes(node)
-
-    def _plain(self, node: Node, times: Polynomial) -> Piece:
+    def _run_node(self, node: Node, times: Polynomial) -> NodeWork:
         op = self._operator(node)
-        made = self._made(op, node)
-        for name, value in zip(node.outputs, made, strict=False):
-            self.known[name] = value
-        work = work_of(op, [value.shape for value in made])
-        return self._piece(node, work, times, _made_bytes(op, made))
+        outputs = self._outputs(op, node)
+        for name, value in zip(node.outputs, outputs, strict=False):
+            self.values[name] = value
+        work = work_of(op, [value.shape for value in outputs])
+        return self._node_work(node, work, times, _output_bytes(op, outputs))
 
-    def _piece(self, node: Node, work: Work, times: Polynomial, makes: Polynomial | None) -> Piece:
-        calls, key = self.unfolded.origin(node)
-        reads = tuple(dict.fromkeys(name for name in node.inputs if name in self.graph.initializers))
-        weights = tuple(dict.fromkeys(value.weight for value in self.known.all(node.inputs) if value.weight))
-        return Piece(key, calls, work, times, reads, weights, makes)
+    def _node_work(self, node: Node, work: Work, times: Polynomial, makes: Polynomial | None) -> NodeWork:
+        calls, key = self.model.origin(node)
+        reads = tuple(dict.fromkeys(name for name in node.inputs if name in self._graph.initializers))
+        weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
+        return NodeWork(key, calls, work, times, reads, weights, makes)
 
     def _operator(self, node: Node) -> Operator:
+        domain = plain_domain(node.domain)
         return Operator(
             op_type=node.op_type,
-            domain=self.unfolded.domain(node),
-            attributes=self.unfolded.attributes(node),
-            inputs=tuple(self.known[name] if name else None for name in node.inputs),
+            domain=domain,
+            attributes=self._attributes(node),
+            inputs=tuple(self.values[name] if name else None for name in node.inputs),
             names=node.inputs,
             outputs=node.outputs,
-            opset=self.unfolded.opset(node),
+            opset=self._opsets.get(domain, 1),
         )
 
-    def _made(self, op: Operator, node: Node) -> list[Value]:
+    def _attributes(self, node: Node) -> dict[str, Any]:
+        attributes = self.model.node_proto(node).attribute
+        return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
+
+    def _outputs(self, op: Operator, node: Node) -> list[Value]:
         if op.op_type == "Constant" and not op.domain:
-            return [constant_of(self.unfolded.node_proto(node))]
-        shapes, types = self._shapes(op, node)
-        content = computed_content(op)
+            return [constant_of(self.model.node_proto(node))]
+        shapes, dtypes = self._shapes_and_dtypes(op, node)
+        content = constant_values(op)
         weight = next((value.weight for value in op.inputs if value is not None), "")
         fixed = op.fixed and bool(op.inputs) and op.op_type not in RANDOM
         return [
             Value(
-                *self.known.shaped(name, shapes[place] if place < len(shapes) else None, types[place]),
-                content=content if place == 0 else None,
+                *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
+                content=content if index == 0 else None,
                 fixed=fixed,
-                weight=weight if place == 0 and op.op_type in _SAME_WEIGHT else "",
+                weight=weight if index == 0 and op.op_type in SAME_WEIGHT else "",
             )
-            for place, name in enumerate(node.outputs)
+            for index, name in enumerate(node.outputs)
         ]
 
-    def _shapes(self, op: Operator, node: Node) -> tuple[Sequence[Partial | None], Sequence[int]]:
-        """Shapes by our own rules, and by ONNX's inference where there is none; and types."""
+    def _shapes_and_dtypes(self, op: Operator, node: Node) -> tuple[Sequence[Partial | None], Sequence[int]]:
+        """Shapes by our own rules, and by ONNX's inference where there is none."""
         shapes: Sequence[Partial | None]
         try:
-            shapes = made_shapes(op) or ()
+            shapes = output_shapes(op) or ()
         except CANNOT:
             shapes = ()
-        types = [made_type(op, place) for place in range(len(op.outputs))]
+        dtypes = [output_dtype(op, index) for index in range(len(op.outputs))]
         if len(shapes) < len(op.outputs):
-            more = inferred(op, self.unfolded.node_proto(node))
-            shapes = [*shapes, *(shape for _, shape in more[len(shapes) :])]
-            types = [dtype or old for old, (dtype, _) in zip(types, more, strict=False)] or types
-        return shapes, types
+            inferred = infer_outputs(op, self.model.node_proto(node))
+            shapes = [*shapes, *(shape for _, shape in inferred[len(shapes) :])]
+            dtypes = [dtype or old for old, (dtype, _) in zip(dtypes, inferred, strict=False)] or dtypes
+        return shapes, dtypes
+
+    def _run_if(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        branches = [self._run(body, times) for body in bodies]
+        results = [self.values.all(self._graph.body_outputs[body]) for body in bodies]
+        fixed = self._fixed_branch(node, bodies)
+        ranks = [sum(len(value.shape or ()) for value in values) for values in results]
+        largest = max(range(len(bodies)), key=lambda branch: (*_extent(branches[branch]), ranks[branch], -branch))
+        counted = largest if fixed is None else fixed
+        for name, value in zip(node.outputs, results[counted], strict=False):
+            self.values[name] = value if fixed is not None else _without_content(value)
+        why = "its condition is always the same" if fixed is not None else "it takes more"
+        note = f"the other branch of {node.name or node.key} counts: {why}"
+        return [
+            work if branch == counted else _idle(work, note) for branch, works in enumerate(branches) for work in works
+        ]
+
+    def _fixed_branch(self, node: Node, bodies: Sequence[str]) -> int | None:
+        """The branch that is always taken, if there is one."""
+        condition = self.values[node.inputs[0]].content if node.inputs else None
+        if condition is None or condition.size != 1 or isinstance(condition.reshape(-1)[0], Polynomial):
+            return None
+        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        return next((index for index, body in enumerate(bodies) if body.endswith(f"|{wanted}")), None)
+
+    def _run_loop(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        body, rounds = bodies[0], self._loop_rounds(node)
+        counter, condition, *carried = self._graph.body_inputs[body]
+        self.values[counter] = Value(onnx.TensorProto.INT64, ())
+        self.values[condition] = Value(onnx.TensorProto.BOOL, ())
+        works = self._run_rounds(body, carried, self.values.all(node.inputs[2:]), 1, times * rounds)
+        results = self.values.all(self._graph.body_outputs[body][1:])
+        for index, (name, value) in enumerate(zip(node.outputs, results, strict=False)):
+            self.values[name] = _without_content(value) if index < len(carried) else _stacked(value, rounds, 0)
+        return works
+
+    def _loop_rounds(self, node: Node) -> Polynomial:
+        """How often a Loop runs, at most."""
+        given = self.values[node.inputs[0]].content if node.inputs and node.inputs[0] else None
+        limit = None if given is None or given.size != 1 else given.reshape(-1)[0]
+        if isinstance(limit, Polynomial) or (isinstance(limit, int) and 0 <= limit < _NO_LIMIT):
+            return Polynomial.of(limit)
+        return self._open_rounds(node)
+
+    def _open_rounds(self, node: Node) -> Polynomial:
+        name = node.name or node.key
+        source = f"how often the body of {node.op_type} {name} runs, which depends on what the model is fed"
+        return Polynomial.of(self.values.axes.fresh(f"rounds of {name}", source))
+
+    def _run_scan(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        attributes, body = self._attributes(node), bodies[0]
+        count = attributes.get("num_scan_inputs", 0)
+        states = len(node.inputs) - count
+        takes, yields = self._graph.body_inputs[body], self._graph.body_outputs[body]
+        rounds: Polynomial | None = None
+        axes = attributes.get("scan_input_axes") or [0] * count
+        for name, inner, axis in zip(node.inputs[states:], takes[states:], axes, strict=False):
+            value = self.values[name]
+            self.values[inner] = _without_axis(value, axis)
+            if rounds is None and value.shape:
+                rounds = Polynomial.of(value.shape[axis])
+        rounds = self._open_rounds(node) if rounds is None else rounds
+        works = self._run_rounds(body, takes[:states], self.values.all(node.inputs[:states]), 0, times * rounds)
+        to = attributes.get("scan_output_axes") or [0] * len(node.outputs)
+        for index, (name, value) in enumerate(zip(node.outputs, self.values.all(yields), strict=False)):
+            is_state = index < states
+            self.values[name] = _without_content(value) if is_state else _stacked(value, rounds, to[index - states])
+        return works
+
+    def _run_rounds(
+        self, body: str, names: Sequence[str], start: Sequence[Value], skipped: int, times: Polynomial
+    ) -> list[NodeWork]:
+        """Run a body that reads in the next round what it returned in this one, behind the first `skipped` values.
+
+        Twice is enough: a size that differs after the first round is open in the second.
+        """
+        before = [_without_content(value) for value in start]
+        works = self._run_with(body, names, before, times)
+        after = self.values.all(self._graph.body_outputs[body][skipped:])
+        merged = [
+            old if old.shape == new.shape else self.values.either([old, new], name)
+            for old, new, name in zip(before, after, names, strict=False)
+        ]
+        changed = any(value is not old for value, old in zip(merged, before, strict=False))
+        return self._run_with(body, names, merged, times) if changed else works
+
+    def _run_with(self, body: str, names: Sequence[str], values: Sequence[Value], times: Polynomial) -> list[NodeWork]:
+        for name, value in zip(names, values, strict=False):
+            self.values[name] = value
+        return self._run(body, times)
+
+    def _run_unknown(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """An operator with bodies that is none of these: how often they run is open, and so is what it makes."""
+        rounds = self._open_rounds(node)
+        for name in node.outputs:
+            self.values[name] = Value(*self.values.with_stated(name, None, UNDEFINED))
+        return [work for body in bodies for work in self._run(body, times * rounds)]
 
 
-def _made_bytes(op: Operator, made: Sequence[Value]) -> Polynomial | None:
-    if made and all(value.fixed for value in made):
+def _without_content(value: Value) -> Value:
+    return Value(value.dtype, value.shape)
+
+
+def _without_axis(value: Value, axis: int) -> Value:
+    if not value.shape:
+        return Value(value.dtype)
+    index = axis % len(value.shape)
+    return Value(value.dtype, value.shape[:index] + value.shape[index + 1 :])
+
+
+def _stacked(value: Value, rounds: Polynomial, axis: int) -> Value:
+    if value.shape is None:
+        return Value(value.dtype)
+    index = axis % (len(value.shape) + 1)
+    return Value(value.dtype, (*value.shape[:index], as_number(rounds), *value.shape[index:]))
+
+
+def _idle(work: NodeWork, why: str) -> NodeWork:
+    return replace(work, work=Work(work.work.kind, ZERO, ZERO, why), times=ZERO, makes=ZERO)
+
+
+def _extent(works: Sequence[NodeWork]) -> tuple[int, int]:
+    """How much it is, to compare it: products first, then everything else."""
+    return (
+        _at_usual_size(work.work.flops * work.times for work in works if work.work.flops is not None),
+        _at_usual_size(work.work.other * work.times for work in works if work.work.other is not None),
+    )
+
+
+def _at_usual_size(sizes: Iterable[Polynomial]) -> int:
+    total = sizes_sum(sizes)
+    return total.at(dict.fromkeys(total.axes, _USUAL_SIZE)).value or 0
+
+
+def _output_bytes(op: Operator, outputs: Sequence[Value]) -> Polynomial | None:
+    if outputs and all(value.fixed for value in outputs):
         return ZERO
-    sizes = [_bytes(value) for value, name in zip(made, op.outputs, strict=False) if name]
+    sizes = [_bytes_of(value) for value, name in zip(outputs, op.outputs, strict=False) if name]
     return None if None in sizes else sizes_sum(size for size in sizes if size is not None)
 
 
-def _bytes(value: Value) -> Polynomial | None:
-    eight = _eight(value.dtype)
+def _bytes_of(value: Value) -> Polynomial | None:
+    eight = _bytes_of_eight(value.dtype)
     if value.shape is None or not eight:
         return None
     try:
@@ -157,6 +287,6 @@ def _bytes(value: Value) -> Polynomial | None:
 
 
 @cache
-def _eight(dtype: int) -> int:
-    """How many bytes eight numbers of a type take; 0 for texts."""
+def _bytes_of_eight(dtype: int) -> int:
+    """Eight numbers of any type take whole bytes; 0 for texts."""
     return storage_size(onnx.TensorProto(data_type=dtype, dims=[8]))

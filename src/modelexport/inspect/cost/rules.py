@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph import operators
-from modelexport.graph.operators import COUNTED_CONVOLUTIONS, MS, NHWC
-from modelexport.graph.operators import DOMAIN as NCHWC
+from modelexport.graph.operators import CONVOLUTIONS, MS, NCHWC, NHWC
 from modelexport.inspect.cost import products
 from modelexport.inspect.cost import products as einsum
 from modelexport.inspect.cost.products import twice
-from modelexport.inspect.cost.values import CANNOT, Operator, Shape, Unknown, product, settled
+from modelexport.inspect.cost.values import CANNOT, Operator, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size
 from modelexport.record.results.cost import ZERO, Kind
 
@@ -46,7 +45,7 @@ class Reach:
     @property
     def made(self) -> Shape:
         """Heads beside each other."""
-        return (self.batch, self.queries, settled(Polynomial.of(self.heads) * self.value_width))
+        return (self.batch, self.queries, as_number(Polynomial.of(self.heads) * self.value_width))
 
 
 def onnx_attention(op: Operator) -> Polynomial:
@@ -148,13 +147,13 @@ def _three(shape: Shape) -> tuple[Size, Size, Size]:
 
 
 def _plus(one: Size, other: Size) -> Size:
-    return settled(Polynomial.of(one) + other)
+    return as_number(Polynomial.of(one) + other)
 
 
 def _per(size: Size, heads: int | None) -> Size:
     if not heads:
         raise Unknown("how many heads there are is not said")
-    return settled(Polynomial.of(size) // heads)
+    return as_number(Polynomial.of(size) // heads)
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def _rules() -> Iterator[tuple[tuple[str, str], Product]]:
     for name in ("MatMulNBits", "MatMulBnb4"):
         yield (MS, name), _PACKED
     for domain in ("", MS, NCHWC, NHWC):
-        yield from (((domain, name), _CONV) for name in COUNTED_CONVOLUTIONS)
+        yield from (((domain, name), _CONV) for name in CONVOLUTIONS if name != "ConvTranspose")
         yield (domain, "ConvTranspose"), _TRANSPOSED
     yield ("", "DeformConv"), Product(Kind.CONVOLUTION, products.deformed, products.deformed_made)
     yield ("", "Einsum"), Product(Kind.MATMUL, einsum.einsum, einsum.einsum_made)
@@ -213,10 +212,10 @@ PRODUCTS: Mapping[tuple[str, str], Product] = dict(_rules())
 # mean, the difference, the square, the deviation and the quotient of a normalization.
 _SEVERAL = 5
 _ROTATION = 3
-_ELEMENTWISE = operators.named(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear CumSum GridSample AffineGrid Einsum HannWindow "
-    "HammingWindow BlackmanWindow QLinearConcat"
-)
+_ELEMENTWISE = {
+    *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConcat", "CumSum", "Einsum"),
+    *("GridSample", "AffineGrid", "HannWindow", "HammingWindow", "BlackmanWindow"),
+}
 
 
 @dataclass(frozen=True)
@@ -259,11 +258,9 @@ def _kind(op: Operator) -> Kind:
 
 _KINDS = {
     Kind.MOVEMENT: operators.MOVEMENTS,
-    Kind.NORMALIZATION: operators.NORMALIZATIONS | operators.SOFTMAXES | {"QLinearSoftmax", "RotaryEmbedding"},
+    Kind.NORMALIZATION: operators.NORMALIZATIONS | operators.SOFTMAXES | {"RotaryEmbedding"},
     Kind.REDUCTION: operators.REDUCTIONS | operators.POOLS | operators.GLOBAL_POOLS | {"DFT"},
-    Kind.ELEMENTWISE: (
-        operators.UNARY | operators.BROADCAST | operators.COMPARISON | operators.QUANTIZED_UNARY | _ELEMENTWISE
-    ),
+    Kind.ELEMENTWISE: operators.UNARY | operators.BROADCAST | _ELEMENTWISE,
 }
 
 
@@ -300,7 +297,7 @@ def _first(op: Operator, made: Sequence[Shape | None]) -> Shape:
 
 
 @dataclass(frozen=True)
-class Piece:
+class NodeWork:
     """A node of a function has one of these for each call.
 
     key      that of the node in the file

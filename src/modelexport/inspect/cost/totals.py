@@ -1,10 +1,16 @@
-"""From the work of nodes to the cost of a file.
+"""Totals: from the work of nodes to the cost of every node, every module and the file.
 
-Sums by module: of what is charged to it itself, and of that with all modules inside of it.
+Nodes, parameters and bytes of weights are counted as all verbs count them (`graph/module_totals.py`). What a node
+*does* is charged to exactly one module, its paying module, so that the parts add up to the whole:
+
+    Conv, owned by conv1 and bn1      FLOPs go to conv1: the Conv multiplies by its weight
+    Add, owned by layer1 and layer2   operations go to the module around both
+    node of a function                what it does for each call goes to a module of that call
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,98 +18,21 @@ import onnx
 
 from modelexport.graph.functions import Inlined
 from modelexport.graph.index import Graph, Node
+from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
+from modelexport.graph.parameters import ModulePath, ParameterMatching, node_owners
 from modelexport.graph.protos import data_of
-from modelexport.inspect.cost.parameters import Charging, Holdings
 from modelexport.inspect.cost.propagation import Propagation
-from modelexport.inspect.cost.rules import Piece
-from modelexport.record.hierarchy import Hierarchy, lineage_of
+from modelexport.inspect.cost.rules import NodeWork
+from modelexport.record.hierarchy import lineage_of
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import MEASURES, ONCE, ZERO, Amounts, Axis, Cost, Kind, ModuleCost, NodeCost
-
-Place = str | None
-
-
-@dataclass
-class _Sum:
-    nodes: set[str] = field(default_factory=set)
-    sizes: dict[str, list[Polynomial]] = field(default_factory=dict)
-    unknown: dict[str, set[str]] = field(default_factory=dict)
-    parameters: dict[str, int] = field(default_factory=dict)
-    weight_bytes: int = 0
-
-    def add(self, key: str, sizes: Mapping[str, Polynomial | None]) -> None:
-        self.nodes.add(key)
-        for measure, size in sizes.items():
-            if size is None:
-                self.unknown.setdefault(measure, set()).add(key)
-            elif size:
-                self.sizes.setdefault(measure, []).append(size)
-
-    def frozen(self) -> Amounts:
-        sums = {measure: sizes_sum(sizes) for measure, sizes in self.sizes.items()}
-        return Amounts(
-            nodes=len(self.nodes),
-            flops=sums.get("flops", ZERO),
-            other=sums.get("other", ZERO),
-            parameters=sum(self.parameters.values()),
-            weight_bytes=self.weight_bytes,
-            activation_bytes=sums.get("activation_bytes", ZERO),
-            unknown={measure: len(self.unknown[measure]) for measure in MEASURES if measure in self.unknown},
-        )
-
-
-class Sums:
-    """By the path of a module; None for what belongs to none."""
-
-    def __init__(self) -> None:
-        self._own: dict[Place, _Sum] = {}
-        self._total: dict[Place, _Sum] = {}
-        self._whole = _Sum()
-
-    def add(self, place: Place, key: str, sizes: Mapping[str, Polynomial | None]) -> None:
-        """The cost of a node."""
-        for one in self._concerned([place]):
-            one.add(key, sizes)
-
-    def add_weight(self, places: Iterable[Place], nbytes: int) -> None:
-        """A weight is of all modules that own it, and counts once for each module around them."""
-        for one in self._concerned(places):
-            one.weight_bytes += nbytes
-
-    def add_parameter(self, places: Iterable[Place], name: str, size: int) -> None:
-        """As a weight; what the file holds twice is still one."""
-        for one in self._concerned(places):
-            one.parameters[name] = max(size, one.parameters.get(name, 0))
-
-    def _concerned(self, places: Iterable[Place]) -> Iterator[_Sum]:
-        paths = list(places)
-        around = {above for path in paths for above in ([None] if path is None else lineage_of(path))}
-        yield self._whole
-        yield from (self._own.setdefault(path, _Sum()) for path in paths)
-        yield from (self._total.setdefault(path, _Sum()) for path in around)
-
-    @property
-    def whole(self) -> Amounts:
-        return self._whole.frozen()
-
-    def modules(self, hierarchy: Hierarchy | None) -> Iterator[ModuleCost]:
-        """In the order of the hierarchy; what belongs to no module comes last."""
-        for path, module in hierarchy.modules.items() if hierarchy is not None else ():
-            calls = 0 if hierarchy is None else hierarchy.call_counts.get(path, 0)
-            yield ModuleCost(path, module.class_name, calls, *self._amounts(path))
-        if None in self._own:
-            yield ModuleCost(None, "", 0, *self._amounts(None))
-
-    def _amounts(self, place: Place) -> tuple[Amounts, Amounts]:
-        own, total = (sums.get(place, _Sum()).frozen() for sums in (self._own, self._total))
-        return own, total
-
 
 _CALLED = "its function is counted node by node"
 _UNCALLED = "nothing calls the function that it is in"
 _UNSHAPED = "the shape or the type of what it makes is not known"
 _UNTAGGED = "the file has no record of its modules: everything is counted, and belongs to none"
+_Sizes = Mapping[str, Polynomial | None]
 
 
 def count(
@@ -118,14 +47,14 @@ def count(
 
     inlined  the graph without functions, where that is known already
     """
-    spread = Propagation(proto, graph, at, inlined)
-    pieces = spread.pieces()
-    charging = Charging(graph, record)
-    counting = Counting(graph, charging, Holdings(spread.unfolded, record, charging), pieces)
-    sums = Sums()
-    nodes = tuple(counting.nodes(sums))
-    counting.add_weights(sums)
-    axes = spread.known.axes
+    propagation = Propagation(proto, graph, at, inlined)
+    works = propagation.node_works()
+    matching = ParameterMatching(graph, record, propagation.model)
+    counting = _Counting(graph, record, matching, works)
+    charges = _Charges()
+    nodes = tuple(counting.charge_nodes(charges))
+    totals = ModuleTotals.of(graph, record, matching)
+    axes = propagation.values.axes
     return Cost(
         file=file,
         axes=tuple(
@@ -133,82 +62,161 @@ def count(
         ),
         at=dict(at),
         nodes=nodes,
-        modules=tuple(sums.modules(None if record is None else record.hierarchy)),
-        total=sums.whole,
+        modules=tuple(_module_costs(record, totals, charges)),
+        total=charges.whole.amounts(totals.whole),
         notes=(_UNTAGGED,) if record is None else (),
     )
 
 
-class Counting:
-    def __init__(self, graph: Graph, charging: Charging, holdings: Holdings, pieces: Sequence[Piece]) -> None:
+def paying_module(
+    graph: Graph, record: Provenance | None, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()
+) -> ModulePath:
+    """The path of the module that what a node does is charged to.
+
+    calls    keys of the calls of functions that it runs for, from the outside in
+    weights  initializers that it multiplies by
+    """
+    owners = node_owners(record, key, calls)
+    if record is None or not owners:
+        return paying_module(graph, record, calls[-1], calls[:-1]) if calls else None
+    paths = list(dict.fromkeys(owner.path for owner in owners))
+    if len(paths) > 1 and weights:
+        sizes = (math.prod(graph.initializers[name].shape) for name in weights if name in graph.initializers)
+        holders = _modules_with_parameter(record, paths, max(sizes, default=0))
+        paths = holders if len(holders) == 1 else paths
+    return paths[0] if len(paths) == 1 else record.hierarchy.common_module(owners)
+
+
+def _modules_with_parameter(record: Provenance, paths: Sequence[str], size: int) -> list[str]:
+    modules = record.hierarchy.modules
+    return [path for path in paths if path in modules and any(one.size == size for one in modules[path].parameters)]
+
+
+@dataclass
+class _Charge:
+    """What is charged to a module: sizes by measure, and the nodes of which they are not known."""
+
+    sizes: dict[str, list[Polynomial]] = field(default_factory=dict)
+    unknown: dict[str, set[str]] = field(default_factory=dict)
+    constant_bytes: int = 0
+
+    def add(self, key: str, sizes: _Sizes) -> None:
+        for measure, size in sizes.items():
+            if size is None:
+                self.unknown.setdefault(measure, set()).add(key)
+            elif size:
+                self.sizes.setdefault(measure, []).append(size)
+
+    def amounts(self, counted: ModuleAmounts) -> Amounts:
+        sums = {measure: sizes_sum(sizes) for measure, sizes in self.sizes.items()}
+        return Amounts(
+            nodes=counted.nodes,
+            flops=sums.get("flops", ZERO),
+            other=sums.get("other", ZERO),
+            parameters=counted.parameters,
+            weight_bytes=counted.bytes + self.constant_bytes,
+            activation_bytes=sums.get("activation_bytes", ZERO),
+            unknown={measure: len(self.unknown[measure]) for measure in MEASURES if measure in self.unknown},
+        )
+
+
+class _Charges:
+    """By the path of a module, of itself and with all inside of it; None for what belongs to no module."""
+
+    def __init__(self) -> None:
+        self.own: dict[ModulePath, _Charge] = {}
+        self.total: dict[ModulePath, _Charge] = {}
+        self.whole = _Charge()
+
+    def around(self, path: ModulePath) -> Iterator[_Charge]:
+        yield self.whole
+        yield self.own.setdefault(path, _Charge())
+        for above in [None] if path is None else lineage_of(path):
+            yield self.total.setdefault(above, _Charge())
+
+
+def _module_costs(record: Provenance | None, totals: ModuleTotals, charges: _Charges) -> Iterator[ModuleCost]:
+    """In the order of the hierarchy; what belongs to no module comes last."""
+
+    def amounts(path: ModulePath) -> tuple[Amounts, Amounts]:
+        own, total = charges.own.get(path, _Charge()), charges.total.get(path, _Charge())
+        return own.amounts(totals.own(path)), total.amounts(totals.total(path))
+
+    if record is not None:
+        calls = record.hierarchy.call_counts
+        for path, module in record.hierarchy.modules.items():
+            yield ModuleCost(path, module.class_name, calls.get(path, 0), *amounts(path))
+    stray = totals.own(None)
+    if None in charges.own or stray.nodes or stray.bytes:
+        yield ModuleCost(None, "", 0, *amounts(None))
+
+
+class _Counting:
+    def __init__(
+        self, graph: Graph, record: Provenance | None, matching: ParameterMatching, works: Sequence[NodeWork]
+    ) -> None:
         self._graph = graph
-        self._charging = charging
-        self._holdings = holdings
-        self._pieces: dict[str, list[Piece]] = {}
-        for piece in pieces:
-            self._pieces.setdefault(piece.key, []).append(piece)
+        self._record = record
+        self._matching = matching
+        self._works: dict[str, list[NodeWork]] = {}
+        for work in works:
+            self._works.setdefault(work.key, []).append(work)
 
-    def nodes(self, sums: Sums) -> Iterator[NodeCost]:
-        """The cost of each node, which is added to the sums of its modules."""
+    def charge_nodes(self, charges: _Charges) -> Iterator[NodeCost]:
+        """The cost of each node, which is charged to its modules."""
         for node in self._graph.nodes:
-            pieces = self._pieces.get(node.key, [])
-            sizes = [_sizes(piece) for piece in pieces]
-            places = [self._charging.place(node.key, piece.calls, piece.weights) for piece in pieces]
-            if not pieces:
-                places, sizes = [self._charging.place(node.key)], [{}]
-            for place, one in zip(places, sizes, strict=True):
-                sums.add(place, node.key, one)
-            module = places[0] if len(set(places)) == 1 else self._charging.place(node.key)
-            yield self._node(node, pieces, sizes if pieces else [], module)
+            works = self._works.get(node.key, [])
+            sizes = [_sizes(work) for work in works]
+            modules = [self._paying(node.key, work.calls, work.weights) for work in works]
+            for module, size in zip(modules, sizes, strict=True):
+                for charge in charges.around(module):
+                    charge.add(node.key, size)
+            if node.constant is not None:
+                for charge in charges.around(self._paying(node.key)):
+                    charge.constant_bytes += _constant_bytes(node)
+            yield self._cost_of(node, works, modules[0] if len(set(modules)) == 1 else self._paying(node.key))
 
-    def _node(
-        self, node: Node, pieces: Sequence[Piece], sizes: Sequence[Mapping[str, Polynomial | None]], module: str | None
-    ) -> NodeCost:
-        read = {name for piece in pieces for name in piece.reads}
+    def _paying(self, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()) -> ModulePath:
+        return paying_module(self._graph, self._record, key, calls, weights)
+
+    def _cost_of(self, node: Node, works: Sequence[NodeWork], module: ModulePath) -> NodeCost:
+        sizes = [_sizes(work) for work in works]
+        read = {name for work in works for name in work.reads}
         return NodeCost(
             key=node.key,
             name=node.name,
             op_type=node.op_type,
-            kind=pieces[0].work.kind if pieces else Kind.CONTROL,
-            owners=self._charging.owners(node.key),
+            kind=works[0].work.kind if works else Kind.CONTROL,
+            owners=node_owners(self._record, node.key),
             module=module,
-            flops=_total(one["flops"] for one in sizes),
-            other=_total(one["other"] for one in sizes),
-            parameters=sum(map(self._holdings.size, read)),
+            flops=_total(size["flops"] for size in sizes),
+            other=_total(size["other"] for size in sizes),
+            parameters=sum(map(self._matching.size, read)),
             weight_bytes=sum(self._graph.initializers[name].nbytes for name in read) + _constant_bytes(node),
-            activation_bytes=_total(one["activation_bytes"] for one in sizes),
-            times=sizes_sum(piece.times for piece in pieces),
-            reason=self._reason(node, pieces),
+            activation_bytes=_total(size["activation_bytes"] for size in sizes),
+            times=sizes_sum(work.times for work in works),
+            reason=self._reason(node, works),
         )
 
-    def _reason(self, node: Node, pieces: Sequence[Piece]) -> str:
-        if not pieces:
-            return _CALLED if node.function in self._graph.yields else _UNCALLED
-        said = next((piece.work.reason for piece in pieces if piece.work.reason), "")
-        return said or (_UNSHAPED if any(piece.makes is None for piece in pieces) else "")
-
-    def add_weights(self, sums: Sums) -> None:
-        for name, tensor in self._graph.initializers.items():
-            sums.add_weight(self._charging.holders(name), tensor.nbytes)
-            for one in self._holdings[name]:
-                sums.add_parameter(one.places, one.parameter, one.size)
-        for node in self._graph.nodes:
-            if node.constant is not None:
-                sums.add_weight([self._charging.place(node.key)], _constant_bytes(node))
+    def _reason(self, node: Node, works: Sequence[NodeWork]) -> str:
+        if not works:
+            return _CALLED if node.function in self._graph.body_outputs else _UNCALLED
+        stated = next((work.work.reason for work in works if work.work.reason), "")
+        return stated or (_UNSHAPED if any(work.makes is None for work in works) else "")
 
 
-def _sizes(piece: Piece) -> dict[str, Polynomial | None]:
-    sizes = {"flops": piece.work.flops, "other": piece.work.other, "activation_bytes": piece.makes}
-    if piece.times == ONCE:
+def _sizes(work: NodeWork) -> dict[str, Polynomial | None]:
+    sizes = {"flops": work.work.flops, "other": work.work.other, "activation_bytes": work.makes}
+    if work.times == ONCE:
         return sizes
-    return {measure: None if size is None else size * piece.times for measure, size in sizes.items()}
+    return {measure: None if size is None else size * work.times for measure, size in sizes.items()}
 
 
 def _total(sizes: Iterable[Polynomial | None]) -> Polynomial | None:
-    found = list(sizes)
-    if len(found) == 1:
-        return found[0]
-    return None if None in found else sizes_sum(size for size in found if size is not None)
+    parts = list(sizes)
+    if len(parts) == 1:
+        return parts[0]
+    return None if None in parts else sizes_sum(size for size in parts if size is not None)
 
 
 def _constant_bytes(node: Node) -> int:

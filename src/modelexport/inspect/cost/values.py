@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from modelexport.graph.types import dims_of
 from modelexport.record.polynomial import Polynomial, Size, largest, quotient, smallest
 
 Shape = tuple[Size, ...]
@@ -51,7 +52,7 @@ class NotSizes(Exception):
     """A text that is no arithmetic on sizes."""
 
 
-def parsed(text: str) -> Polynomial:
+def parse_size(text: str) -> Polynomial:
     """`sequence + 1` as a polynomial."""
     if len(text) > _LONGEST_TEXT:
         raise NotSizes(text[:_LONGEST_TEXT])
@@ -89,7 +90,7 @@ def _operation(term: ast.BinOp) -> Polynomial:
     if isinstance(term.op, ast.Pow) and _is_single(left) and power is not None and 0 <= power < 8:
         return left**power
     if type(term.op) in _BINARY:
-        return Polynomial.of(sensible(_BINARY[type(term.op)](left, right)))
+        return Polynomial.of(limit_length(_BINARY[type(term.op)](left, right)))
     raise NotSizes(ast.dump(term))
 
 
@@ -114,14 +115,6 @@ def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
     raise NotSizes(name)
 
 
-def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
-    """Sizes, 0 among them, and the names of those that are open; None if not even their number is known."""
-    kind = value.type.tensor_type
-    if not kind.HasField("shape"):
-        return None
-    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)
-
-
 class Axes:
     """The open sizes of one file, by name, in the order in which they come up."""
 
@@ -131,13 +124,13 @@ class Axes:
         self._at = at
         self.given: dict[str, str] = {}
         self.found: dict[str, str] = {}
-        texts = {dim for value in values for dim in dims_of(value) or () if isinstance(dim, str) and dim}
+        texts = {dim for value in values for dim in dims_of(value.type) or () if isinstance(dim, str) and dim}
         plain = {text for text in texts if text.isidentifier()}
         self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
         self.inputs = {value.name: self._shape(value) for value in values}
 
     def _shape(self, value: onnx.ValueInfoProto) -> Shape | None:
-        dims = dims_of(value)
+        dims = dims_of(value.type)
         if dims is None:
             return None
         return tuple(self._dim(dim, value.name, place) for place, dim in enumerate(dims))
@@ -147,7 +140,7 @@ class Axes:
             return dim
         label = dim or f"{name}[{place}]"
         if dim and dim not in self._names:
-            return settled(parsed(dim).at(self._at))
+            return as_number(parse_size(dim).at(self._at))
         self.given.setdefault(label, f"axis {place} of the input {name}")
         return self._axis(label)
 
@@ -156,7 +149,7 @@ class Axes:
 
     def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
         """A shape that the file states: sizes in terms of the axes of inputs, None where it is in other terms."""
-        dims = dims_of(value)
+        dims = dims_of(value.type)
         return None if dims is None else tuple(map(self._stated, dims))
 
     def _stated(self, dim: int | str) -> Size | None:
@@ -164,7 +157,7 @@ class Axes:
             return dim
         if dim in self._names:
             return self._axis(dim)
-        return settled(parsed(dim).at(self._at)) if dim and _in_terms_of(dim, self._names) else None
+        return as_number(parse_size(dim).at(self._at)) if dim and _in_terms_of(dim, self._names) else None
 
     def fresh(self, label: str, source: str) -> Size:
         """A size that depends on the content of what the model is fed."""
@@ -177,7 +170,7 @@ def _in_terms_of(text: str, names: Collection[str]) -> bool:
     if text in names:
         return False
     try:
-        return all(name in names for name in parsed(text).axes)
+        return all(name in names for name in parse_size(text).axes)
     except NotSizes:
         return False
 
@@ -185,18 +178,18 @@ def _in_terms_of(text: str, names: Collection[str]) -> bool:
 def product(sizes: Iterable[Size]) -> Size:
     found: Size = 1
     for size in sizes:
-        found = sensible(found * size)
+        found = limit_length(found * size)
     return found
 
 
-def sensible(size: Size) -> Size:
+def limit_length(size: Size) -> Size:
     """The size, unless it is too long to go on with."""
     if size.bit_length() > _MOST_BITS if isinstance(size, int) else size.extent > _LONGEST:
         raise Unknown("a size is too long a formula")
     return size
 
 
-def settled(size: Size) -> Size:
+def as_number(size: Size) -> Size:
     """A plain number where it is one."""
     if isinstance(size, int):
         return int(size)
@@ -301,7 +294,7 @@ class Operator:
 
 def _whole(number: Any) -> Size:
     if isinstance(number, Polynomial):
-        return settled(number)
+        return as_number(number)
     if number != int(number):
         raise Unknown(f"{number} is no size")
     return int(number)

@@ -1,6 +1,10 @@
-"""Everything that a page knows, as one document; `page.js` and its neighbours read it.
+"""The data of the page: everything that it knows, as one document that `model.js` and its neighbours read.
 
-Drawings of all flows as columns; equal ones share their layout.
+    modules, calls, weights, nodes, values   columns, one list for each field (`modules.py`, `nodes.py`)
+    flows, layouts                           what is drawn of each module call (`flow.py`, `layout.py`)
+    cost, profile, verification, difference  what is laid over the modules, where there is any
+
+Texts are stored once, and named by number. Flows that look the same, as those of equal layers do, share one layout.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
+from modelexport.show.data.overlays import Overlay, Profiled, Verified
 from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.flow import Box, CallFlow, Entering, Flows, Group, Inner, Leaving, Own, draw_flow, flows_of
 from modelexport.show.page.layout import Pair, laid_out
@@ -26,7 +31,6 @@ from modelexport.show.page.modules import (
     weight_columns,
 )
 from modelexport.show.page.nodes import Distinct, Json, ModuleTree, NodeColumns, Texts
-from modelexport.show.page.overlays import Overlay, Profiled, Verified
 
 # Kinds of boxes, as the page knows them.
 _MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)

@@ -10,7 +10,7 @@ const MAP_LINE = 16;
 
 /** What is drawn: modules; what is left of their siblings, where there are too many or they are too small; and what
  * a module has itself beside the modules inside of it. */
-function sectors(model, root, { own, total }, { siblings, share }) {
+function sectors(model, root, { own, area: total }, { siblings, share }) {
   const least = total[root] * share;
   const found = [{ id: String(root), parent: "", place: root, value: total[root], kind: "module" }];
   for (let at = 0; at < found.length && found.length < MOST_SECTORS; at += 1) {
@@ -51,7 +51,7 @@ class ModuleMap {
 
   draw(place, measure, mode) {
     if (!window.Plotly || !this.host.clientWidth) return;
-    const whole = measure.total[place];
+    const whole = measure.area[place];
     this.plot.hidden = !whole;
     this.words.hidden = Boolean(whole);
     this.words.textContent = `${this.model.label(place)} has no ${measure.noun} to show.`;

@@ -82,8 +82,8 @@ class Model {
   _measures() {
     const found = [
       new Measure("nodes", "Nodes", this.modules.nodes, countText, this),
-      new Measure("parameters", "Parameters", this.modules.parameters, countText, this),
-      new Measure("bytes", "Bytes", this.modules.bytes, bytesText, this, "bytes of weights"),
+      new Measure("parameters", "Parameters", this.modules.parameters, countText, this, "parameters", this.modules.totals.parameters),
+      new Measure("bytes", "Bytes", this.modules.bytes, bytesText, this, "bytes of weights", this.modules.totals.bytes),
     ];
     const { cost, profile } = this.data;
     if (cost) found.push(new Measure("flops", "FLOPs", cost.flops, flopsText, this, "FLOPs"));
@@ -190,6 +190,7 @@ class Model {
 }
 
 /** Sums over everything inside of a module. Modules come after the one around them, so one pass from the end will do. */
+/** Sums of the modules inside; the whole includes what is in no module. */
 function totals(own, model) {
   const found = Float64Array.from(own);
   if (model.hasNobody) found[ROOT] += found[model.nobody];
@@ -197,8 +198,17 @@ function totals(own, model) {
   return found;
 }
 
+/** Totals that are given: what modules share counts once in those around them. */
+function withNobody(given, model) {
+  const found = Float64Array.from(given);
+  if (model.hasNobody) found[ROOT] += found[model.nobody];
+  return found;
+}
+
+/** `total` is what is told of a module with everything inside; `area` are sums of parts, as a map needs them. */
 class Measure {
-  constructor(key, label, own, words, model, noun = key) {
-    Object.assign(this, { key, label, noun, own, words, total: totals(own, model) });
+  constructor(key, label, own, words, model, noun = key, given = null) {
+    const area = totals(own, model);
+    Object.assign(this, { key, label, noun, own, words, area, total: given ? withNobody(given, model) : area });
   }
 }

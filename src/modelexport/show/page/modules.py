@@ -1,9 +1,8 @@
 """Modules as columns of the page: what each is, what is charged to it, and what is laid over it.
 
-What belongs to several modules is charged to the module around them, as in a profile, so that the parts of a module
-never add up to more than the whole.
+Nodes and weights are counted as all verbs count them (`graph/module_totals.py`).
 
-A new overlay (a figure for each module, such as energy) is a reader in `record/results/overlay.py`, a function here
+A new overlay (a figure for each module, such as energy) is a reader in `show/data/overlays.py`, a function here
 that makes columns of it, a line in `data.py:_overlaid`, and a way to colour by it in `colours.js`.
 """
 
@@ -14,13 +13,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.module_totals import ModuleTotals
+from modelexport.graph.parameters import ParameterMatching
 from modelexport.graph.types import type_name
-from modelexport.record.hierarchy import TensorInfo, join
+from modelexport.record.hierarchy import TensorInfo
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.cost import Cost
+from modelexport.show.data.overlays import CallVerdict, Profiled, Verified
 from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
-from modelexport.show.page.overlays import CallVerdict, Profiled, Verified
 
 _NONE = -1
 
@@ -29,7 +30,10 @@ def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
     provenance = file.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
     modules = [row.item for row in tree.rows]
-    sums = _sums(file, tree)
+    confidences = _count_confidences(file, tree)
+    totals = ModuleTotals.of(file.graph, provenance, ParameterMatching(file.graph, provenance, file.inlined))
+    paths = [*(module.path for module in modules), None]
+    own, inside = [totals.own(path) for path in paths], [totals.total(path) for path in paths]
     return {
         "parent": [_NONE if row.parent is None else row.parent for row in tree.rows],
         "name": [texts.place(row.name) for row in tree.rows],
@@ -41,10 +45,15 @@ def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
         "aliases": [texts.places(module.aliases) for module in modules],
         "absent": [texts.place(provenance.absent.get(module.path, "")) for module in modules],
         "tensors": [_tensors(module.tensors, texts) for module in modules],
-        "nodes": sums["nodes"],
-        "parameters": sums["parameters"],
-        "bytes": sums["bytes"],
-        "confidence": [sums[level.label] for level in Confidence],
+        "nodes": [amounts.nodes for amounts in own],
+        "parameters": [amounts.parameters for amounts in own],
+        "bytes": [amounts.bytes for amounts in own],
+        # Weights that modules share count for each of them, and once around them: these are no sums of parts.
+        "totals": {
+            "parameters": [amounts.parameters for amounts in inside],
+            "bytes": [amounts.bytes for amounts in inside],
+        },
+        "confidence": [confidences[level] for level in Confidence],
     }
 
 
@@ -93,26 +102,12 @@ def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
     return [texts.places(words) for words in shown]
 
 
-def _sums(file: TaggedFile, tree: ModuleTree) -> Mapping[str, list[int]]:
-    names = ("nodes", "parameters", "bytes", *(level.label for level in Confidence))
-    sums = {name: [0] * (tree.nobody + 1) for name in names}
+def _count_confidences(file: TaggedFile, tree: ModuleTree) -> dict[Confidence, list[int]]:
+    """How many own nodes of each module are known how well."""
+    counts = {level: [0] * (tree.nobody + 1) for level in Confidence}
     for entry in file.provenance.nodes.values():
-        charged = tree.place_of(entry.attribution)
-        sums["nodes"][charged] += 1
-        sums[entry.attribution.confidence.label][charged] += 1
-    for name, attribution in file.provenance.initializers.items():
-        tensor = file.graph.initializers.get(name)
-        if tensor is not None:
-            sums["bytes"][tree.place_of(attribution)] += tensor.nbytes
-    for number, module in enumerate(row.item for row in tree.rows):
-        held = [item for item in module.parameters if _is_first(join(module.path, item.name), item.tied)]
-        sums["parameters"][number] += sum(max(0, math.prod(item.shape)) for item in held)
-    return sums
-
-
-def _is_first(name: str, tied: tuple[str, ...]) -> bool:
-    """A parameter that several modules hold is counted for one of them."""
-    return all(name <= other for other in tied)
+        counts[entry.attribution.confidence][tree.place_of(entry.attribution)] += 1
+    return counts
 
 
 # JSON has no infinity. Decibels never come near this.

@@ -1,8 +1,9 @@
-"""Many rows of the same fields, as the page holds them: one list for each field, and every text once.
+"""Nodes and values as columns of the page: one list for each field, and every text once.
 
-The modules of a file as a tree in which every module comes after the one around it.
+    rows      {"op": "Add", "module": 4}, {"op": "Add", "module": 5}
+    columns   {"op": [7, 7], "module": [4, 5]}, texts[7] = "Add"
 
-Nodes and values as columns: everything that the page can say about one of them.
+Modules are numbered in the order of the tree; what is in no module has the number after the last.
 """
 
 from __future__ import annotations
@@ -72,16 +73,9 @@ class ModuleTree:
         return len(self.rows)
 
     def place_of(self, attribution: Attribution) -> int:
-        """Of the module that something is charged to: its owner, or the innermost module around all owners.
-
-        What several calls of a module share is inside of that module, though no call is around them all.
-        """
-        if attribution.ancestor is None:
-            return self.nobody
-        if len(attribution.owners) < 2:
-            return self.place_at(attribution.ancestor.path)
-        common = self.hierarchy.common_module(attribution.owners)
-        return self.place_at(attribution.ancestor.path if common is None else common)
+        """Of the module that something belongs to: its owner, or the innermost module around all owners."""
+        path = self.hierarchy.common_module(attribution.owners)
+        return self.nobody if path is None else self.place_at(path)
 
     def place_at(self, path: str) -> int:
         """Of a module; of the nearest one around it that is in the tree where it is not."""

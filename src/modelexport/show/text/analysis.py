@@ -90,7 +90,7 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
             str(total.nodes),
             count_text(total.parameters) if total.parameters else "",
             bytes_text(total.bytes) if total.bytes else "",
-            plain(operators_text(module.own.op_types), "dim"),
+            plain(_own_operators(module), "dim"),
         )
     return shown
 
@@ -106,8 +106,17 @@ def _shown(module: ModuleFacts) -> tuple[object, ...]:
     Not the bytes themselves: a quantizer stores a scale of a few bytes with the first module that reads it.
     """
     total = module.total
-    operators = tuple(module.own.op_types.items())
-    return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), operators
+    return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), *_own_shown(module)
+
+
+def _own_shown(module: ModuleFacts) -> tuple[object, ...]:
+    return tuple(module.own.op_types.items()), module.own.shared
+
+
+def _own_operators(module: ModuleFacts) -> str:
+    """Its own nodes by operator; those that do the work of several modules inside of it are told apart."""
+    text = operators_text(module.own.op_types)
+    return f"{text} · {module.own.shared} shared" if module.own.shared else text
 
 
 def _module_name(row: GroupedRow[ModuleFacts]) -> Text:

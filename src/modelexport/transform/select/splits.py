@@ -21,10 +21,9 @@ import onnx
 from modelexport.errors import SelectionInexpressible, UnknownName, UserError, some_of
 from modelexport.graph.file.metadata import allow_node_metadata
 from modelexport.graph.index import MAIN, Graph, Node, walk_nodes
+from modelexport.graph.operators import OLIVE_FOLLOWERS
 from modelexport.transform.select.dialect import Dialect, Selection, Settings, Sight, Text
 
-# Olive puts these where what reads or makes their values is, whatever they are called.
-_FOLLOWERS = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "Identity"})
 _SHOWN = 5
 
 
@@ -72,7 +71,7 @@ def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
     placed: dict[str, int] = {}
     nodes = list(_main(graph))
     for node in nodes:
-        asked = None if node.op_type in _FOLLOWERS else wanted.get(node.key)
+        asked = None if node.op_type in OLIVE_FOLLOWERS else wanted.get(node.key)
         before = [placed[one.key] for one in graph.predecessors(node) if one.key in placed]
         if node.op_type != "Constant" and (asked is not None or before):
             placed[node.key] = max([*before, *([] if asked is None else [asked])])
@@ -155,7 +154,7 @@ def _main(graph: Graph) -> Iterator[Node]:
 
 
 def _counts(node: Node) -> bool:
-    return node.op_type not in _FOLLOWERS
+    return node.op_type not in OLIVE_FOLLOWERS
 
 
 OLIVE_SPLIT = Dialect(

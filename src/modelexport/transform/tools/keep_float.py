@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import onnx
 
 from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.operators import QDQ_PROPAGATED
 from modelexport.graph.protos import captured, names_read
 from modelexport.graph.types import ValueTypes
 
@@ -25,8 +26,6 @@ _SCREEN = "Max"
 _MAKING_FLOATS = frozenset({"MatMul", "Gemm"})
 # ONNX Runtime rounds the weights of these by itself if all else is quantized.
 _ROUNDED_LATER = frozenset({"Conv", "ConvTranspose", "Gemm"})
-# ONNX Runtime moves pairs from one side of these to the other, or leaves them to what rounds their result.
-_MOVING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "MaxPool", "Relu", "Clip"})
 # Inputs from here on are biases, which no pair is needed for.
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 
@@ -140,7 +139,8 @@ class _QuantizedGraph:
             return True
         found = [reader for output in node.output for reader in readers.get(output, ())]
         return bool(found) and all(
-            reader.op_type == _QUANTIZE or (reader.op_type in _MOVING and self._ends_in_integers(reader, readers))
+            reader.op_type == _QUANTIZE
+            or (reader.op_type in QDQ_PROPAGATED and self._ends_in_integers(reader, readers))
             for reader in found
         )
 

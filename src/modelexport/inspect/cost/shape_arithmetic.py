@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.graph.operators import COMPARISON, RANDOM
+from modelexport.graph.operators import BOOLEAN, RANDOM
 from modelexport.inspect.cost.values import (
     CANNOT,
     MOST_NUMBERS,
     UNDEFINED,
     Operator,
     Unknown,
+    as_number,
+    limit_length,
     product,
-    sensible,
-    settled,
 )
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
@@ -33,7 +33,7 @@ _WHOLE = frozenset(
 Content = Callable[[Operator], np.ndarray]
 
 
-def computed_content(operator: Operator) -> np.ndarray | None:
+def constant_values(operator: Operator) -> np.ndarray | None:
     """What a node makes, if that are a few numbers which follow from shapes and constants."""
     rule = _CONTENT_RULES.get(operator.op_type) if not operator.domain else None
     if rule is None:
@@ -45,7 +45,7 @@ def computed_content(operator: Operator) -> np.ndarray | None:
 
 
 def _sensible(one: Any) -> Any:
-    return settled(sensible(one)) if isinstance(one, int | Polynomial) and not isinstance(one, bool) else one
+    return as_number(limit_length(one)) if isinstance(one, int | Polynomial) and not isinstance(one, bool) else one
 
 
 def _each(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
@@ -327,12 +327,12 @@ _LIKE = {
 _MADE_UP = RANDOM | {"EyeLike"}
 
 
-def made_type(op: Operator, place: int) -> int:
+def output_dtype(op: Operator, place: int) -> int:
     """0 if it is not known."""
     rule = _TYPE_RULES.get(op.op_type)
     if rule is not None:
         return rule(op, place)
-    if op.op_type in COMPARISON:
+    if op.op_type in BOOLEAN:
         return _T.BOOL
     if op.op_type in _MADE_UP and "dtype" in op.attributes:
         return int(op.attributes["dtype"])

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.graph.operators import BROADCAST, COMPARISON, DOMAINS, GLOBAL_POOLS, MS, POOLS, REDUCTIONS, SAME_SHAPE
-from modelexport.graph.operators import DOMAIN as NCHWC
+from modelexport.graph.operators import BROADCAST, DOMAINS, GLOBAL_POOLS, MS, NCHWC, POOLS, REDUCTIONS, SAME_SHAPE
 from modelexport.inspect.cost.products import broadcast, windows
 from modelexport.inspect.cost.rules import PRODUCTS
-from modelexport.inspect.cost.values import Operator, Shape, Unknown, product, settled
+from modelexport.inspect.cost.values import Operator, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
 BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
@@ -27,7 +26,7 @@ Shapes = Sequence[Shape]
 Rule = Callable[[Operator], Shapes]
 
 
-def made_shapes(op: Operator) -> Shapes | None:
+def output_shapes(op: Operator) -> Shapes | None:
     """The shapes of the outputs, the first ones at least; None if there is no rule."""
     product_rule = PRODUCTS.get((op.domain, op.op_type))
     if product_rule is not None:
@@ -39,7 +38,7 @@ def made_shapes(op: Operator) -> Shapes | None:
         return None
     if op.op_type in SAME_SHAPE:
         return [op.shape(0)] * (2 if op.op_type == "Dropout" else 1)
-    if op.op_type in BROADCAST or op.op_type in COMPARISON:
+    if op.op_type in BROADCAST:
         return [broadcast(*(op.shape(place) for place in range(len(op.inputs)) if op.has(place)))]
     return None
 
@@ -57,7 +56,7 @@ def _reshape(op: Operator) -> Shapes:
     if -1 in shape:
         hole = shape.index(-1)
         rest = product(size for place, size in enumerate(shape) if place != hole)
-        shape[hole] = settled(Polynomial.of(product(given)) // rest) if rest != 0 else 0
+        shape[hole] = as_number(Polynomial.of(product(given)) // rest) if rest != 0 else 0
     return [tuple(shape)]
 
 
@@ -92,7 +91,7 @@ def _unsqueeze(op: Operator) -> Shapes:
 def _concat(op: Operator) -> Shapes:
     shapes = [op.shape(place) for place in range(len(op.inputs))]
     axis = place_of(op.attribute("axis", 0), len(shapes[0]))
-    total = settled(sum((Polynomial.of(shape[axis]) for shape in shapes), Polynomial()))
+    total = as_number(sum((Polynomial.of(shape[axis]) for shape in shapes), Polynomial()))
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
@@ -103,8 +102,8 @@ def _split(op: Operator) -> Shapes:
     if "split" in op.attributes or op.has(1):
         parts: Sequence[Size] = op.attribute("split") or op.sizes(1)
     else:
-        part = settled(-(-Polynomial.of(shape[axis]) // (op.attribute("num_outputs") or count)))
-        parts = [*[part] * (count - 1), settled(Polynomial.of(shape[axis]) - Polynomial.of(part) * (count - 1))]
+        part = as_number(-(-Polynomial.of(shape[axis]) // (op.attribute("num_outputs") or count)))
+        parts = [*[part] * (count - 1), as_number(Polynomial.of(shape[axis]) - Polynomial.of(part) * (count - 1))]
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 
 
@@ -126,12 +125,12 @@ def sliced(size: Size, start: Size, end: Size, step: int) -> Size:
         return len(range(*slice(start, end, step).indices(size)))
     if step < 0:
         if isinstance(start, int) and isinstance(end, int) and (start == -1 or start >= _FAR) and end <= -_FAR:
-            return settled(-(-Polynomial.of(size) // -step))
+            return as_number(-(-Polynomial.of(size) // -step))
         raise Unknown("a slice runs backwards between places that depend on the axes")
     length = Polynomial.of(_bound(end, size)) - _bound(start, size)
     if length.value is not None:
         return max(0, -(-length.value // step))
-    return settled(-(-length // step))
+    return as_number(-(-length // step))
 
 
 def _bound(place: Size, size: Size) -> Size:
@@ -168,7 +167,7 @@ def _expand(op: Operator) -> Shapes:
 
 def _tile(op: Operator) -> Shapes:
     pairs = zip(op.shape(0), op.sizes(1), strict=True)
-    return [tuple(settled(Polynomial.of(size) * times) for size, times in pairs)]
+    return [tuple(as_number(Polynomial.of(size) * times) for size, times in pairs)]
 
 
 def _pad(op: Operator) -> Shapes:
@@ -178,7 +177,7 @@ def _pad(op: Operator) -> Shapes:
     for place, axis in enumerate(axes):
         before, after = pads[place], pads[place + len(axes)]
         at = place_of(axis, len(shape))
-        shape[at] = settled(Polynomial.of(shape[at]) + before + after)
+        shape[at] = as_number(Polynomial.of(shape[at]) + before + after)
     return [tuple(shape)]
 
 
@@ -203,7 +202,7 @@ def _range(op: Operator) -> Shapes:
         return [(max(0, math.ceil((given[1] - given[0]) / given[2])),)]
     start, end, step = (op.sizes(place)[0] for place in range(3))
     length = -(-(Polynomial.of(end) - start) // step)
-    return [(settled(largest(length, 0)) if length.value is not None else settled(length),)]
+    return [(as_number(largest(length, 0)) if length.value is not None else as_number(length),)]
 
 
 def _top_k(op: Operator) -> Shapes:
@@ -237,11 +236,11 @@ def _resize(op: Operator) -> Shapes:
 
 def _scaled(size: Size, scale: Any) -> Size:
     if isinstance(scale, Polynomial):
-        return settled(scale * size)
+        return as_number(scale * size)
     if isinstance(size, int):
         return int(np.floor(size * scale))
     above, below = float(scale).as_integer_ratio()
-    return settled(size * above // below)
+    return as_number(size * above // below)
 
 
 def _pool(op: Operator) -> Shapes:
@@ -266,7 +265,7 @@ def _rearranged(op: Operator) -> Shapes:
         shape = Polynomial.of(channels) // block**2, Polynomial.of(height) * block, Polynomial.of(width) * block
     else:
         shape = Polynomial.of(channels) * block**2, Polynomial.of(height) // block, Polynomial.of(width) // block
-    return [(batch, *map(settled, shape))]
+    return [(batch, *map(as_number, shape))]
 
 
 def _embedded(op: Operator) -> Shapes:
@@ -281,6 +280,12 @@ def _skipped(op: Operator) -> Shapes:
     shape = op.shape(0)
     row = (*shape[:-1], 1)
     return [shape, row, row, shape]
+
+
+def _halved(op: Operator) -> Shapes:
+    """BiasSplitGelu: the left half of the last axis, times the Gelu of the right one."""
+    *rows, width = op.shape(0)
+    return [(*rows, as_number(Polynomial.of(width) // 2))]
 
 
 def _normalized(op: Operator) -> Shapes:
@@ -348,6 +353,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     (MS, "QLinearAdd"): lambda op: [broadcast(op.shape(0), op.shape(3))],
     (MS, "QLinearMul"): lambda op: [broadcast(op.shape(0), op.shape(3))],
     (MS, "EmbedLayerNormalization"): _embedded,
+    (MS, "BiasSplitGelu"): _halved,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import onnx
 import onnx.shape_inference
 
 from modelexport.graph.file.weights import has_data
-from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, walk_nodes
 from modelexport.inspect.cost.values import (
     MOST_NUMBERS,
     NOTHING,
@@ -27,8 +27,8 @@ from modelexport.inspect.cost.values import (
     Shape,
     Unknown,
     Value,
-    sensible,
-    settled,
+    as_number,
+    limit_length,
 )
 from modelexport.record.polynomial import Polynomial, Size
 
@@ -36,7 +36,7 @@ Partial = tuple[Size | None, ...]
 _INT64 = onnx.TensorProto.INT64
 
 
-def inferred(op: Operator, node: onnx.NodeProto) -> list[tuple[int, Partial | None]]:
+def infer_outputs(op: Operator, node: onnx.NodeProto) -> list[tuple[int, Partial | None]]:
     """Type and shape of each output; None where a size is not known, nothing if ONNX does not know the operator."""
     schema = _schema(op.op_type, op.opset, op.domain)
     if schema is None or any(value is not None and value.dtype == UNDEFINED for value in op.inputs):
@@ -143,7 +143,7 @@ def plain_attribute(item: onnx.AttributeProto) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-class Known:
+class ValueTable:
     def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
         fed = [value for value in proto.graph.input if value.name not in graph.initializers]
         self.axes = Axes(fed, at)
@@ -161,7 +161,7 @@ class Known:
     def all(self, names: Sequence[str]) -> list[Value]:
         return [self[name] for name in names]
 
-    def shaped(self, name: str, shape: Partial | None, dtype: int) -> tuple[int, Shape | None]:
+    def with_stated(self, name: str, shape: Partial | None, dtype: int) -> tuple[int, Shape | None]:
         """Type and shape with what the file states, where nothing is known without; what nobody knows gets a name."""
         stated = self._stated.get(name)
         if stated is not None:
@@ -186,7 +186,7 @@ class Known:
         if size is None:
             return self.axes.fresh(label, f"{source}, which depends on what the model is fed")
         try:
-            return settled(sensible(size))
+            return as_number(limit_length(size))
         except Unknown:
             return self.axes.fresh(label, f"{source}, which is too long a formula")
 
@@ -196,10 +196,10 @@ class Known:
         first = shapes[0] if shapes else None
         dtype = values[0].dtype if values else UNDEFINED
         if first is None or any(shape is None or len(shape) != len(first) for shape in shapes):
-            return Value(*self.shaped(name, None, dtype))
+            return Value(*self.with_stated(name, None, dtype))
         columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
         agreed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
-        return Value(*self.shaped(name, agreed, dtype))
+        return Value(*self.with_stated(name, agreed, dtype))
 
 
 def _weights(proto: onnx.ModelProto) -> Iterator[tuple[str, Value]]:
@@ -219,4 +219,4 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """The main graph and all bodies, each with its id."""
     yield MAIN, proto.graph
     for key, node in walk_nodes(proto):
-        yield from bodies(node, key)
+        yield from subgraphs_with_ids(node, key)

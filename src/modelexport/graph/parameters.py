@@ -1,0 +1,283 @@
+"""Parameter matching: which parameters of the model each initializer of a file holds, and how many numbers of them.
+
+Exporters and tools rename weights, transpose and merge them, store one twice that modules share, and store those once
+that happen to be equal. So an initializer is one of these, in this order:
+
+    name of a parameter (or of one that it is tied to)     that parameter                     fc.weight
+    as large as an absent parameter of a reading module    that parameter                     onnx::MatMul_12
+    as large as one that is there already                  one more copy of it                fc.weight_transposed
+    anything else of a module that lacks parameters        parts of those, merged or cut      qkv_weight
+    scales, zero points, whole numbers, single numbers     none: a constant                   x_scale
+
+All verbs that count parameters ask here. `verify` does not: it looks at the numbers themselves (decision 0009).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from modelexport.graph.constants import integer
+from modelexport.graph.functions import InlinedModel, inline_graph
+from modelexport.graph.index import Graph, Node, Tensor
+from modelexport.record.hierarchy import ModuleCall, TensorInfo, join, lineage_of
+from modelexport.record.provenance import Provenance, is_within
+
+ModulePath = str | None
+Use = tuple[Node, int]
+
+# Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
+_NEVER_WEIGHTS = frozenset(
+    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
+)
+# Inputs that are scales, zero points, or the order of columns.
+_QUANTIZATION_INPUTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), (1, 2, 4, 5, 6, 7)),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "GatherBlockQuantized"), (2, 3)),
+    "MatMulIntegerToFloat": (2, 3, 4, 5),
+    "QGemm": (1, 2, 4, 5, 7, 8),
+    "QAttention": (3, 4, 6, 7),
+    "DynamicQuantizeLSTM": (8, 9, 10, 11),
+    "MatMulNBits": (2, 3, 4),
+    "MatMulBnb4": (2,),
+    "QMoE": (3, 6, 9, 11, 12, 13),
+}
+# Inputs that are biases of 32-bit integers, a type that other weights never have.
+_INTEGER_BIAS = {"QLinearConv": 8, "QGemm": 6, "DequantizeLinear": 0}
+# Inputs that are weights packed into bytes, and the attribute that says how many bits each has.
+_PACKED_INPUTS = {"GatherBlockQuantized": (0,), "QMoE": (2, 5, 8)}
+_BITS = {"GatherBlockQuantized": "bits", "QMoE": "expert_weight_bits"}
+_BITS_OF_A_BYTE = 8
+
+
+@dataclass(frozen=True)
+class HeldParameter:
+    """A parameter that an initializer holds, or parts of several.
+
+    parameter  its name; the initializer's own if it is none of the model's, or parts of several
+    modules    paths of the modules that it belongs to; None for no module
+    """
+
+    parameter: str
+    modules: tuple[ModulePath, ...]
+    size: int
+
+
+def initializer_modules(record: Provenance | None, name: str) -> tuple[ModulePath, ...]:
+    """Paths of the modules that an initializer belongs to."""
+    if record is None or name not in record.initializers:
+        return (None,)
+    return tuple(dict.fromkeys(owner.path for owner in record.initializers[name].owners)) or (None,)
+
+
+def node_owners(record: Provenance | None, key: str, calls: Sequence[str] = ()) -> tuple[ModuleCall, ...]:
+    """Of the owners of a node, those that the calls of functions around it (their keys) are made for.
+
+    A function that stands for `a.conv` and `b.conv` does the work of `a.conv` where the node of `a` calls it.
+    """
+    owners = _recorded_owners(record, key)
+    for call in calls:
+        around = {owner.path for owner in _recorded_owners(record, call)}
+        inside = tuple(owner for owner in owners if any(is_within(owner.path, path) for path in around))
+        owners = inside or owners
+    return owners
+
+
+def _recorded_owners(record: Provenance | None, key: str) -> tuple[ModuleCall, ...]:
+    return () if record is None or key not in record.nodes else record.nodes[key].attribution.owners
+
+
+class InitializerUses:
+    """Who reads each initializer, functions put in the place of their calls, and what that says of it.
+
+    Weights of four bits may be packed into bytes, and quantization puts scales and zero points beside the weights:
+    what an initializer is, its place among the inputs of what reads it says.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._uses: dict[str, list[Use]] = {}
+        for node in graph.nodes:
+            for index, name in enumerate(node.inputs):
+                if name in graph.initializers:
+                    self._uses.setdefault(name, []).append((node, index))
+
+    def __getitem__(self, name: str) -> Sequence[Use]:
+        return self._uses.get(name, ())
+
+    def may_be_weight(self, name: str, tensor: Tensor) -> bool:
+        """By its type, its size and its readers; exporters make constants of whole numbers and single numbers."""
+        uses = self[name]
+        if uses and all(index in _QUANTIZATION_INPUTS.get(node.op_type, ()) for node, index in uses):
+            return False
+        is_bias = any(_INTEGER_BIAS.get(node.op_type) == index for node, index in uses)
+        if tensor.dtype == onnx.TensorProto.INT32 and is_bias:
+            return True
+        return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
+
+    def element_count(self, name: str, tensor: Tensor) -> int:
+        """How many numbers it holds, for what reads them."""
+        return max((_unpacked_size(tensor, use) for use in self[name]), default=math.prod(tensor.shape))
+
+
+def _unpacked_size(tensor: Tensor, use: Use) -> int:
+    node, index = use
+    size = math.prod(tensor.shape)
+    if index == 1 and node.op_type in ("MatMulNBits", "MatMulBnb4"):
+        return integer(node, "K") * integer(node, "N") or size
+    if index in _PACKED_INPUTS.get(node.op_type, ()) and tensor.dtype == onnx.TensorProto.UINT8:
+        bits = integer(node, _BITS[node.op_type], 4)
+        return size * (_BITS_OF_A_BYTE // bits) if bits in (1, 2, 4, 8) else size
+    return size
+
+
+class ParameterMatching:
+    """What each initializer of a graph holds. Without a record, every weight is a parameter of its own."""
+
+    def __init__(self, graph: Graph, record: Provenance | None, model: InlinedModel | None = None) -> None:
+        """`model` is the same without functions, and knows the attributes that their calls give to their nodes."""
+        self._inlined = inline_graph(graph) if model is None else model.inlined
+        self._record = record
+        self._tensors = graph.initializers
+        self._uses = InitializerUses(self._inlined.graph if model is None else model.graph)
+        self._modules = {} if record is None else record.hierarchy.modules
+        # Numbers of absent parameters that no initializer was found to hold so far.
+        self._left = dict(self._absent_parameters())
+        self._held = dict(self._match_all())
+
+    def __getitem__(self, name: str) -> tuple[HeldParameter, ...]:
+        return self._held.get(name, ())
+
+    def size(self, name: str) -> int:
+        """How many trained numbers an initializer has, whatever they are called."""
+        return max((held.size for held in self[name]), default=0)
+
+    def _match_all(self) -> Iterator[tuple[str, tuple[HeldParameter, ...]]]:
+        weights = [name for name, tensor in self._tensors.items() if self._is_weight(name, tensor)]
+        sizes = {name: self._uses.element_count(name, self._tensors[name]) for name in weights}
+        # Large ones first: two weights that were put together must not lose one of them to a constant of its size.
+        for name in sorted(weights, key=lambda weight: (weight not in self._names, -sizes[weight])):
+            yield name, tuple(self._match(name, sizes[name]))
+
+    def _is_weight(self, name: str, tensor: Tensor) -> bool:
+        if name in self._names:
+            return True
+        is_buffer = self._record is not None and name in self._record.hierarchy.tensor_owners
+        return not is_buffer and self._uses.may_be_weight(name, tensor)
+
+    def _match(self, name: str, size: int) -> Iterator[HeldParameter]:
+        if self._record is None:
+            yield HeldParameter(name, (None,), size)
+            return
+        absent = list(self._match_absent(name, size))
+        yield from absent
+        if name in self._names:
+            yield HeldParameter(self._names[name], self._owners[self._names[name]], size)
+        elif not absent:
+            yield from self._match_copy_or_parts(name, initializer_modules(self._record, name), size)
+
+    def _match_absent(self, name: str, size: int) -> Iterator[HeldParameter]:
+        """Absent parameters of this size, one for each module that reads the initializer for itself."""
+        readers = list(self._reading_modules(name))
+        everybody = set().union(*readers)
+        served = {*self._owners.get(self._names.get(name, ""), ())}
+        for reader in readers:
+            parameter = "" if served & reader else self._take_absent(reader, size, name)
+            if parameter:
+                tied = [path for path in self._owners[parameter] if path in everybody]
+                served |= {*reader, *tied}
+                yield HeldParameter(parameter, tuple(tied), size)
+
+    def _reading_modules(self, name: str) -> Iterator[set[str]]:
+        """The modules of each node that reads it, and those that it belongs to and that are inside of these."""
+        holders = {path for path in initializer_modules(self._record, name) if path is not None}
+        inside: dict[str, set[str]] = {}
+        for holder in holders:
+            for above in lineage_of(holder):
+                inside.setdefault(above, set()).add(holder)
+        for node, _ in self._uses[name]:
+            calls, key = self._inlined.origin(node.key)
+            paths = {owner.path for owner in node_owners(self._record, key, calls)}
+            around = paths.union(*(inside.get(path, ()) for path in paths))
+            holders -= around
+            yield around
+        yield holders
+
+    def _take_absent(self, reader: Iterable[str], size: int, name: str) -> str:
+        """An absent parameter of just this size, of the innermost module that has one.
+
+        A weight that is there under its name stands for others of that name alone.
+        """
+        local_name = name.rpartition(".")[2] if name in self._names else ""
+        for path in sorted(reader, key=lambda module: (-module.count("."), module)):
+            for parameter in self._parameters_of(path):
+                full_name = self._full_name(path, parameter)
+                if self._left.get(full_name) == size and local_name in ("", parameter.name):
+                    del self._left[full_name]
+                    return full_name
+        return ""
+
+    def _match_copy_or_parts(self, name: str, modules: tuple[ModulePath, ...], size: int) -> Iterator[HeldParameter]:
+        """One more copy of a parameter, or parts of several that are put together, cut or folded."""
+        paths = {path for path in modules if path is not None}.union(*self._reading_modules(name))
+        sizes = {self._full_name(path, one): one.size for path in sorted(paths) for one in self._parameters_of(path)}
+        copied = [parameter for parameter, count in sizes.items() if count == size and parameter not in self._left]
+        if len(copied) == 1:
+            yield HeldParameter(copied[0], modules, size)
+            return
+        # Of what belongs to nobody, all that is known is that it may be any parameter which is not there.
+        parts = self._take_parts(sizes if paths else list(self._left), size)
+        if parts:
+            yield HeldParameter(name, modules, parts)
+
+    def _take_parts(self, parameters: Iterable[str], size: int) -> int:
+        """How much of a size is there of these parameters; what is taken from them is gone."""
+        taken = 0
+        for parameter in parameters:
+            part = min(size - taken, self._left.get(parameter, 0))
+            taken += part
+            if part:
+                self._left[parameter] -= part
+            if taken == size:
+                break
+        return taken
+
+    def _parameters_of(self, path: str) -> tuple[TensorInfo, ...]:
+        return self._modules[path].parameters if path in self._modules else ()
+
+    def _full_name(self, path: str, parameter: TensorInfo) -> str:
+        return self._names[join(path, parameter.name)]
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        """Every name of every parameter, mapped to the first of its names."""
+        first_names: dict[str, str] = {}
+        for module in self._modules.values():
+            for parameter in module.parameters:
+                names = {join(path, parameter.name) for path in (module.path, *module.aliases)} | {*parameter.tied}
+                first = min(first_names.get(name, name) for name in names)
+                first_names.update(dict.fromkeys(names, first))
+        return first_names
+
+    @cached_property
+    def _owners(self) -> Mapping[str, tuple[str, ...]]:
+        """The modules that have each parameter."""
+        owners: dict[str, tuple[str, ...]] = {}
+        for path in self._modules:
+            for parameter in self._parameters_of(path):
+                name = self._full_name(path, parameter)
+                owners[name] = (*owners.get(name, ()), path)
+        return owners
+
+    def _absent_parameters(self) -> Iterator[tuple[str, int]]:
+        """Parameters that the file does not hold under one of their names, with their sizes."""
+        present = {self._names[name] for name in self._tensors if name in self._names}
+        for path in self._modules:
+            for parameter in self._parameters_of(path):
+                name = self._full_name(path, parameter)
+                if name not in present:
+                    yield name, parameter.size
