@@ -75,7 +75,7 @@ class RegionPatterns:
             slots = tuple(_resolve_read(name, values, formals) for name in self._reads(item))
             made = self.makes(item)
             rows.append((self._kind(item), slots, tuple(map(bool, made))))
-            values.update({name: (number, place) for place, name in enumerate(made) if name})
+            values.update({name: (number, index) for index, name in enumerate(made) if name})
         return FoldRegion(
             call,
             tuple(items),
@@ -100,7 +100,7 @@ class RegionPatterns:
             return self._working.fold_nodes[item].makes
         region = self.called[item]
         assert region.function is not None
-        return tuple(self.value(region, place) for place in region.function.outputs)
+        return tuple(self.value(region, output) for output in region.function.outputs)
 
     def value(self, region: FoldRegion, place: Place) -> str:
         """What a value of a body is called in one of the regions that it stands for."""
@@ -151,8 +151,8 @@ def find_subpattern(small: FoldRegion, large: FoldRegion) -> list[int] | None:
     """Which items of `large` do what `small` does, item by item; None if it does not contain it."""
     if not _SMALLEST <= len(small.items) < len(large.items) or len(small.items) < _LEAST * len(large.items):
         return None
-    found = _SubpatternMatch(small, large).match_items()
-    return None if found is None else [found[number] for number in range(len(small.items))]
+    subpattern = _SubpatternMatch(small, large).match_items()
+    return None if subpattern is None else [subpattern[number] for number in range(len(small.items))]
 
 
 class _SubpatternMatch:
@@ -182,11 +182,11 @@ class _SubpatternMatch:
 
     def _results(self) -> Iterator[tuple[int, int]]:
         """Results in pairs, in their order; the larger region may have some more."""
-        theirs = iter([self._large.values[name] for name in self._large.results])
+        results = iter([self._large.values[name] for name in self._large.results])
         for name in self._small.results:
             number, slot = self._small.values[name]
             kind = self._small.rows[number][0]
-            same = (one for one, at in theirs if at == slot and self._large.rows[one][0] == kind)
+            same = (item for item, at in results if at == slot and self._large.rows[item][0] == kind)
             yield from ((number, one) for one in [next(same, None)] if one is not None)
 
     def _pair(self, one: int, other: int) -> list[tuple[int, int]] | None:

@@ -138,7 +138,7 @@ def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
         "type_places": _delta_encode(one.place for one in recipe.types),
         "type_names": _delta_encode(one.name for one in recipe.types),
         "type_rests": [one.rest for one in recipe.types],
-        "rests": [_text(one) for one in recipe.rests],
+        "rests": [_text(rest) for rest in recipe.rests],
     }
 
 
@@ -307,13 +307,13 @@ def _merge_metadata(
     flat: Iterable[onnx.StringStringEntryProto], folded: Iterable[onnx.StringStringEntryProto]
 ) -> Iterator[onnx.StringStringEntryProto]:
     """Our own entries of the flat model, and those of others as they are in the folded one, in their old order."""
-    theirs = {entry.key: entry for entry in folded if not entry.key.startswith(PREFIX)}
+    foreign_entries = {entry.key: entry for entry in folded if not entry.key.startswith(PREFIX)}
     for entry in flat:
         if entry.key.startswith(PREFIX):
             yield entry
-        elif entry.key in theirs:
-            yield theirs.pop(entry.key)
-    yield from theirs.values()
+        elif entry.key in foreign_entries:
+            yield foreign_entries.pop(entry.key)
+    yield from foreign_entries.values()
 
 
 def _merge_types(shown: Iterable[onnx.ValueInfoProto], recipe: FlatteningRecipe) -> Iterator[onnx.ValueInfoProto]:

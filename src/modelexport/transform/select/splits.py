@@ -72,12 +72,12 @@ def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
     nodes = list(_main(graph))
     for node in nodes:
         asked = None if node.op_type in OLIVE_FOLLOWERS else wanted.get(node.key)
-        before = [placed[one.key] for one in graph.predecessors(node) if one.key in placed]
+        before = [placed[predecessor.key] for predecessor in graph.predecessors(node) if predecessor.key in placed]
         if node.op_type != "Constant" and (asked is not None or before):
             placed[node.key] = max([*before, *([] if asked is None else [asked])])
     for node in reversed(nodes):
         if node.key not in placed:
-            after = [placed[one.key] for one in graph.successors(node) if one.key in placed]
+            after = [placed[successor.key] for successor in graph.successors(node) if successor.key in placed]
             placed[node.key] = min(after, default=0)
     return placed
 

@@ -109,7 +109,7 @@ def _is_known(tool: Tool, option: str) -> bool:
 
 def _takes_number(tool: Tool) -> bool:
     """Whether any number may stand for the one that is listed, as for an opset."""
-    return bool(tool.options) and all(one.isdecimal() for one in tool.options)
+    return bool(tool.options) and all(option.isdecimal() for option in tool.options)
 
 
 def _describe_options(tool: Tool) -> str:
