@@ -1,4 +1,8 @@
-"""Building the file of a cut from the file that it is cut from. Weights are not read: they stay where they are."""
+"""Assembly of a part: the ONNX file of a cut, from the protos of the file that it is cut from.
+
+Weights are not read: the new file refers to where they lie. Nodes keep their names. A Shape of a value that is not in
+the part is rebuilt from axes of the inputs: `Concat(Gather(Shape(x), 0), 12, 64)`.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""The values that a cut is given and returns.
+"""Border of a cut: the values that it is given and returns, and what has to come along from outside.
 
-What lies between the nodes of a cut, and has to come along.
+    before   x ─► [layer.0] ─► Add ─► [layer.1] ─► y        cut layer.0 and layer.1
+    after    x ─► [layer.0] ─► Add ─► [layer.1] ─► y        the Add on the path between them comes along
 
-Whatever reads a result of a module call and is read by that call again ran while the call did, so it belongs inside.
-Between several modules lies what the module around them does with their results; another module there is in the way.
-
-Constants and shape arithmetic that a cut needs and that lie outside of it.
-
-A constant is taken along, however it was made. Arithmetic with sizes is taken along if it can start from what the cut
-is given: from an input of it, or from one that has an axis of the same name.
+Three things come along: nodes on a path from inside to inside (`ConnectingPaths`; another module on it forbids the
+cut), constants however they are made, and shape arithmetic that can start from an input of the cut, or from one that
+has an axis of the same name (`ShapeSubgraphFinder`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""A cut: which nodes go into a file of their own, what that is given and what it returns."""
+"""Cut: which nodes go into a file of their own, what that is given and what it returns; or why it cannot be cut.
+
+    selection → membership → connecting nodes → shape subgraphs → border
+
+A cut that does not exist is an error that names the smallest cut that does: a fused node does the work of modules on
+both sides, a function is shared by modules that were not asked for, branches of an If hold a part each.
+"""
 
 from __future__ import annotations
 

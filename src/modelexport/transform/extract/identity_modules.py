@@ -1,4 +1,11 @@
-"""Modules that have no node: what they are given comes back as it is, or what they return is stored in the file."""
+"""Identity modules: modules without a node. They return what they are given, or their result is stored in the file.
+
+    Dropout in eval mode        x ─► y       the file of the cut is one Identity
+    a position table            folded into an initializer when the model was exported
+
+Which value passed through is not in the graph. It is found from the calls before and after: a value that comes out of
+the one and goes into the other can be nothing else.
+"""
 
 from __future__ import annotations
 

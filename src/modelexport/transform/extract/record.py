@@ -1,4 +1,9 @@
-"""The record of a cut: what is known of its nodes, with the module that was cut out as the root."""
+"""Record of a part: the module tree and the attributions of a cut, with the module that was cut out as the root.
+
+    encoder.layer.3.attention.query   in the model      →   attention.query   in the part
+
+Calls are numbered anew, and a node that came along from outside belongs to the root.
+"""
 
 from __future__ import annotations
 

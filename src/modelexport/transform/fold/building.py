@@ -1,9 +1,8 @@
-"""A planned folding as an ONNX model: functions, their calls, and a main graph without what went into them.
+"""Folded model: functions, their calls, and a main graph without what went into them; and its record.
 
-What the record of a folded file says.
-
-A node inside of a function stands for one in every call of it, and belongs to all modules that those belong to. A call
-belongs to the module that it stands for.
+A function is written from its first call. Nodes keep what all calls have in common: metadata, types, doc strings. Names
+inside are relative to the module: `query.weight`, not `encoder.layer.0.attention.query.weight`. A node of a function
+belongs to the modules of all calls; a call belongs to the module that it stands for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Folding a model whose record says which module its nodes belong to.
+"""Fold and restore: a model whose repeated modules become functions, and the way back.
 
-Writing down, while a graph is folded, what it takes to make it flat again.
+    fold_model      plan → folded model → record → recipe; that the recipe gives the same graph is tried out at once
+    restore_model   read the recipe → unfold → compare digests; a model that was changed since is inlined instead
 
-A model without functions: exactly as it was before it was folded, or else with functions put in their place.
+The law that both must keep: fold, then flatten, gives the same bytes.
 """
 
 from __future__ import annotations

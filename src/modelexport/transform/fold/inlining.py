@@ -1,6 +1,11 @@
-"""Functions put in the place of their calls, in files that were not folded here or were changed since.
+"""Inlining of functions in a model: for files that were not folded here, or were changed since.
 
-There is nobody to say what the nodes and values inside were called, so they get the name of the call before their own.
+    y = Block(x)   name "blk"          blk/Exp:  blk/b = Exp(x)
+                                       blk/Relu: y     = Relu(blk/b)
+
+Nobody says what the nodes and values inside were called, so the names of the calls go before their own. The graph
+without functions comes from `graph/functions.py`; here it becomes protos again. A function stays a function if it calls
+itself, or is written for another opset than the model.
 """
 
 from __future__ import annotations

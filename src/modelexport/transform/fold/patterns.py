@@ -1,13 +1,12 @@
-"""What a region does, so that regions that do the same can be told.
+"""Region patterns: two regions have one pattern if their items do the same, in the same order, on the same inputs.
 
-A place in a region is the number of an item and the number of one of its results. Two regions are of one pattern if
-their items are of the same kinds, in the same order, and read from the same places. What they read from outside is a
-list of formals: a value that is read twice is one formal.
+    layer.0   m = MatMul(x, w0)  y = Relu(m)         items  MatMul(formal 0, formal 1), Relu(result 0 of item 0)
+    layer.1   n = MatMul(y, w1)  z = Relu(n)         the same rows: one function, two calls
 
-Regions that do what another one does, and a little more.
+What a region reads from outside is a list of formals; a value that is read twice is one formal.
 
-Exporters often give one layer some nodes that another one has no need of: the first one reads a shape that is known
-already, the others work it out. Then the larger body calls the smaller one, and adds what it does besides.
+A subpattern is a region that does what another one does, and a little more: exporters often give the first layer fewer
+nodes, because a shape is known there. Then the larger function calls the smaller one, and adds the rest.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Which calls of modules become calls of which functions: from the innermost modules out, so that functions nest.
+"""Folding plan: which module calls become calls of which functions, from the innermost modules out.
 
-The calls of modules that the nodes of a graph belong to, from the innermost out.
+    Linear ×4, Attention ×2, Layer ×2     →     Layer calls Attention calls Linear
 
-The part of a module's nodes that can be one call: no way leads out of it and back in.
-
-If there is such a way, the region is divided: nodes are counted by how often a way from the region has left it and come
-back before them, or will do so after them. Nodes of one count have no such way among them. The largest such part is
-taken.
+Only a convex region can be one call: no path may leave it and come back. If one does, the region is divided. Nodes are
+counted by how often a path from the region has left it and come back before them, or will do so after them. Nodes of
+one count have no such path among them, and the largest such part is taken.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""What it takes to make a folded model flat again, exactly as it was: names, metadata and order of its nodes.
+"""Flattening recipe: what it takes to make a folded model flat again, byte for byte.
 
-It travels in the metadata of the folded model. Functions and calls say what is computed; what they cannot say is listed
-here, in the order in which calls are unfolded. What repeats is written once.
+Functions and calls say what is computed. What they cannot say is listed here, in the order in which calls are unfolded:
+names, doc strings and metadata of nodes, names of values, the order of the file, types of values inside of functions.
 
-From a folded model and its recipe to the flat one.
+    {"texts": [...], "values": [0, 1, 1, …], "names": [4, 1, 1, …], "order": …}      numbers as steps, compressed
+
+It travels in the metadata of the folded model, with a digest of the graph that it is for and of the one that it gives.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The main graph while regions of it are being made into calls.
+"""Working graph: the main graph while regions of it are contracted to calls.
 
-Items are nodes and calls. They are kept in an order in which they can run; a region that becomes a call only moves what
-lies between its first and its last item, so that the whole costs about as much as the regions are long.
+    a ─► b ─► c ─► d      contract({b, c})      a ─► call ─► d
 
-The nodes of a main graph as folding sees them: what they read and make, and which of them do the same.
+Items are nodes and calls. They are kept in an order in which they can run. A contraction only moves what lies between
+the first and the last item of a region, so that folding costs about as much as the regions are long.
 
-What functions, and the values and nodes inside of them, are called.
+`FoldNode` is a node as folding sees it: what it reads and makes, and a number that is equal for nodes that do the same.
 """
 
 from __future__ import annotations

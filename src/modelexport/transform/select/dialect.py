@@ -1,6 +1,7 @@
-"""What a dialect is, for whoever writes a selection in one.
+"""Selection dialect: how nodes are written down for a tool, and whether that tool can be told about them at all.
 
-Whether a tool can be told about nodes at all: it must know the graph that they are in, and tell them by name.
+A selection is refused, with the reason, if the tool does not see the graph that a node is in (a subgraph of If, a
+function), if it tells nodes by name and two have the same one, or if a name means something else in its syntax.
 """
 
 from __future__ import annotations

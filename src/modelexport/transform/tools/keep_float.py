@@ -1,4 +1,7 @@
-"""Nodes that were to stay in float, between others that a quantizer has quantized.
+"""Excluded nodes kept in float between others that a quantizer has quantized.
+
+    before   Q ─► DQ ─► Softmax ─► Q ─► DQ        ONNX Runtime runs this Softmax in integers, though it is excluded
+    after           x ─► Softmax ─► Q ─► DQ        it reads what was rounded before
 
 ONNX Runtime's quantizers ask for no QuantizeLinear or DequantizeLinear around a node that they are to leave alone, but
 neighbours ask for theirs. If all of them do, the node reads and makes nothing but quantized values, and ONNX Runtime
