@@ -1,4 +1,4 @@
-"""Analysis for people: the tables of `analyze`.
+"""Analysis and answers for people: the tables of `analyze` and `query`.
 
     module                class        nodes  params     size  own operators
     (model)               BertModel      288   22.7M  90.9 MB  Unsqueeze 7, Shape 3, And 2, +8 more
@@ -8,18 +8,27 @@
 
 A column of the module table is a heading and a cell in `_modules`; if siblings can differ in it, it belongs into
 `_shown` too. The figure itself comes from `inspect/analyze.py`, and goes into the JSON by `show/data/results.py`.
+
+`query` lists nodes: a table, or one name on each line for scripts.
+
+    node            operator  module                                role             layer  tag           confidence
+    node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from modelexport.errors import printable
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
-from modelexport.record.provenance import Confidence
+from modelexport.inspect.query.answer import Answer
+from modelexport.record.lineage import Relation, descent_of
+from modelexport.record.provenance import Confidence, NodeEntry, Provenance
 from modelexport.show.module_tree import GroupedRow, grouped_rows
 from modelexport.show.text.console import (
     bytes_text,
@@ -209,3 +218,54 @@ def _optional(node: NodeFacts, column: str) -> Text:
     if column == "role":
         return plain(node.role)
     return plain("" if node.layer is None else str(node.layer))
+
+
+def query_names(answer: Answer) -> str:
+    """One line for each node: its name, or its key where the name does not say which node is meant."""
+    label = _labels(answer.provenance)
+    return "".join(f"{printable(label(entry))}\n" for entry in answer.nodes)
+
+
+def query_table(answer: Answer) -> Iterator[RenderableType]:
+    nodes, provenance = answer.nodes, answer.provenance
+    if nodes:
+        label = _labels(provenance)
+        # A column in which nothing stands is left out: not every record knows roles.
+        roles = any(entry.attribution.role for entry in nodes)
+        layers = any(entry.attribution.layer_id is not None for entry in nodes)
+        changed = any(_relation(entry) not in ("", Relation.KEPT) for entry in nodes)
+        optional = [name for name, shown in (("role", roles), ("layer", layers), ("relation", changed)) if shown]
+        shown = table("", "node", "operator", "module", *optional, "tag", "confidence", right=("layer",))
+        for entry in nodes:
+            attribution = entry.attribution
+            texts = {
+                "role": attribution.role,
+                "layer": "" if attribution.layer_id is None else str(attribution.layer_id),
+                "relation": _relation(entry),
+            }
+            shown.add_row(
+                plain(label(entry)),
+                plain(entry.op_type, "cyan"),
+                plain(modules_text(attribution.modules) or attribution.reason),
+                *(plain(texts[column]) for column in optional),
+                plain(provenance.tag(attribution)),
+                confidence_text(attribution.confidence),
+            )
+        yield shown
+        yield Text()
+    yield Text(f"{len(nodes)} of {len(provenance.nodes)} nodes", "dim")
+
+
+def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
+    counts = Counter(entry.name for entry in provenance.nodes.values())
+
+    def label(entry: NodeEntry) -> str:
+        is_ambiguous = entry.name in provenance.nodes and entry.name != entry.key
+        return entry.key if not entry.name or counts[entry.name] > 1 or is_ambiguous else entry.name
+
+    return label
+
+
+def _relation(entry: NodeEntry) -> str:
+    descent = descent_of(entry.attribution)
+    return "" if descent is None else str(descent)
