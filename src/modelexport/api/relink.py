@@ -23,7 +23,7 @@ from modelexport.graph.outline import digested, sketches_like, sketches_of
 from modelexport.graph.related import WeightComparison, is_made_from
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.inherit import inherited
+from modelexport.lineage.inherit import inherit_record
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import RelinkResult
@@ -72,7 +72,7 @@ def relinked(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:
     graph = made.graph
     sketches = skip_unreadable(_sketches(made, ancestor))
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
-    record = inherited(ancestor.record, lineage, graph, tool)
+    record = inherit_record(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
     weights = WeightComparison(ancestor.graph, graph, (ancestor.sketches, sketches), lineage)
     related = is_made_from(graph, ancestor.graph, lineage, weights.share)
