@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from modelexport.attribute.projection.project import measure_value_overlap
+from modelexport.attribute.projection import measure_value_overlap
 from modelexport.attribute.strategies import Need, Strategy
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph

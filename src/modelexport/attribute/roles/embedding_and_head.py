@@ -24,7 +24,7 @@ Stem and head: for products that are neither attention nor feed-forward, where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.attribute.roles.attention import Attention, score_addends
@@ -85,24 +85,22 @@ def _is_constant_table(flow: RoleFlow, value: str) -> bool:
     return sum(size > 1 for size in tensor.shape) >= _AXES_OF_A_TABLE
 
 
-def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
+def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterator[str]:
     """Tables that reach the scores of an attention without being projected: relative positions."""
     seen: set[str] = set()
+
+    def is_table(node: Node) -> bool:
+        origin = flow.origin(node.key)
+        return node.op_type == "Gather" and origin.sources == {node.key} and not origin.content
+
+    def learned_inputs(node: Node) -> Sequence[str]:
+        return node.inputs if flow.origin(node.key).learned and not is_table(node) else ()
+
     for item in attentions:
-        if item.softmax is None:
-            continue
-        products = {product.key for product in score_addends(flow, item.softmax)}
-        waiting = [value for node, followed in item.steps for value in node.inputs if value != followed]
-        while waiting:
-            node = flow.graph.producers.get(waiting.pop())
-            if node is None or node.key in seen or node.key in products:
-                continue
-            seen.add(node.key)
-            origin = flow.origin(node.key)
-            if node.op_type == "Gather" and origin.sources == {node.key} and not origin.content:
-                yield node.key
-            elif origin.learned:
-                waiting += node.inputs
+        if item.softmax is not None:
+            seen.update(product.key for product in score_addends(flow, item.softmax))
+            beside = [value for node, followed in item.steps for value in node.inputs if value != followed]
+            yield from (node.key for node in flow.walk_back(beside, learned_inputs, seen) if is_table(node))
 
 
 def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
@@ -120,16 +118,15 @@ def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known:
     return roles
 
 
-def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node]:
-    """The nodes between a value and the products that it comes from. Each is given once."""
-    waiting = [value]
-    while waiting:
-        node = flow.graph.producers.get(waiting.pop())
-        if node is None or node.key in seen or flow.origin(node.key).sources == {node.key}:
-            continue
-        seen.add(node.key)
-        yield node
-        waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.origin(item).sources]
+def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterator[Node]:
+    """The nodes between a value and the products that it comes from, and these. Each is given once."""
+
+    def inputs_with_sources(node: Node) -> list[str]:
+        is_source = flow.origin(node.key).sources == {node.key}
+        inputs = () if is_source else data_inputs(node.op_type, node.inputs)
+        return [item for item in inputs if flow.origin(item).sources]
+
+    return flow.walk_back([value], inputs_with_sources, seen)
 
 
 def _role_of_step(flow: RoleFlow, node: Node, kind: str) -> str:
@@ -161,18 +158,15 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
     return _are_copies([flow.origin(value) for value in readers[0].inputs])
 
 
-def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
+def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterator[str]:
     """The sines and cosines that a multiplication reads."""
-    waiting = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
-    while waiting:
-        maker = flow.graph.producers.get(waiting.pop())
-        if maker is None or maker.key in seen:
-            continue
-        seen.add(maker.key)
-        if maker.op_type in ANGLES:
-            yield maker.key
-        else:
-            waiting += [value for value in maker.inputs if flow.origin(value).angle]
+
+    def inputs_with_angles(maker: Node) -> list[str]:
+        inputs = () if maker.op_type in ANGLES else maker.inputs
+        return [value for value in inputs if flow.origin(value).angle]
+
+    tables = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
+    return (maker.key for maker in flow.walk_back(tables, inputs_with_angles, seen) if maker.op_type in ANGLES)
 
 
 HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection"
