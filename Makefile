@@ -63,8 +63,9 @@ lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink;
 house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md
 	$(BIN)/python -m measure house
 
-screenshots: $(STAMP)  ## take the pictures of the page, and write docs/images; needs chromium
+screenshots: $(STAMP)  ## take the pictures of the page and of the terminal, and write docs/images; needs chromium
 	$(BIN)/python -W ignore -m measure screenshots $(ROWS)
+	$(BIN)/python -W ignore -m measure.terminal_pictures
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock

@@ -15,8 +15,8 @@ import modelexport as mx
 from modelexport.capture.arguments import CallArguments
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest
-from modelexport.capture.isolation import exportable_experts, quiet
-from modelexport.capture.torchscript import called_by_position
+from modelexport.capture.isolation import exportable_moe, quiet
+from modelexport.capture.torchscript import call_by_position
 from modelexport.graph.file.metadata import strip_metadata
 
 
@@ -42,7 +42,7 @@ def _plain_export(name: str, exporter: str, path: Path, outputs: list[str], *, g
     # Neither exporter can return a cache object, with or without this tool.
     if "use_cache" in mx.TracingHierarchyBuilder().trace_model_execution(model, arguments).modules[""].arguments:
         arguments["use_cache"] = False
-    with quiet(), torch.set_grad_enabled(gradients), exportable_experts(model):
+    with quiet(), torch.set_grad_enabled(gradients), exportable_moe(model):
         if exporter == "dynamo":
             shapes = {name: dict.fromkeys(made.axes.get(name, {}), Dim.AUTO) or None for name in arguments}
             program = torch.onnx.export(
@@ -57,7 +57,7 @@ def _plain_export(name: str, exporter: str, path: Path, outputs: list[str], *, g
             assert program is not None
             program.save(path)
         else:
-            with called_by_position(model, CallArguments(arguments)):
+            with call_by_position(model, CallArguments(arguments)):
                 tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
                 axes = {name: dict(axes) for name, axes in made.axes.items()}
                 torch.onnx.export(

@@ -26,7 +26,7 @@ from measure.pages import Table
 from modelexport.api.environment import Clock
 from modelexport.api.extract import extracted_file
 from modelexport.api.extract_check import Reference, compare, run_reference
-from modelexport.capture.eager import Spool
+from modelexport.capture.eager import TensorSpill
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.record.hierarchy import ModuleCall
@@ -108,7 +108,7 @@ def try_all(path: Path, model: torch.nn.Module, inputs: object, folder: Path) ->
     opened = open_tagged(path)
     provenance = opened.provenance
     cutter = Cutter(opened, provenance)
-    with Spool() as spool:
+    with TensorSpill() as spool:
         reference = run_reference(opened, ModelSource(model, inputs), spool, Clock(None), None)
         for site in provenance.hierarchy.calls:
             yield _try(opened, cutter, site.call, reference, folder / "part.onnx")

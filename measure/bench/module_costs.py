@@ -18,7 +18,7 @@ import modelexport as mx
 from measure.corpus.models import build, export_row, inputs_of
 from measure.corpus.rows import EXPORTERS, Outcome, Row, read_rows
 from measure.pages import Table
-from modelexport.capture.isolation import exportable_experts
+from modelexport.capture.isolation import exportable_moe
 from modelexport.errors import ExportFailed, ToolFailed
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.types import dims_of
@@ -123,7 +123,7 @@ def _counted(row: Row) -> Counted | None:
 def torch_flops(model: torch.nn.Module, inputs: object) -> dict[str, int]:
     """By module path."""
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), exportable_experts(model), without_kernels(), counter:
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), exportable_moe(model), without_kernels(), counter:
         model(**inputs) if isinstance(inputs, dict) else model(*_listed(inputs))
     root = type(model).__name__
     counts = {name: sum(flops.values()) for name, flops in counter.get_flop_counts().items()}

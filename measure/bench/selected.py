@@ -32,7 +32,7 @@ import modelexport as mx
 from measure.corpus.models import export_row
 from measure.corpus.rows import EXPORTERS
 from measure.pages import Table
-from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
+from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 from modelexport.errors import UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import index_model
@@ -174,7 +174,7 @@ def _by_ort(path: Path, target: Path, mode: str, names: list[str]) -> None:
         _forget_stated_weights(model)
         quantize_dynamic(model, target, nodes_to_exclude=names)
         return
-    feeds = graph_samples(model, index_model(model), SampleRequest(1))
+    feeds = sample_feeds(model, index_model(model), SampleRequest(1))
     quantize_static(model, target, _Reader(feeds), quant_format=QuantFormat.QOperator, nodes_to_exclude=names)
 
 

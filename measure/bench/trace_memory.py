@@ -20,7 +20,7 @@ from transformers import BertConfig, BertModel
 
 from measure.pages import Table
 from measure.workers import run_alone
-from modelexport.capture.export import Probe, TracedRun, probe, trace
+from modelexport.capture.export import ProbedRun, TracedRun, probe_operators, trace_model
 
 DEPTHS = (2, 24)
 BATCH, SEQUENCE, WIDTH = 16, 512, 64
@@ -80,7 +80,7 @@ def _process(layers: int, kind: str) -> Peak:
 
 
 def _plain(run: TracedRun) -> int:
-    trace(run.model, run.arguments)
+    trace_model(run.model, run.arguments)
     return 0
 
 
@@ -88,13 +88,13 @@ def _recorded(run: TracedRun) -> int:
     return len(_probed(run).trace.ops)
 
 
-def _probed(run: TracedRun) -> Probe:
-    return probe(run, set(run.arguments.tensors))
+def _probed(run: TracedRun) -> ProbedRun:
+    return probe_operators(run, set(run.arguments.tensors))
 
 
 def _kept(run: TracedRun) -> int:
     with _Keeping() as keeping:
-        trace(run.model, run.arguments)
+        trace_model(run.model, run.arguments)
     return len(keeping.results)
 
 
@@ -136,7 +136,7 @@ def _run(layers: int, batch: int, sequence: int) -> TracedRun:
     ids = torch.randint(5, 90, (batch, sequence))
     mask = torch.ones_like(ids)
     mask[:, -1] = 0  # one that hides nothing is left out by the model and put back by the recording
-    return trace(model, {"input_ids": ids, "attention_mask": mask})
+    return trace_model(model, {"input_ids": ids, "attention_mask": mask})
 
 
 def _peak() -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from modelexport.graph.index import bodies
+from modelexport.graph.index import subgraphs_with_ids
 
 _SEED = 0
 _Noted = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto
@@ -40,7 +40,7 @@ def _made(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from filter(None, node.output)
-        for _, body in bodies(node, ""):
+        for _, body in subgraphs_with_ids(node, ""):
             yield from (value.name for value in body.input)
             yield from _made(body)
 
@@ -57,7 +57,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         _clear_notes(node)
         node.input[:] = _renamed(node.input, names)
         node.output[:] = _renamed(node.output, names)
-        for _, body in bodies(node, ""):
+        for _, body in subgraphs_with_ids(node, ""):
             _rename(body, names)
 
 

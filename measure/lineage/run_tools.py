@@ -22,7 +22,7 @@ from measure.lineage.truth import Values
 from measure.lineage.value_comparison import run_values
 from measure.results import TaskFolder
 from measure.workers import Job, serve
-from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
+from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged, outlined_ancestor
@@ -70,7 +70,7 @@ class Subject:
         self._ancestor = find_ancestor(open_tagged(path))
         file = open_model(path)
         graph = file.graph
-        self._feeds = tuple(graph_samples(file.proto, graph, SampleRequest(_SAMPLES)))
+        self._feeds = tuple(sample_feeds(file.proto, graph, SampleRequest(_SAMPLES)))
         self._values = run_values(file, self._feeds[0])
         self._outputs = graph.outputs
 

@@ -28,9 +28,9 @@ from modelexport.attribute.judge import (
 )
 from modelexport.attribute.strategies import ALL, CATALOGUE, strategies_named
 from modelexport.capture.arguments import CallArguments, ExportRequest
-from modelexport.capture.export import TracedRun, export_traced, prepare, trace, unfolded
-from modelexport.capture.isolation import exportable_experts, quiet, undisturbed
-from modelexport.capture.torchscript import called_by_position
+from modelexport.capture.export import TracedRun, export_traced, export_unfolded_graph, prepare_model, trace_model
+from modelexport.capture.isolation import exportable_moe, preserve_model, quiet
+from modelexport.capture.torchscript import call_by_position
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.hierarchy import Hierarchy
@@ -77,14 +77,14 @@ class JudgedExport:
 def export_and_judge(name: str, exporter: str) -> JudgedExport:
     model = build(name)
     clock = Clock(None)
-    prepared = prepare(ModelSource(model), clock.step)
-    run = trace(prepared.module, prepared.inputs)
+    prepared = prepare_model(ModelSource(model), clock.step)
+    run = trace_model(prepared.module, prepared.inputs)
     request = ExportRequest(axes=prepared.axes)
     exported = export_traced(run, exporter, request)
     with clock.step("record"):
         signals = record_signals(strategies_named(ALL), run, exported.model, exported.scopes, SignalOptions()).signals
     graph = index_model(exported.model.proto)
-    look_behind = None if exported.before is not None else lambda: unfolded(run, request)
+    look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
     scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
     start = time.perf_counter()
     merged = attribute_graph(scene, Origin(ALL, exporter))
@@ -120,7 +120,7 @@ def write_plain(export: JudgedExport, path: Path) -> None:
 def _write_plain(export: JudgedExport, path: Path, *, gradients: bool) -> None:
     model, arguments = export.model, dict(export.run.arguments.kwargs)
     outputs = [value.name for value in export.file.proto.graph.output]
-    with torch.set_grad_enabled(gradients), exportable_experts(model):
+    with torch.set_grad_enabled(gradients), exportable_moe(model):
         export_plainly(model, arguments, path, export.exporter, export.axes, outputs)
 
 
@@ -134,7 +134,7 @@ def export_plainly(
 ) -> None:
     """What somebody without this tool would write."""
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-    with quiet(), undisturbed(model):
+    with quiet(), preserve_model(model):
         if exporter == "dynamo":
             torch.onnx.export(
                 model,
@@ -148,7 +148,7 @@ def export_plainly(
                 external_data=False,
             )
             return
-        with called_by_position(model, CallArguments(dict(arguments))):
+        with call_by_position(model, CallArguments(dict(arguments))):
             torch.onnx.export(
                 model,
                 tuple(tensors.values()),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelexport.capture.onnxruntime.piecewise import Cutting
+from modelexport.capture.onnxruntime.piecewise import PiecePlanner
 
 SIZES = st.lists(st.lists(st.integers(0, 50), max_size=3), min_size=1, max_size=40)
 
 
-def pieces(cutting: Cutting, nodes: int, largest: int = 0) -> list[int]:
+def pieces(cutting: PiecePlanner, nodes: int, largest: int = 0) -> list[int]:
     """Lengths; `largest` is what each piece that is run makes."""
     found, start = [], 0
     while start < nodes:
@@ -27,7 +27,7 @@ def test_every_node_is_in_one_piece_that_has_room(sizes: list[list[int]], room: 
     known = {
         name: size for names, made in zip(wanted, sizes, strict=True) for name, size in zip(names, made, strict=True)
     }
-    lengths = pieces(Cutting(wanted, known, room=room, first=first, longest=longest), len(sizes))
+    lengths = pieces(PiecePlanner(wanted, known, room=room, first=first, longest=longest), len(sizes))
     assert sum(lengths) == len(sizes)
     start = 0
     for length in lengths:
@@ -42,7 +42,7 @@ def test_every_node_is_in_one_piece_that_has_room(sizes: list[list[int]], room: 
 
 def test_what_is_unknown_is_as_large_as_the_largest_so_far() -> None:
     wanted = [[f"v{place}"] for place in range(100)]
-    cutting = Cutting(wanted, {"v0": 2}, room=20, first=4, longest=50)
+    cutting = PiecePlanner(wanted, {"v0": 2}, room=20, first=4, longest=50)
     assert cutting.end(0) == 4
     cutting.ran(1)
     assert cutting.end(4) == 12
@@ -54,12 +54,12 @@ def test_what_is_unknown_is_as_large_as_the_largest_so_far() -> None:
 
 def test_pieces_grow_where_nothing_is_known() -> None:
     wanted = [["v"]] * 100
-    assert pieces(Cutting(wanted, {}, room=10, first=4, longest=50), 100) == [4, 8, 16, 32, 40]
-    assert pieces(Cutting(wanted, {"v": 0}, room=10, first=4, longest=50), 100) == [50, 50]
+    assert pieces(PiecePlanner(wanted, {}, room=10, first=4, longest=50), 100) == [4, 8, 16, 32, 40]
+    assert pieces(PiecePlanner(wanted, {"v": 0}, room=10, first=4, longest=50), 100) == [50, 50]
 
 
 def test_a_piece_that_fails_is_halved() -> None:
-    cutting = Cutting([[]] * 100, {}, room=10, first=4, longest=50)
+    cutting = PiecePlanner([[]] * 100, {}, room=10, first=4, longest=50)
     assert cutting.end(0) == 50
     cutting.failed(50)
     assert cutting.end(0) == 25

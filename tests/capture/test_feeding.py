@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.support.building import model, node, weight
 
-from modelexport.capture.onnxruntime.session import feed_for
+from modelexport.capture.onnxruntime.session import bind_inputs
 from modelexport.errors import InputError
 
 IDS = np.array([[1, 2, 3]])
@@ -27,7 +27,7 @@ def taking(*inputs: Input) -> onnx.ModelProto:
 
 def test_inputs_go_by_name_whatever_their_order() -> None:
     proto = taking(("mask", TensorProto.INT64, ["b", "s"]), ("ids", TensorProto.INT64, ["b", "s"]))
-    fed = feed_for(proto, {"ids": IDS, "mask": MASK, "pixels": PIXELS})
+    fed = bind_inputs(proto, {"ids": IDS, "mask": MASK, "pixels": PIXELS})
     assert list(fed) == ["mask", "ids"]
     assert fed["ids"] is IDS
     assert fed["mask"] is MASK
@@ -39,7 +39,7 @@ def test_what_has_another_name_goes_by_order_where_it_fits() -> None:
         ("first", TensorProto.INT64, None),
         ("second", TensorProto.INT64, ["b", 3]),
     )
-    fed = feed_for(proto, {"ids": IDS, "pixels": PIXELS, "mask": MASK})
+    fed = bind_inputs(proto, {"ids": IDS, "pixels": PIXELS, "mask": MASK})
     assert fed["picture"] is PIXELS
     assert fed["first"] is IDS
     assert fed["second"] is MASK
@@ -47,7 +47,7 @@ def test_what_has_another_name_goes_by_order_where_it_fits() -> None:
 
 def test_a_name_goes_before_the_order() -> None:
     proto = taking(("other", TensorProto.INT64, None), ("ids", TensorProto.INT64, None))
-    fed = feed_for(proto, {"ids": IDS, "mask": MASK})
+    fed = bind_inputs(proto, {"ids": IDS, "mask": MASK})
     assert fed["ids"] is IDS
     assert fed["other"] is MASK
 
@@ -55,7 +55,7 @@ def test_a_name_goes_before_the_order() -> None:
 def test_a_weight_among_the_inputs_is_not_asked_for() -> None:
     proto = taking(("ids", TensorProto.INT64, None), ("w", TensorProto.FLOAT, None))
     proto.graph.initializer.append(weight("w", 1.0))
-    assert list(feed_for(proto, {"ids": IDS})) == ["ids"]
+    assert list(bind_inputs(proto, {"ids": IDS})) == ["ids"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_weight_among_the_inputs_is_not_asked_for() -> None:
     ],
 )
 def test_the_graph_decides_about_the_width(wanted: int, given: np.ndarray) -> None:
-    fed = feed_for(taking(("x", wanted, None)), {"x": given})
+    fed = bind_inputs(taking(("x", wanted, None)), {"x": given})
     assert fed["x"].dtype == helper.tensor_dtype_to_np_dtype(wanted)
     assert np.array_equal(fed["x"], given)
 
@@ -75,7 +75,7 @@ def test_the_graph_decides_about_the_width(wanted: int, given: np.ndarray) -> No
 def test_a_missing_input_is_named_with_what_there_was() -> None:
     proto = taking(("ids", TensorProto.INT64, None), ("pixels", TensorProto.FLOAT, ["b", 3, 8]))
     with pytest.raises(InputError) as caught:
-        feed_for(proto, {"ids": IDS})
+        bind_inputs(proto, {"ids": IDS})
     assert "'pixels' (bx3x8 float)" in caught.value.message
     assert "ids (1x3 int64)" in caught.value.message
     assert "--input pixels=" in str(caught.value)
@@ -91,7 +91,7 @@ def test_a_missing_input_is_named_with_what_there_was() -> None:
 )
 def test_an_input_that_does_not_fit_is_told_with_both_sides(kind: int, shape: list[int | str], said: str) -> None:
     with pytest.raises(InputError) as caught:
-        feed_for(taking(("ids", kind, shape)), {"ids": IDS})
+        bind_inputs(taking(("ids", kind, shape)), {"ids": IDS})
     assert f"'ids' as {said}" in caught.value.message
     assert "1x3 int64" in caught.value.message
 
@@ -99,4 +99,4 @@ def test_an_input_that_does_not_fit_is_told_with_both_sides(kind: int, shape: li
 def test_an_input_is_given_once() -> None:
     proto = taking(("a", TensorProto.INT64, None), ("b", TensorProto.INT64, None))
     with pytest.raises(InputError, match="'b'"):
-        feed_for(proto, {"ids": IDS})
+        bind_inputs(proto, {"ids": IDS})

@@ -11,7 +11,7 @@ from tests.support.architectures import build
 from torch import Tensor, nn
 
 from modelexport.capture import fx
-from modelexport.capture.arguments import bind_arguments, output_tensors, print_of
+from modelexport.capture.arguments import bind_arguments, fingerprint_tensor, output_tensors
 from modelexport.capture.fx import FxCapture, FxKind, trace_fx
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.graph.fingerprint import same_content
@@ -67,7 +67,7 @@ def test_the_run_makes_what_the_model_makes(name: str) -> None:
     wanted = output_tensors(run_model(model, bind_arguments(model, MODELS[name])))
     made = [trace.values[number] for op in trace.ops for number in op.outputs]
     for tensor in wanted.values():
-        assert any(same_content(print_of(tensor), value, 1e-5) for value in made)
+        assert any(same_content(fingerprint_tensor(tensor), value, 1e-5) for value in made)
 
 
 @BOTH
@@ -104,10 +104,10 @@ def test_values_are_what_flows_between_operators(kind: FxKind) -> None:
     assert set(first.inputs) == {trace.inputs["x"], *weights}
     for before, op in zip(trace.ops, others, strict=False):
         assert set(op.inputs) - weights == set(before.outputs)
-    assert trace.values[trace.inputs["x"]] == print_of(row(2, 4))
-    assert trace.values[trace.tensors["lin.weight"]] == print_of(net.get_parameter("lin.weight"))
+    assert trace.values[trace.inputs["x"]] == fingerprint_tensor(row(2, 4))
+    assert trace.values[trace.tensors["lin.weight"]] == fingerprint_tensor(net.get_parameter("lin.weight"))
     (made,) = trace.ops[-1].outputs
-    assert same_content(trace.values[made], print_of(net(row(2, 4))), 1e-6)
+    assert same_content(trace.values[made], fingerprint_tensor(net(row(2, 4))), 1e-6)
 
 
 @BOTH
@@ -163,7 +163,7 @@ def test_arguments_that_are_no_tensors_are_as_given(kind: FxKind) -> None:
     assert set(vars(net)) == before
     assert list(trace.inputs) == ["x"]
     (made,) = trace.ops[-1].outputs
-    assert same_content(trace.values[made], print_of(net(row(2, 4), scale=3.0)), 1e-6)
+    assert same_content(trace.values[made], fingerprint_tensor(net(row(2, 4), scale=3.0)), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ class Chain(nn.Module):
 def test_values_are_let_go_while_the_graph_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
 
-    class Counting(fx._Recorder):
+    class Counting(fx._FxRecorder):
         def run_node(self, n: torch.fx.Node) -> Any:
             result = super().run_node(n)
             alive.append(sum(isinstance(value, Tensor) for value in self.env.values()))
             return result
 
-    monkeypatch.setattr(fx, "_Recorder", Counting)
+    monkeypatch.setattr(fx, "_FxRecorder", Counting)
     assert len(traced(Chain(), row(2, 4), "torch_export").ops) == 30
     assert len(alive) > 30
     assert max(alive) <= 2

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.building import model, node
 from tests.support.exports import Exports
 
-from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
+from modelexport.capture.onnxruntime.inputs import SampleRequest, make_feed, sample_feeds
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 from modelexport.errors import InputError
 from modelexport.graph.file.reading import open_model
@@ -36,11 +36,11 @@ def taking(**inputs: tuple[int, tuple[Size, ...] | None]) -> onnx.ModelProto:
 
 
 def fed(proto: onnx.ModelProto, seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
-    return graph_feed(proto, index_model(proto), seed=seed, shapes=shapes)
+    return make_feed(proto, index_model(proto), seed=seed, shapes=shapes)
 
 
 def samples(proto: onnx.ModelProto, request: SampleRequest) -> list[dict[str, np.ndarray]]:
-    return list(graph_samples(proto, index_model(proto), request))
+    return list(sample_feeds(proto, index_model(proto), request))
 
 
 def shapes_of(feed: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
@@ -263,7 +263,7 @@ def test_real_exports_run_on_what_is_made_for_them(exports: Exports, name: str, 
     file = open_model(exports(name, exporter).path)
     wanted = [value.name for value in file.proto.graph.output]
     made: dict[str, np.ndarray] = {}
-    feed = graph_feed(file.proto, index_model(file.proto), seed=0)
+    feed = make_feed(file.proto, index_model(file.proto), seed=0)
     PiecewiseRun(file, wanted).run(feed, lambda name, array: made.update({name: array.copy()}))
     assert set(made) == {*feed, *wanted}
     assert all(np.isfinite(made[name]).all() for name in wanted)

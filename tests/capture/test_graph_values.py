@@ -14,7 +14,7 @@ from tests.support.building import body, model, node
 from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime import piecewise as pieces
-from modelexport.capture.onnxruntime.piecewise import graph_values, weights_only
+from modelexport.capture.onnxruntime.piecewise import fingerprint_values, fingerprint_weights
 from modelexport.graph.file.reading import ModelFile, open_model, parse_model
 from modelexport.graph.fingerprint import fingerprint, same_content
 from modelexport.record.signals import GraphValues
@@ -30,7 +30,7 @@ def sliced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def seen(proto: onnx.ModelProto, **inputs: np.ndarray) -> GraphValues:
-    return graph_values(parse_model(proto.SerializeToString()), inputs or {"x": X})
+    return fingerprint_values(parse_model(proto.SerializeToString()), inputs or {"x": X})
 
 
 def plainly(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -75,7 +75,7 @@ def test_a_real_export_gives_what_a_plain_run_gives(
     file = open_model(path)
     taken = {name: array for name, array in feed.items() if name in {value.name for value in file.proto.graph.input}}
     monkeypatch.setattr(pieces, "_LONGEST_PIECE", 7)
-    found = graph_values(file, taken)
+    found = fingerprint_values(file, taken)
     assert found.failure == ""
     whole = onnx.load(path)
     wanted = plainly(whole, taken) | {item.name: numpy_helper.to_array(item) for item in whole.graph.initializer}
@@ -206,7 +206,7 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
     proto = model(node("MatMul", "x large", "h"), node("Concat", "x none", "y", axis=0), weights=weights)
     path = tmp_path / "m.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
-    found = graph_values(open_model(path), {"x": X})
+    found = fingerprint_values(open_model(path), {"x": X})
     assert found.failure == ""
     assert found.prints["large"] == fingerprint(arrays["large"])
     assert found.prints["h"].shape == (2, 1000)
@@ -259,7 +259,7 @@ def test_a_missing_input_is_a_failure_and_weights_are_there(monkeypatch: pytest.
 def test_weights_alone() -> None:
     weight = np.arange(16, dtype=np.float32).reshape(4, 4)
     proto = model(node("MatMul", "x w", "y"), weights=[numpy_helper.from_array(weight, "w")])
-    found = weights_only(parse_model(proto.SerializeToString()), "for some reason")
+    found = fingerprint_weights(parse_model(proto.SerializeToString()), "for some reason")
     assert found == GraphValues({"w": fingerprint(weight)}, "for some reason")
 
 
@@ -275,4 +275,4 @@ def test_without_onnxruntime_weights_remain(monkeypatch: pytest.MonkeyPatch) -> 
 def test_strings_have_no_fingerprint() -> None:
     text = numpy_helper.from_array(np.array(["a", "b"], dtype=object), "words")
     file: ModelFile = parse_model(model(node("Sin", "x", "y"), weights=[text]).SerializeToString())
-    assert set(graph_values(file, {"x": X}).prints) == {"x", "y"}
+    assert set(fingerprint_values(file, {"x": X}).prints) == {"x", "y"}

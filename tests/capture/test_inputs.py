@@ -605,7 +605,7 @@ def test_text_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_on_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processing, "hub_answers", lambda: False)
+    monkeypatch.setattr(processing, "hub_is_reachable", lambda: False)
     source = "modelexport-tests/no-such-model"
     assert "cannot be used" in refusal(lambda: made(bert(), source, text="hello"))
 

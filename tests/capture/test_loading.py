@@ -314,7 +314,7 @@ def test_code_for_an_architecture_that_transformers_has_is_not_needed(copy: Path
 
 @pytest.fixture
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "hub_answers", lambda: False)
+    monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: False)
 
 
 @pytest.mark.usefixtures("_offline")
@@ -329,7 +329,7 @@ def test_a_model_that_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> 
     def cached_file(*_: object, **__: object) -> None:
         raise OSError("org/name is not a valid model identifier\n\nIf this is a private repository, ...")
 
-    monkeypatch.setattr(pretrained, "hub_answers", lambda: True)
+    monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: True)
     monkeypatch.setattr(transformers.utils, "cached_file", cached_file)
     text = refusal("org/name", ModelNotFound)
     assert "not a valid model identifier" in text
@@ -359,7 +359,7 @@ def test_a_hub_model_is_loaded_by_its_id(monkeypatch: pytest.MonkeyPatch, saved:
     shutil.copytree(saved, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(pretrained, "hub_answers", lambda: False)
+    monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: False)
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))

@@ -10,8 +10,8 @@ from torch.onnx._internal.torchscript_exporter import utils
 from modelexport.attribute.scopes import expected_scope
 from modelexport.attribute.strategies import universal
 from modelexport.capture.arguments import Exported, ExportRequest
-from modelexport.capture.export import export_traced, trace
-from modelexport.capture.hierarchy import scope_parts
+from modelexport.capture.export import export_traced, trace_model
+from modelexport.capture.hierarchy import read_scope_names
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.signals import Signals
@@ -20,7 +20,7 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
 def exported() -> tuple[Exported, Hierarchy]:
-    run = trace(nets.perturbed(nets.Repeated()), X)
+    run = trace_model(nets.perturbed(nets.Repeated()), X)
     return export_traced(run, "torchscript", ExportRequest()), run.hierarchy
 
 
@@ -59,7 +59,7 @@ GARBLED: list[object] = [None, [], "map", {}, {"__module": "x"}]
 def test_another_map_is_done_without(monkeypatch: pytest.MonkeyPatch, other: object) -> None:
     sound, hierarchy = exported()
     monkeypatch.setattr(
-        "modelexport.capture.hierarchy._holder", lambda: type("Trace", (), {"_trace_module_map": other})
+        "modelexport.capture.hierarchy._map_holder", lambda: type("Trace", (), {"_trace_module_map": other})
     )
     found, _ = exported()
     assert found.scopes.parts == {}
@@ -78,7 +78,7 @@ def test_a_torch_without_the_map_is_done_without(monkeypatch: pytest.MonkeyPatch
 def test_scopes_of_another_form_are_not_read(monkeypatch: pytest.MonkeyPatch, scope: object) -> None:
     net = nets.Repeated()
     monkeypatch.setattr(torch.jit._trace, "_trace_module_map", dict.fromkeys(net.modules(), scope))
-    assert scope_parts(net) == {}
+    assert read_scope_names(net) == {}
 
 
 def test_the_map_has_the_form_that_is_expected() -> None:
@@ -86,6 +86,6 @@ def test_the_map_has_the_form_that_is_expected() -> None:
     net = nets.Repeated()
     try:
         utils._setup_trace_module_map(net, False)
-        assert scope_parts(net)["blk.net.0"] == "net.0"
+        assert read_scope_names(net)["blk.net.0"] == "net.0"
     finally:
         utils._reset_trace_module_map()

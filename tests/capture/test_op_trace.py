@@ -16,7 +16,7 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from modelexport.capture.arguments import bind_arguments, print_of, to_array
+from modelexport.capture.arguments import bind_arguments, fingerprint_tensor, to_array
 from modelexport.capture.hierarchy import trace_run
 from modelexport.errors import InputError
 from modelexport.graph.fingerprint import same_content
@@ -94,7 +94,7 @@ def test_control_flow_is_one_operator() -> None:
     trace = traced(net, X - 1)
     assert [op.name for op in trace.ops] == ["aten::sum", "aten::gt", "higher_order::cond"]
     (made,) = trace.ops[-1].outputs
-    assert same_content(trace.values[made], print_of(net.no(X - 1)), _TIGHT)
+    assert same_content(trace.values[made], fingerprint_tensor(net.no(X - 1)), _TIGHT)
 
 
 def test_a_loop_and_a_gradient_are_recorded_too() -> None:
@@ -124,7 +124,7 @@ def test_values_connect_operators() -> None:
     assert set(sigmoid.outputs) < set(products[1].inputs)
     assert relu.inputs == products[1].outputs
     assert all(trace.tensors["lin.bias"] in op.inputs for op in products)
-    assert same_content(trace.values[products[2].outputs[0]], print_of(net(X)), _TIGHT)
+    assert same_content(trace.values[products[2].outputs[0]], fingerprint_tensor(net(X)), _TIGHT)
     assert trace.source == "hooks"
 
 
@@ -139,8 +139,8 @@ def test_writing_into_a_tensor_makes_a_new_value() -> None:
     readers = [op.name for op in trace.ops if trace.inputs["x"] in op.inputs]
     assert readers == ["aten::mul_"]
     assert written in the(trace, "addmm").inputs
-    assert trace.values[trace.inputs["x"]] == print_of(X)
-    assert same_content(trace.values[written], print_of(2 * X), _TIGHT)
+    assert trace.values[trace.inputs["x"]] == fingerprint_tensor(X)
+    assert same_content(trace.values[written], fingerprint_tensor(2 * X), _TIGHT)
 
 
 def test_writing_into_a_view_changes_the_tensor_behind_it() -> None:
@@ -153,7 +153,7 @@ def test_writing_into_a_view_changes_the_tensor_behind_it() -> None:
     wanted = X.clone()
     wanted[:, 0] = 3.0
     (read,) = set(the(trace, "addmm").inputs).intersection(the(trace, "fill_").outputs)
-    assert same_content(trace.values[read], print_of(wanted), _TIGHT)
+    assert same_content(trace.values[read], fingerprint_tensor(wanted), _TIGHT)
     assert the(trace, "clone").outputs != (read,)
 
 
@@ -166,7 +166,7 @@ def test_writing_into_a_tensor_changes_its_views() -> None:
 
     trace = traced(Doing(write))
     assert the(trace, "sin").inputs[0] in the(trace, "add_").outputs
-    assert same_content(trace.values[the(trace, "sin").inputs[0]], print_of(X[0] + 1), _TIGHT)
+    assert same_content(trace.values[the(trace, "sin").inputs[0]], fingerprint_tensor(X[0] + 1), _TIGHT)
 
 
 def test_writing_without_a_result_counts() -> None:
@@ -176,7 +176,7 @@ def test_writing_without_a_result_counts() -> None:
         return own.sin()
 
     trace = traced(Doing(write))
-    assert same_content(trace.values[the(trace, "sin").inputs[0]], print_of(X + 1), _TIGHT)
+    assert same_content(trace.values[the(trace, "sin").inputs[0]], fingerprint_tensor(X + 1), _TIGHT)
 
 
 def test_views_are_operators_and_values() -> None:
@@ -226,7 +226,7 @@ def test_a_tensor_in_the_place_of_another_has_a_number_of_its_own() -> None:
     sines = [op for op in trace.ops if op.name == "aten::sin"]
     assert len({op.inputs for op in sines}) == 50
     for step, op in enumerate(sines):
-        assert trace.values[op.inputs[0]] == print_of(torch.full((3,), float(step)))
+        assert trace.values[op.inputs[0]] == fingerprint_tensor(torch.full((3,), float(step)))
 
 
 def test_tensors_that_no_operator_made_are_told_apart() -> None:
@@ -237,7 +237,7 @@ def test_tensors_that_no_operator_made_are_told_apart() -> None:
 
     trace = traced(Doing(chain))
     read = [trace.values[op.inputs[0]] for op in trace.ops if op.name == "aten::sin"]
-    assert read == [print_of(torch.full((3,), float(step))) for step in range(50)]
+    assert read == [fingerprint_tensor(torch.full((3,), float(step))) for step in range(50)]
 
 
 def _modes() -> tuple[int, int, int, int]:
@@ -289,7 +289,7 @@ def test_other_threads_are_not_recorded() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
 def test_floats_of_any_width_are_floats(dtype: torch.dtype) -> None:
-    wanted, found = print_of(X), print_of(X.to(dtype))
+    wanted, found = fingerprint_tensor(X), fingerprint_tensor(X.to(dtype))
     assert found.kind == "float"
     assert same_content(wanted, found, 0.1)
 
@@ -297,7 +297,7 @@ def test_floats_of_any_width_are_floats(dtype: torch.dtype) -> None:
 def test_complex_numbers_are_pairs() -> None:
     pairs = torch.stack([X, 2 * X], dim=-1)
     number = torch.view_as_complex(pairs)
-    assert print_of(number) == print_of(pairs)
+    assert fingerprint_tensor(number) == fingerprint_tensor(pairs)
     assert np.array_equal(to_array(number.conj())[..., 1], to_array(-2 * X))
     assert np.array_equal(to_array(number.conj().imag), to_array(-2 * X))
 
@@ -318,7 +318,7 @@ def test_complex_numbers_are_pairs() -> None:
     ],
 )
 def test_every_tensor_has_a_fingerprint(tensor: Tensor, shape: tuple[int, ...], kind: str) -> None:
-    found = print_of(tensor)
+    found = fingerprint_tensor(tensor)
     assert (found.shape, found.kind) == (shape, kind)
 
 

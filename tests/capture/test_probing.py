@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelexport.capture.arguments import CallArguments, bind_arguments, other_values, with_work_to_do
-from modelexport.capture.export import Probe, probe, trace
+from modelexport.capture.arguments import CallArguments, bind_arguments, negate_or_mask, with_mask
+from modelexport.capture.export import ProbedRun, probe_operators, trace_model
 from modelexport.errors import InputError
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -15,7 +15,7 @@ IDLE = torch.ones(2, 3, dtype=torch.int64)
 
 
 def masked(**tensors: Tensor) -> dict[str, Tensor] | None:
-    found = with_work_to_do(CallArguments(tensors), tensors)
+    found = with_mask(CallArguments(tensors), tensors)
     return None if found is None else dict(found.tensors)
 
 
@@ -36,10 +36,10 @@ def test_nothing_else_is_taken_for_a_mask(tensor: Tensor) -> None:
 
 
 def test_other_values_change_sign_or_hide() -> None:
-    assert torch.equal(other_values(X), -X)
-    assert other_values(IDLE).tolist() == [[1, 1, 0]] * 2
+    assert torch.equal(negate_or_mask(X), -X)
+    assert negate_or_mask(IDLE).tolist() == [[1, 1, 0]] * 2
     ids = torch.tensor([[5, 6]])
-    assert other_values(ids) is ids
+    assert negate_or_mask(ids) is ids
 
 
 class Masking(nn.Module):
@@ -58,8 +58,8 @@ class Masking(nn.Module):
         return (self.b if self.other else self.a)(x) * mask
 
 
-def probed(net: nn.Module) -> tuple[Probe, list[str]]:
-    found = probe(trace(net, {"x": X, "mask": IDLE}), {"x", "mask"})
+def probed(net: nn.Module) -> tuple[ProbedRun, list[str]]:
+    found = probe_operators(trace_model(net, {"x": X, "mask": IDLE}), {"x", "mask"})
     return found, [op.name for op in found.trace.ops]
 
 
@@ -90,9 +90,9 @@ class Fickle(nn.Module):
 
 
 def test_a_model_that_changes_its_path_is_refused() -> None:
-    run = trace(Fickle(), X)
+    run = trace_model(Fickle(), X)
     with pytest.raises(InputError, match="Fickle calls other modules when it runs on the same inputs again"):
-        probe(run, set(run.arguments.tensors))
+        probe_operators(run, set(run.arguments.tensors))
 
 
 class Once(nn.Module):
@@ -108,19 +108,19 @@ class Once(nn.Module):
 
 
 def test_a_model_that_cannot_run_again_says_so() -> None:
-    run = trace(Once(), X)
+    run = trace_model(Once(), X)
     with pytest.raises(InputError, match="only once"):
-        probe(run, set(run.arguments.tensors))
+        probe_operators(run, set(run.arguments.tensors))
 
 
 def test_a_probe_has_the_calls_of_the_first_run() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
-    run = trace(net, bind_arguments(net, X))
+    run = trace_model(net, bind_arguments(net, X))
     recorded = {site.call for site in run.hierarchy.calls}
-    found = probe(run, set(run.arguments.tensors))
+    found = probe_operators(run, set(run.arguments.tensors))
     assert {op.call for op in found.trace.ops} <= recorded
     assert found.arguments is run.arguments
 
 
 def test_what_the_graph_does_not_take_stays_as_it_was() -> None:
-    assert with_work_to_do(CallArguments({"x": X, "mask": IDLE}), {"x"}) is None
+    assert with_mask(CallArguments({"x": X, "mask": IDLE}), {"x"}) is None

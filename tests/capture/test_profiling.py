@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelexport.capture.onnxruntime.session import ProfileRequest, profiled_run, runs_of
+from modelexport.capture.onnxruntime.session import ProfileRequest, parse_profile, profile_file
 from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.index import Graph, index_model
-from modelexport.inspect.profile.joining import join_events
+from modelexport.inspect.profile import join_events
 from modelexport.record.results.profile import RawEvent
 from modelexport.transform.tools.optimizers import saving_options
 
@@ -60,7 +60,7 @@ class TestReading:
             graph_ran(130, 6),
             session("model_run", 130, 7),
         ]
-        first, second = runs_of(document)
+        first, second = parse_profile(document)
         assert names(first.events) == ["first", ("loop", ["a", ("b", ["c"])], ["a"]), "last"]
         assert names(second.events) == ["first"]
         assert (first.start, first.duration, second.start) == (100, 24, 130)
@@ -70,7 +70,7 @@ class TestReading:
     def test_other_events_do_not_matter(self) -> None:
         strange = [session("batch", 100, 9), {**kernel("x", "Relu", 0, 101, 2), "name": "x_fence_before"}]
         document = [*strange, kernel("x", "Relu", 0, 101, 2), graph_ran(100, 5), session("model_run", 100, 6)]
-        assert names(runs_of(document)[0].events) == ["x"]
+        assert names(parse_profile(document)[0].events) == ["x"]
 
 
 FLOAT = TensorProto.FLOAT
@@ -139,7 +139,7 @@ def ran(model: onnx.ModelProto, folder: Path, condition: bool, level: str) -> tu
     onnx.save(model, folder / "model.onnx")
     options = saving_options(folder / "saved.onnx", level, weights_beside=True)
     feed = {"x": np.ones((4, 4), np.float32), "c": np.array(condition)}
-    found = profiled_run(folder / "model.onnx", feed, options, ProfileRequest(1, 0, (), 1))
+    found = profile_file(folder / "model.onnx", feed, options, ProfileRequest(1, 0, (), 1))
     graph = index_model(onnx.load(folder / "saved.onnx", load_external_data=False))
     return [event.keys for event in join_events(found.runs, graph)], graph
 
@@ -182,7 +182,7 @@ class TestProviders:
         onnx.save(flow(("Sin",), ("Cos",)), folder / "model.onnx")
         options = saving_options(folder / "saved.onnx", "all")
         feed = {"x": np.ones((4, 4), np.float32), "c": np.array(True)}
-        return profiled_run(folder / "model.onnx", feed, options, ProfileRequest(1, 0, providers, 1)).requested
+        return profile_file(folder / "model.onnx", feed, options, ProfileRequest(1, 0, providers, 1)).requested
 
     def test_by_short_names_and_once(self, tmp_path: Path) -> None:
         assert self.run(tmp_path, "cpu", self.CPU) == (self.CPU,)
@@ -211,7 +211,9 @@ class TestProviders:
 
 def test_a_profile_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime stops writing events down after a million of them, and goes on."""
-    monkeypatch.setattr("modelexport.capture.onnxruntime.session.runs_of", lambda document: runs_of(document)[:-1])
+    monkeypatch.setattr(
+        "modelexport.capture.onnxruntime.session.parse_profile", lambda document: parse_profile(document)[:-1]
+    )
     with pytest.raises(RuntimeFailed, match="wrote down 0 of 1 runs") as caught:
         TestProviders().run(tmp_path)
     assert "--runs" in caught.value.hint

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.support import building  # noqa: F401 - loads the profile
 from torch import Tensor
 
-from modelexport.capture.arguments import CallArguments, redrawn
+from modelexport.capture.arguments import CallArguments, resample_inputs
 
 
 def again(tensor: Tensor, seed: int = 1) -> Tensor:
-    return redrawn(CallArguments({"x": tensor}), seed).tensors["x"]
+    return resample_inputs(CallArguments({"x": tensor}), seed).tensors["x"]
 
 
 FLOATS = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)) * 3 + 10
@@ -72,7 +72,7 @@ def test_one_seed_gives_one_result() -> None:
 def test_what_was_given_and_torchs_own_random_numbers_stay_as_they_are() -> None:
     ids, floats = torch.arange(30), FLOATS.clone().requires_grad_()
     before = torch.random.get_rng_state()
-    found = redrawn(CallArguments({"ids": ids, "x": floats}), 1)
+    found = resample_inputs(CallArguments({"ids": ids, "x": floats}), 1)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(ids, torch.arange(30))
     assert torch.equal(floats, FLOATS)
@@ -81,7 +81,7 @@ def test_what_was_given_and_torchs_own_random_numbers_stay_as_they_are() -> None
 
 def test_every_tensor_is_drawn_and_nothing_else_changes() -> None:
     given = CallArguments({"many": [FLOATS, {"ids": torch.arange(30)}], "flag": True, "none": None}, (FLOATS,), ("x",))
-    found = redrawn(given, 1)
+    found = resample_inputs(given, 1)
     assert set(found.tensors) == set(given.tensors) == {"x", "many_0", "many_1_ids"}
     assert not any(torch.equal(found.tensors[name], tensor) for name, tensor in given.tensors.items())
     assert (found.kwargs["flag"], found.kwargs["none"]) == (True, None)

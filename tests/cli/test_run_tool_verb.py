@@ -181,13 +181,13 @@ class TestInputs:
     def made(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """Seeds of inputs that were made."""
         seeds: list[int] = []
-        real = graph_inputs.graph_feed
+        real = graph_inputs.make_feed
 
         def make(*arguments: Any, seed: int, **options: Any) -> Any:
             seeds.append(seed)
             return real(*arguments, seed=seed, **options)
 
-        monkeypatch.setattr(graph_inputs, "graph_feed", make)
+        monkeypatch.setattr(graph_inputs, "make_feed", make)
         return seeds
 
     def test_none_are_made_where_nobody_needs_any(self, folder: Path, made: list[int]) -> None:

@@ -61,7 +61,7 @@ def test_functions_of_one_name_are_told_apart_by_their_overload() -> None:
     proto.graph.node[-1].overload = "other"
     made = index_model(proto)
     assert [item.key for item in made.nodes][-2:] == ["local::Twice|b", "local::Twice:other|b"]
-    assert (made.runners["local::Twice"], made.runners["local::Twice:other"]) == (("d",), ("e",))
+    assert (made.callers["local::Twice"], made.callers["local::Twice:other"]) == (("d",), ("e",))
 
 
 def test_keys_are_unique_and_those_of_the_file() -> None:
@@ -82,8 +82,8 @@ def test_a_body_sees_its_own_values_before_those_around_it() -> None:
 
 def test_a_body_names_its_owner_and_what_it_returns() -> None:
     made = index_model(branching())
-    assert made.owners == {"y|then_branch": "y", "y|then_branch|u|else_branch": "y|then_branch|u"}
-    assert made.yields["y|then_branch"] == ("y|then_branch|u",)
+    assert made.body_owner == {"y|then_branch": "y", "y|then_branch|u|else_branch": "y|then_branch|u"}
+    assert made.body_outputs["y|then_branch"] == ("y|then_branch|u",)
     assert made.by_key["y"].graph == MAIN
     assert made.by_key["y|then_branch|t"].graph == "y|then_branch"
 

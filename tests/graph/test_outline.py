@@ -28,7 +28,11 @@ def test_a_graph_is_the_same_after_it_was_an_outline(proto: onnx.ModelProto) -> 
     found = again(made)
     assert rows(found) == rows(made)
     assert (found.inputs, found.outputs) == (made.inputs, made.outputs)
-    assert (found.owners, found.yields, found.takes) == (made.owners, made.yields, made.takes)
+    assert (found.body_owner, found.body_outputs, found.body_inputs) == (
+        made.body_owner,
+        made.body_outputs,
+        made.body_inputs,
+    )
     assert found.initializers.keys() == made.initializers.keys()
     for name, tensor in made.initializers.items():
         assert (found.initializers[name].dtype, found.initializers[name].shape) == (tensor.dtype, tensor.shape)
@@ -78,10 +82,10 @@ def test_functions_and_bodies_keep_what_goes_in_and_out() -> None:
         model(node("Loop", "_ _ x", "h", body=loop), node("Twice", "h", "y", domain="local"), functions=[function])
     )
     found = again(made)
-    assert found.owners == {"h|body": "h"}
-    assert found.takes["h|body"] == ("h|body|i", "h|body|k", "h|body|s")
-    assert found.yields["local::Twice"] == ("local::Twice|b",)
-    assert found.runners == made.runners
+    assert found.body_owner == {"h|body": "h"}
+    assert found.body_inputs["h|body"] == ("h|body|i", "h|body|k", "h|body|s")
+    assert found.body_outputs["local::Twice"] == ("local::Twice|b",)
+    assert found.callers == made.callers
 
 
 def test_sketches_of_floats_travel_and_those_of_integers_do_not() -> None:

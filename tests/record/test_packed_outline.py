@@ -215,5 +215,5 @@ def test_whatever_is_damaged_nothing_else_is_raised(data: st.DataObject) -> None
         return
     # What was read can be used: as a graph, and written again.
     made = graph_of(found)
-    _ = made.computed, made.fingerprint, made.runners, [list(made.successors(one)) for one in made.nodes]
+    _ = made.computed, made.fingerprint, made.callers, [list(made.successors(one)) for one in made.nodes]
     assert unpack_outline(pack_outline(found, RECORD), RECORD) == found

@@ -10,11 +10,11 @@ from torch import nn
 
 from modelexport import ExportResult
 from modelexport.capture.arguments import bind_arguments, to_array
-from modelexport.capture.export import probe, trace
+from modelexport.capture.export import probe_operators, trace_model
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest
-from modelexport.capture.onnxruntime.piecewise import graph_values
-from modelexport.capture.onnxruntime.session import feed_for
+from modelexport.capture.onnxruntime.piecewise import fingerprint_values
+from modelexport.capture.onnxruntime.session import bind_inputs
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.hierarchy import Hierarchy
@@ -38,11 +38,11 @@ Reruns = Callable[[str, str], Rerun]
 
 def rerun_of(model: nn.Module, inputs: object, exported: ExportResult) -> Rerun:
     """Run a model and its export again."""
-    run = trace(model, bind_arguments(model, inputs))
-    found = probe(run, set(run.arguments.tensors))
+    run = trace_model(model, bind_arguments(model, inputs))
+    found = probe_operators(run, set(run.arguments.tensors))
     file = open_model(exported.path)
-    feed = feed_for(file.proto, {key: to_array(value) for key, value in found.arguments.tensors.items()})
-    signals = Signals(trace=found.trace, values=graph_values(file, feed))
+    feed = bind_inputs(file.proto, {key: to_array(value) for key, value in found.arguments.tensors.items()})
+    signals = Signals(trace=found.trace, values=fingerprint_values(file, feed))
     return Rerun(file, index_model(file.proto), run.hierarchy, signals, exported.provenance)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from modelexport.graph.index import bodies
+from modelexport.graph.index import subgraphs_with_ids
 
 
 def scrambled(model: onnx.ModelProto, seed: int = 0, *, notes: bool = True) -> onnx.ModelProto:
@@ -38,7 +38,7 @@ def _made(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from filter(None, node.output)
-        for _, body in bodies(node, ""):
+        for _, body in subgraphs_with_ids(node, ""):
             yield from (value.name for value in body.input)
             yield from _made(body)
 
@@ -56,7 +56,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str], chance: random.Ran
         node.name = f"node_{chance.getrandbits(32)}"
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-        for _, body in bodies(node, ""):
+        for _, body in subgraphs_with_ids(node, ""):
             _rename(body, names, chance)
     _shuffle_nodes(graph, chance)
     _shuffle(graph.initializer, chance)
@@ -97,7 +97,7 @@ def _shuffle_nodes(graph: onnx.GraphProto, chance: random.Random) -> None:
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     """What a node reads, in its bodies as well."""
     yield from node.input
-    for _, body in bodies(node, ""):
+    for _, body in subgraphs_with_ids(node, ""):
         for inner in body.node:
             yield from _read(inner)
         yield from (value.name for value in body.output)
@@ -108,7 +108,7 @@ def _clear_notes(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-        for _, body in bodies(node, ""):
+        for _, body in subgraphs_with_ids(node, ""):
             _clear_notes(body)
 
 

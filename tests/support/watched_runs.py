@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modelexport.capture.arguments import bind_arguments
-from modelexport.capture.eager import Spool, Watched, watch
+from modelexport.capture.eager import TensorSpill, WatchedRun, watch_run
 from modelexport.graph.sample import alike, sample
 from modelexport.record.signals import CallTensors, IssuedOp
 
@@ -34,7 +34,7 @@ class Doing(nn.Module):
 class Seen:
     """A watched run, easy to ask. `spooled` is what went to disk, by number."""
 
-    def __init__(self, watched: Watched, spool: Spool) -> None:
+    def __init__(self, watched: WatchedRun, spool: TensorSpill) -> None:
         self.run, self.samples = watched.run, watched.samples
         self.spooled = {number: spool.get(number) for number in range(len(self.samples)) if number in spool}
 
@@ -60,5 +60,5 @@ class Seen:
 
 
 def watched(model: nn.Module, inputs: object = X, seed: int = 0) -> Seen:
-    with Spool() as spool:
-        return Seen(watch(model, bind_arguments(model, inputs), spool, seed), spool)
+    with TensorSpill() as spool:
+        return Seen(watch_run(model, bind_arguments(model, inputs), spool, seed), spool)

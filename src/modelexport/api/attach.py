@@ -36,7 +36,7 @@ from modelexport.record.signals import ExporterScopes
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.export import Prepared
+    from modelexport.capture.export import PreparedModel
 
 _UNKNOWN = "unknown"
 
@@ -45,10 +45,10 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
     """Judge a file by a strategy; a model that the file was not made from is an error."""
     need_torch("running a model")
     prepared = prepare_for_file(file.proto, source, clock)
-    from modelexport.capture.export import trace
+    from modelexport.capture.export import trace_model
 
     with clock.step("trace"):
-        run = trace(prepared.module, prepared.inputs)
+        run = trace_model(prepared.module, prepared.inputs)
     graph = file.graph
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
@@ -61,47 +61,47 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
     return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
-def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) -> Prepared:
+def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) -> PreparedModel:
     """The model, with inputs that the file can be run on as well."""
-    from modelexport.capture.export import prepare
+    from modelexport.capture.export import prepare_model
 
     source = replace(source, static=True)
     try:
-        prepared = prepare(source, clock.step)
+        prepared = prepare_model(source, clock.step)
     except InputError:
         stated = _stated_shapes(proto) if source.leaves_inputs_open else ()
         if not stated:
             raise
         # What the model leaves open, the file may say.
-        prepared = prepare(replace(source, input=stated), clock.step)
+        prepared = prepare_model(replace(source, input=stated), clock.step)
     fixed = tuple(_fixed_inputs(proto, prepared)) if source.leaves_inputs_open else ()
     if fixed:
         # The file takes inputs of one size only: make such ones.
-        again = prepare(replace(source, model=prepared.module, input=fixed), clock.step)
+        again = prepare_model(replace(source, model=prepared.module, input=fixed), clock.step)
         prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
     return _without_untaken(proto, prepared)
 
 
 def _stated_shapes(proto: onnx.ModelProto) -> tuple[str, ...]:
     """The inputs as the file takes them, as `--input` does: none where it does not say how many axes there are."""
-    from modelexport.capture.onnxruntime.inputs import graph_feed
+    from modelexport.capture.onnxruntime.inputs import make_feed
 
     try:
-        feed = graph_feed(proto, index_model(proto), seed=0)
+        feed = make_feed(proto, index_model(proto), seed=0)
     except InputError:
         return ()
     return tuple(f"{name}={'x'.join(map(str, array.shape))}:{array.dtype}" for name, array in feed.items())
 
 
-def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:
+def _without_untaken(proto: onnx.ModelProto, prepared: PreparedModel) -> PreparedModel:
     """The model without inputs that the file does not take: there, they had their defaults."""
     from modelexport.capture.arguments import to_array
     from modelexport.capture.hierarchy import run_model
-    from modelexport.capture.onnxruntime.session import assigned
+    from modelexport.capture.onnxruntime.session import assign_inputs
 
     arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
     try:
-        taken = set(assigned(proto, arrays).values())
+        taken = set(assign_inputs(proto, arrays).values())
         untaken = [name for name in prepared.inputs.kwargs if name in arrays and name not in taken]
         kept = {name: value for name, value in prepared.inputs.kwargs.items() if name not in untaken}
         reduced = replace(prepared.inputs, kwargs=kept)
@@ -113,7 +113,7 @@ def _without_untaken(proto: onnx.ModelProto, prepared: Prepared) -> Prepared:
     return replace(prepared, inputs=reduced, notes=(*prepared.notes, *note))
 
 
-def _fixed_inputs(proto: onnx.ModelProto, prepared: Prepared) -> Iterator[str]:
+def _fixed_inputs(proto: onnx.ModelProto, prepared: PreparedModel) -> Iterator[str]:
     """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
     made = dict(prepared.inputs.tensors)
     data = {tensor.name for tensor in proto.graph.initializer}

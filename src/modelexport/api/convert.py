@@ -133,11 +133,12 @@ def _netron(path: Path, target: Path, depth: int | None) -> Converted:
 
 
 def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
-    from modelexport.show.formats.node_data import node_data, read_overlay
+    from modelexport.show.data.overlays import read_overlay
+    from modelexport.show.formats.node_data import node_data
 
     for path in overlays:
-        hierarchy = drawn.opened.provenance.hierarchy
-        for found in node_data(read_overlay(path), drawn.drawing, hierarchy, path):
+        overlay = read_overlay(path, drawn.opened.provenance.hierarchy)
+        for found in node_data(overlay, drawn.drawing):
             name = path.stem.removeprefix(f"{target.stem}.")
             extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
             yield _Extra(extra, found.text(drawn.drawing), found.notes)

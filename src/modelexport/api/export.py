@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from modelexport.capture.arguments import Exported, ExportRequest
-    from modelexport.capture.export import Prepared, TracedRun
+    from modelexport.capture.export import PreparedModel, TracedRun
 
 
 def export(  # noqa: PLR0913 - the keywords are the command line's options
@@ -103,7 +103,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     ensure_model_target(path)
     need_torch("exporting")
-    from modelexport.capture.export import prepare
+    from modelexport.capture.export import prepare_model
 
     source = ModelSource(
         model,
@@ -121,14 +121,14 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         static,
     )
     clock = Clock(progress)
-    prepared = prepare(source, clock.step)
+    prepared = prepare_model(source, clock.step)
     return _Export(prepared, path, options, clock).run()
 
 
 class _Export:
     """One export; each method is one step."""
 
-    def __init__(self, prepared: Prepared, path: Path, options: ExportOptions, clock: Clock) -> None:
+    def __init__(self, prepared: PreparedModel, path: Path, options: ExportOptions, clock: Clock) -> None:
         self.prepared = prepared
         self.path = path
         self.options = options
@@ -151,9 +151,9 @@ class _Export:
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
 
     def _trace(self) -> TracedRun:
-        from modelexport.capture.export import trace
+        from modelexport.capture.export import trace_model
 
-        return trace(self.prepared.module, self.prepared.inputs)
+        return trace_model(self.prepared.module, self.prepared.inputs)
 
     def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
         from modelexport.capture.arguments import ExportRequest
@@ -174,10 +174,10 @@ class _Export:
     def _attribute(
         self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals
     ) -> AttributionResult:
-        from modelexport.capture.export import unfolded
+        from modelexport.capture.export import export_unfolded_graph
 
         graph = exported.model.graph
-        look_behind = None if exported.before is not None else lambda: unfolded(run, request)
+        look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
         scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
         tools = tool_versions()
         origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, self.prepared.source, tools)

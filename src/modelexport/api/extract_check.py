@@ -37,7 +37,7 @@ from modelexport.transform.extract.cut import Cut
 from modelexport.verify.numbers import measure
 
 if TYPE_CHECKING:
-    from modelexport.capture.eager import Spool, Watched
+    from modelexport.capture.eager import TensorSpill, WatchedRun
 
 See: TypeAlias = Callable[[str, np.ndarray], None]
 
@@ -51,8 +51,8 @@ class Reference:
     """
 
     name: str
-    watched: Watched
-    spool: Spool
+    watched: WatchedRun
+    spool: TensorSpill
     values: Mapping[str, np.ndarray]
     again: Callable[[See], None]
 
@@ -83,14 +83,14 @@ class Reference:
 def run_reference(
     opened: TaggedFile,
     source: ModelSource,
-    spool: Spool,
+    spool: TensorSpill,
     clock: Clock,
     wanted: frozenset[str] | None,
 ) -> Reference:
     """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
     from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
-    from modelexport.capture.onnxruntime.session import feed_for
+    from modelexport.capture.onnxruntime.session import bind_inputs
 
     runs = ModelRuns(opened, VerifyOptions(source), clock)
     with clock.step("model"):
@@ -102,7 +102,7 @@ def run_reference(
             values[name] = np.array(array)
 
     arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-    feed = feed_for(opened.proto, arrays)
+    feed = bind_inputs(opened.proto, arrays)
 
     def again(show: See) -> None:
         PiecewiseRun(opened, None, often=False).run(feed, show)
@@ -123,9 +123,9 @@ def check_extracted(
 ) -> ExtractionCheck:
     """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
     need_torch("running a model")
-    from modelexport.capture.eager import Spool
+    from modelexport.capture.eager import TensorSpill
 
-    with Spool() as spool:
+    with TensorSpill() as spool:
         reference = run_reference(opened, source, spool, clock, ends_of(found))
         with clock.step("compare"):
             return compare(found, cut, reference, tolerance)

@@ -11,8 +11,7 @@ from modelexport.api.environment import Clock, Progress
 from modelexport.api.relink import relinked
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
-from modelexport.inspect.profile.joining import join_events
-from modelexport.inspect.profile.timing import Timeline, spread
+from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 
@@ -40,8 +39,8 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     optimization  ONNX Runtime's: all, extended, basic or none
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
-    from modelexport.capture.onnxruntime.session import ProfileRequest, profiled_run
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
+    from modelexport.capture.onnxruntime.session import ProfileRequest, profile_file
     from modelexport.transform.tools.optimizers import LEVELS, saving_options
 
     if runs < 1 or warmup < 0:
@@ -60,12 +59,12 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         ancestor = find_ancestor(opened if before is None else open_tagged(Path(before)))
         files = () if inputs is None else (Path(inputs),)
         request = SampleRequest(1, seed, tuple(input), files)
-        feed = next(graph_samples(opened.proto, opened.graph, request))
+        feed = next(sample_feeds(opened.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
             target = Path(folder) / "optimized.onnx"
             options = saving_options(target, optimization, weights_beside=True)
-            ran = profiled_run(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
+            ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):
             optimized = open_tagged(target)
             found = relinked(ancestor, optimized, f"ort:{optimization}")

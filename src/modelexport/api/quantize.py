@@ -216,13 +216,13 @@ def _feeds(
     opened: TaggedFile, data: tuple[Path, ...], shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
     from modelexport.capture.onnxruntime.calibration import calibration_feeds
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 
     proto = opened.proto
     if data:
         yield from calibration_feeds(proto, data)
     else:
-        yield from graph_samples(proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))
+        yield from sample_feeds(proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))
 
 
 def _reported(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:

@@ -273,7 +273,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
 def _feeds(
     opened: TaggedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
 ) -> Iterator[Feed]:
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_samples
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 
     files = () if inputs is None else (Path(inputs),)
-    yield from graph_samples(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))
+    yield from sample_feeds(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))

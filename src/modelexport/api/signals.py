@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from modelexport.capture.arguments import CallArguments
-    from modelexport.capture.export import Probe, TracedRun
+    from modelexport.capture.export import ProbedRun, TracedRun
     from modelexport.capture.fx import FxCapture, FxKind
     from modelexport.graph.file.reading import ModelFile
 
@@ -84,28 +84,28 @@ def _has_own_fx(scopes: ExporterScopes, options: SignalOptions) -> bool:
     return bool(scopes.fx_calls) and options.fx_kinds[:1] in ((), _DEFAULT_FX)
 
 
-def _probe(run: TracedRun, file: ModelFile) -> Probe:
-    from modelexport.capture.export import probe
-    from modelexport.capture.onnxruntime.session import assigned
+def _probe(run: TracedRun, file: ModelFile) -> ProbedRun:
+    from modelexport.capture.export import probe_operators
+    from modelexport.capture.onnxruntime.session import assign_inputs
 
     try:
-        taken = set(assigned(file.proto, _arrays(run.arguments)).values())
+        taken = set(assign_inputs(file.proto, _arrays(run.arguments)).values())
     except InputError:
         taken = set()  # the graph cannot be run; whoever has to know hears of it when values are recorded
-    return probe(run, taken)
+    return probe_operators(run, taken)
 
 
-def _values(file: ModelFile, found: Probe, options: SignalOptions) -> GraphValues:
-    from modelexport.capture.onnxruntime.piecewise import graph_values, weights_only
-    from modelexport.capture.onnxruntime.session import feed_for
+def _values(file: ModelFile, found: ProbedRun, options: SignalOptions) -> GraphValues:
+    from modelexport.capture.onnxruntime.piecewise import fingerprint_values, fingerprint_weights
+    from modelexport.capture.onnxruntime.session import bind_inputs
 
     try:
-        feed = feed_for(file.proto, _arrays(found.arguments))
+        feed = bind_inputs(file.proto, _arrays(found.arguments))
     except InputError as error:
         if not options.own_file:
             raise
-        return weights_only(file, error.message)
-    return graph_values(file, feed)
+        return fingerprint_weights(file, error.message)
+    return fingerprint_values(file, feed)
 
 
 def _trusted(values: GraphValues, graph: Graph, common: ValueOverlap) -> GraphValues:
@@ -135,7 +135,7 @@ def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
     return replace(signals, fx=replace(best.trace, operators=operators))
 
 
-def _fx(run: TracedRun, found: Probe, kind: FxKind) -> FxCapture:
+def _fx(run: TracedRun, found: ProbedRun, kind: FxKind) -> FxCapture:
     from modelexport.capture.fx import trace_fx
 
     return trace_fx(run.model, found.arguments, run.hierarchy, kind)

@@ -32,7 +32,7 @@ from modelexport.verify.numbers import ReferenceRun
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.eager import Spool
+    from modelexport.capture.eager import TensorSpill
 
 
 def verify(  # noqa: PLR0913 - the keywords are the command line's options
@@ -92,7 +92,7 @@ _BY_NAME = "Give a dictionary of them, by name."
 
 
 def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
-    from modelexport.capture.eager import Spool
+    from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
     notes = _overlap_notes(file, believed)
@@ -101,7 +101,7 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
     with as_it_runs(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, crossing_values(judged), often=options.runs_often)
         for feed in _feeds(believed, options, clock):
-            with Spool() as spool:
+            with TensorSpill() as spool:
                 recorder = _Recorder(believed, spool)
                 with clock.step("reference"):
                     reference.run(_taken(feed, believed), recorder.see)
@@ -117,7 +117,7 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
 class _Recorder:
     """Keeps what crosses the modules of the file that is believed."""
 
-    def __init__(self, believed: TaggedFile, spool: Spool) -> None:
+    def __init__(self, believed: TaggedFile, spool: TensorSpill) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
         self._sampler = Sampler(believed)
@@ -159,18 +159,18 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
     if source.model is not None:
         yield from _model_feeds(believed, options, clock)
         return
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, graph_feed, graph_samples
-    from modelexport.capture.onnxruntime.session import feed_for
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, make_feed, sample_feeds
+    from modelexport.capture.onnxruntime.session import bind_inputs
 
     proto, graph = believed.proto, believed.graph
-    given = [feed_for(proto, one) for one in _given(source.inputs, graph.inputs)] if not source.input_files else []
+    given = [bind_inputs(proto, one) for one in _given(source.inputs, graph.inputs)] if not source.input_files else []
     if not given:
         request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
-        given = list(graph_samples(proto, graph, request))
+        given = list(sample_feeds(proto, graph, request))
     yield from given
     shapes = {name: array.shape for name, array in given[0].items()}
     for number in range(len(given), options.samples):
-        yield graph_feed(proto, graph, seed=source.seed + number, shapes=shapes)
+        yield make_feed(proto, graph, seed=source.seed + number, shapes=shapes)
 
 
 def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -199,7 +199,7 @@ def _array(value: object) -> np.ndarray:
 
 
 def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
-    from modelexport.capture.arguments import redrawn, to_array
+    from modelexport.capture.arguments import resample_inputs, to_array
 
     source = options.source
     first, *more = source.samples
@@ -208,15 +208,15 @@ def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> 
     arguments = [prepared.inputs]
     arguments += [prepare_for_file(believed.proto, replace(again, inputs=sample), clock).inputs for sample in more]
     drawn = range(len(arguments), options.samples)
-    arguments += [redrawn(prepared.inputs, source.seed + number) for number in drawn]
+    arguments += [resample_inputs(prepared.inputs, source.seed + number) for number in drawn]
     for call in arguments:
         yield {name: to_array(tensor) for name, tensor in call.tensors.items()}
 
 
 def _taken(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
-    from modelexport.capture.onnxruntime.session import feed_for
+    from modelexport.capture.onnxruntime.session import bind_inputs
 
-    return feed_for(opened.proto, feed)
+    return bind_inputs(opened.proto, feed)
 
 
 def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:

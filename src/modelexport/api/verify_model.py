@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import torch
 
     from modelexport.capture.arguments import CallArguments
-    from modelexport.capture.eager import Spool, Watched
-    from modelexport.capture.export import Prepared, TracedRun
+    from modelexport.capture.eager import TensorSpill, WatchedRun
+    from modelexport.capture.export import PreparedModel, TracedRun
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
 _TROUBLE = "numbers differ from the model's"
@@ -43,7 +43,7 @@ _TROUBLE = "numbers differ from the model's"
 
 def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
     need_torch("running a model")
-    from modelexport.capture.eager import Spool
+    from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
     runs = ModelRuns(file, options, clock)
@@ -54,7 +54,7 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
     with _weights_said(parameters), as_it_runs(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, often=options.runs_often)
         for run in runs.all():
-            with Spool() as spool:
+            with TensorSpill() as spool:
                 with clock.step("model"):
                     watched = watched_run(run, spool, options.source.seed)
                 with clock.step("file"):
@@ -91,14 +91,14 @@ class ModelRuns:
             self.first = self._traced(self.prepared)
 
     def all(self) -> Iterator[TracedRun]:
-        from modelexport.capture.arguments import redrawn
+        from modelexport.capture.arguments import resample_inputs
 
         yield self.first
         for inputs in self._more:
             again = replace(self._source, model=self.prepared.module, inputs=inputs)
             yield self._traced(prepare_for_file(self._file.proto, again, self._clock))
         for number in range(1 + len(self._more), self._options.samples):
-            yield self._trace(redrawn(self.first.arguments, self._source.seed + number))
+            yield self._trace(resample_inputs(self.first.arguments, self._source.seed + number))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -109,15 +109,15 @@ class ModelRuns:
             *_random_notes(self._file, self.prepared.module),
         )
 
-    def _traced(self, prepared: Prepared) -> TracedRun:
+    def _traced(self, prepared: PreparedModel) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
-        from modelexport.capture.arguments import to_array, with_work_to_do
-        from modelexport.capture.onnxruntime.session import assigned
+        from modelexport.capture.arguments import to_array, with_mask
+        from modelexport.capture.onnxruntime.session import assign_inputs
 
         busy = None
         if self._source.leaves_inputs_open:
             arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
-            busy = with_work_to_do(prepared.inputs, set(assigned(self._file.proto, arrays).values()))
+            busy = with_mask(prepared.inputs, set(assign_inputs(self._file.proto, arrays).values()))
         if busy is not None:
             try:
                 return self._trace(busy)
@@ -128,12 +128,12 @@ class ModelRuns:
     def _trace(self, arguments: CallArguments) -> TracedRun:
         import torch
 
-        from modelexport.capture.export import trace
+        from modelexport.capture.export import trace_model
 
         # Not the state that somebody left: a second run with other random numbers is to be one.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._source.seed)
-            return trace(self.prepared.module, arguments)
+            return trace_model(self.prepared.module, arguments)
 
 
 def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
@@ -152,7 +152,7 @@ def drawing_notes(opened: TaggedFile) -> Iterator[str]:
         yield f"{opened.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
-def _overlap_notes(opened: TaggedFile, prepared: Prepared) -> tuple[str, ...]:
+def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ...]:
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.provenance.hierarchy
@@ -166,10 +166,10 @@ def _overlap_notes(opened: TaggedFile, prepared: Prepared) -> tuple[str, ...]:
 
 
 def _parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
-    from modelexport.capture.arguments import as_held
-    from modelexport.capture.hierarchy import tensors_of
+    from modelexport.capture.arguments import to_stored_array
+    from modelexport.capture.hierarchy import state_tensors
 
-    held = {name: as_held(tensor) for name, tensor in tensors_of(run.model).items()}
+    held = {name: to_stored_array(tensor) for name, tensor in state_tensors(run.model).items()}
     return compare_parameters(run.hierarchy, opened.provenance, held, contents(opened))
 
 
@@ -186,12 +186,12 @@ def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
         raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 
 
-def watched_run(run: TracedRun, spool: Spool, seed: int) -> Watched:
+def watched_run(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
     """The run again, seen from inside. Random numbers are other ones, so that a model that needs them is found out."""
     watched = _watch(run, spool, seed + 1)
     if _repeats(run, watched, spool):
         return watched
-    from modelexport.capture.eager import Spool as Scratch
+    from modelexport.capture.eager import TensorSpill as Scratch
 
     with Scratch() as scratch:
         where = find_first_difference(watched.run, watched.samples, _watch(run, scratch, seed + 2).samples)
@@ -202,15 +202,15 @@ def watched_run(run: TracedRun, spool: Spool, seed: int) -> Watched:
     )
 
 
-def _watch(run: TracedRun, spool: Spool, seed: int) -> Watched:
-    from modelexport.capture.eager import watch
-    from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet
+def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
+    from modelexport.capture.eager import watch_run
+    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
 
-    with EXPORT_LOCK, quiet(), exportable_experts(run.model):
-        return watch(run.model, run.arguments, spool, seed)
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model):
+        return watch_run(run.model, run.arguments, spool, seed)
 
 
-def _repeats(run: TracedRun, watched: Watched, spool: Spool) -> bool:
+def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
     from modelexport.capture.arguments import to_array
 
     kept = {name: number for name, number in watched.run.outputs.items() if number in spool}
@@ -222,14 +222,14 @@ def _finding(
     opened: TaggedFile,
     pieces: PiecewiseRun,
     arguments: CallArguments,
-    watched: Watched,
-    spool: Spool,
+    watched: WatchedRun,
+    spool: TensorSpill,
     tolerance: Tolerance,
 ) -> Finding:
     from modelexport.capture.arguments import to_array
-    from modelexport.capture.onnxruntime.session import feed_for
+    from modelexport.capture.onnxruntime.session import bind_inputs
 
-    feed = feed_for(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
+    feed = bind_inputs(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = Observer(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
@@ -237,7 +237,7 @@ def _finding(
     return observer.finding(watched.run.calls)
 
 
-def _proof(opened: TaggedFile, watched: Watched, finding: Finding, tolerance: Tolerance) -> AttributionProof:
+def _proof(opened: TaggedFile, watched: WatchedRun, finding: Finding, tolerance: Tolerance) -> AttributionProof:
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(opened.proto)}

@@ -92,7 +92,7 @@ class _ClaimedGraph:
 
     def callers(self, node: Node) -> tuple[ModuleCall, ...]:
         """For a node in a subgraph or a function, the calls of the nodes that run it; a function may have several."""
-        claims = [self.known[key] for key in self.graph.runners.get(node.graph, ()) if key in self.known]
+        claims = [self.known[key] for key in self.graph.callers.get(node.graph, ()) if key in self.known]
         calls = (self.enclosing([claim]) for claim in claims)
         return tuple(dict.fromkeys(call for call in calls if call is not None))
 

@@ -77,12 +77,12 @@ def bind_arguments(module: torch.nn.Module, inputs: object) -> CallArguments:
         arguments = CallArguments(dict(inputs))
     else:
         args = tuple(inputs) if isinstance(inputs, Sequence) else (inputs,)
-        arguments = _by_keyword(module, args)
+        arguments = _bind_by_keyword(module, args)
     _check_names(module, arguments)
     return arguments
 
 
-def _by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArguments:
+def _bind_by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArguments:
     signature = inspect.signature(module.forward)
     try:
         bound = signature.bind(*args)
@@ -156,7 +156,7 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
     return array
 
 
-def as_held(tensor: torch.Tensor) -> np.ndarray:
+def to_stored_array(tensor: torch.Tensor) -> np.ndarray:
     """The same in the type that it has, without a copy where that is possible."""
     if tensor.dtype is not torch.bfloat16:
         return to_array(tensor)
@@ -164,7 +164,7 @@ def as_held(tensor: torch.Tensor) -> np.ndarray:
     return bits.view(ml_dtypes.bfloat16)
 
 
-def print_of(tensor: torch.Tensor) -> Fingerprint:
+def fingerprint_tensor(tensor: torch.Tensor) -> Fingerprint:
     """The fingerprint of a tensor; of its shape alone where its content cannot be seen."""
     if tensor.is_nested:
         return Fingerprint((), "other")  # it has several shapes
@@ -208,26 +208,26 @@ class Exported:
     notes: tuple[str, ...] = ()
 
 
-def other_values(tensor: torch.Tensor) -> torch.Tensor:
+def negate_or_mask(tensor: torch.Tensor) -> torch.Tensor:
     """Numbers of the other sign, and a mask that hides the last place."""
-    return -tensor if tensor.is_floating_point() else _last_hidden(tensor)
+    return -tensor if tensor.is_floating_point() else _mask_last(tensor)
 
 
-def with_work_to_do(arguments: CallArguments, free: Collection[str]) -> CallArguments | None:
+def with_mask(arguments: CallArguments, free: Collection[str]) -> CallArguments | None:
     """The same arguments with one place masked; None where there is no mask that hides nothing.
 
     Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it.
     `free` are the arguments that may be changed.
     """
     idle = {name: tensor for name, tensor in arguments.tensors.items() if name in free and _is_idle_mask(tensor)}
-    return arguments.with_tensors({name: _last_hidden(tensor) for name, tensor in idle.items()}) if idle else None
+    return arguments.with_tensors({name: _mask_last(tensor) for name, tensor in idle.items()}) if idle else None
 
 
 def _is_idle_mask(tensor: torch.Tensor) -> bool:
     return not tensor.is_floating_point() and tensor.dim() >= 2 and tensor.shape[-1] > 1 and bool((tensor == 1).all())
 
 
-def _last_hidden(tensor: torch.Tensor) -> torch.Tensor:
+def _mask_last(tensor: torch.Tensor) -> torch.Tensor:
     if not _is_idle_mask(tensor):
         return tensor
     masked = tensor.clone()
@@ -235,20 +235,20 @@ def _last_hidden(tensor: torch.Tensor) -> torch.Tensor:
     return masked
 
 
-def redrawn(arguments: CallArguments, seed: int) -> CallArguments:
+def resample_inputs(arguments: CallArguments, seed: int) -> CallArguments:
     """Floats are drawn anew from the same spread; integers, which may be indices, change places among themselves."""
     generator = torch.Generator().manual_seed(seed)
-    return arguments.with_tensors({name: _redrawn(tensor, generator) for name, tensor in arguments.tensors.items()})
+    return arguments.with_tensors({name: _resample(tensor, generator) for name, tensor in arguments.tensors.items()})
 
 
-def _redrawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _resample(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if tensor.is_floating_point():
-        return _drawn(tensor.detach().double().cpu(), generator).to(tensor.dtype).to(tensor.device)
+        return _resample_floats(tensor.detach().double().cpu(), generator).to(tensor.dtype).to(tensor.device)
     order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
     return tensor.reshape(-1)[order].reshape(tensor.shape)
 
 
-def _drawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _resample_floats(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """What is not finite, as in a mask that is added, stays where it is."""
     finite = tensor.isfinite()
     if not finite.any():

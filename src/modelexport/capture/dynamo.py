@@ -47,7 +47,7 @@ def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str,
     order: dict[str, dict[str, int]] = {}
     for node in nodes:
         entries: Mapping[str, tuple[str, object]] = node.meta.get("nn_module_stack") or {}
-        stacks[node.name] = tuple(_call(key, path, hierarchy, order) for key, (path, _) in entries.items())
+        stacks[node.name] = tuple(_module_call(key, path, hierarchy, order) for key, (path, _) in entries.items())
     # Each name of a module is numbered by itself. Their common order tells the calls only if every call left a node.
     unclear = {
         path
@@ -60,16 +60,16 @@ def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str,
     }
 
 
-def _call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dict[str, int]]) -> ModuleCall | None:
+def _module_call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dict[str, int]]) -> ModuleCall | None:
     own = hierarchy.canonical.get(path)
     if own is None:
         return None
     place = order.setdefault(own, {}).setdefault(key, len(order[own]))
-    call = ModuleCall(own, place if hierarchy.modules[own].aliases else _number(key))
+    call = ModuleCall(own, place if hierarchy.modules[own].aliases else _call_number(key))
     return call if call in hierarchy.stacks else None
 
 
-def _number(key: str) -> int:
+def _call_number(key: str) -> int:
     found = _CALL_NUMBER.search(key)
     return int(found[1]) if found else 0
 
@@ -79,7 +79,7 @@ def export_dynamo(
 ) -> Exported:
     program, notes = _export(model, arguments, request)
     fixed = _fixed_symbols(program)
-    _return_values_of_its_own(program.model.graph)
+    _copy_returned_inputs(program.model.graph)
     _name_outputs(program.model, request.output_names)
     before = index_model(_to_file(program.model).proto)
     exported = program.exported_program
@@ -94,7 +94,7 @@ def export_dynamo(
     return Exported(file, "dynamo", before, scopes, (*notes, *stuck))
 
 
-def _return_values_of_its_own(graph: ir.Graph) -> None:
+def _copy_returned_inputs(graph: ir.Graph) -> None:
     """An input or a weight that is returned keeps its name: what is returned is a copy of it."""
     for place, value in enumerate(graph.outputs):
         if value.is_graph_input() or value.is_initializer():
@@ -166,7 +166,7 @@ def _dynamic_shapes(model: torch.nn.Module, arguments: CallArguments, axes: Mapp
 
 def _to_file(model: ir.Model) -> ModelFile:
     """The model as protobuf, without copying its weights."""
-    with _weights_aside(model) as weights:
+    with _detach_weights(model) as weights:
         proto = ir.to_proto(model)
     for tensor in proto.graph.initializer:
         if tensor.name in weights:
@@ -176,7 +176,7 @@ def _to_file(model: ir.Model) -> ModelFile:
 
 
 @contextmanager
-def _weights_aside(model: ir.Model) -> Iterator[dict[str, WeightData]]:
+def _detach_weights(model: ir.Model) -> Iterator[dict[str, WeightData]]:
     """While this is open, large initializers serialize as references to nowhere instead of their data."""
     large = {
         name: (value, value.const_value)

@@ -28,7 +28,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from modelexport.capture.arguments import CallArguments, output_tensors
 from modelexport.capture.hierarchy import call_model
-from modelexport.capture.isolation import EXPORT_LOCK, undisturbed
+from modelexport.capture.isolation import EXPORT_LOCK, preserve_model
 from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import CallTensors, EagerRun, IssuedOp
@@ -37,20 +37,20 @@ _ROOM = 1 << 26  # bytes to hold in memory
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FileSlot:
     offset: int
     dtype: np.dtype
     shape: tuple[int, ...]
 
 
-class Spool:
+class TensorSpill:
     """Arrays by number. What goes to disk is written once, and read back as a view of the file."""
 
     def __init__(self, room: int = _ROOM) -> None:
         self._held: dict[int, np.ndarray] = {}
         self._room = room
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the spool
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _FileSlot] = {}
         self._end = 0
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class Spool:
             held.flags.writeable = False
         else:
             self._file.write(np.ascontiguousarray(array).data)
-            self._places[number] = _Place(self._end, array.dtype, tuple(array.shape))
+            self._places[number] = _FileSlot(self._end, array.dtype, tuple(array.shape))
             self._end += array.nbytes
 
     def get(self, number: int) -> np.ndarray:
@@ -91,25 +91,25 @@ _WIDENED = (torch.bfloat16,)
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedRun:
     """A run, and a sample of each of its values by number."""
 
     run: EagerRun
     samples: tuple[Sample, ...]
 
 
-def watch(model: nn.Module, arguments: CallArguments, spool: Spool, seed: int = 0) -> Watched:
+def watch_run(model: nn.Module, arguments: CallArguments, spool: TensorSpill, seed: int = 0) -> WatchedRun:
     """Run a model once. What crosses the boundary of a module call goes into the spool.
 
     seed  of torch's random numbers: a model that gives other results with another one is not deterministic
     """
     own = arguments.copied()
-    values = _Values(spool)
+    values = _ValueNumbers(spool)
     inputs = {name: values.add(tensor, computed=True) for name, tensor in own.tensors.items()}
-    calls = _Calls(model, values)
-    with EXPORT_LOCK, undisturbed(model), calls.watching():
+    calls = _CallWatcher(model, values)
+    with EXPORT_LOCK, preserve_model(model), calls.watching():
         torch.manual_seed(seed)
-        with _Operators(values, calls):
+        with _OperatorWatcher(values, calls):
             outputs = call_model(model, own)
     returned = {name: values.number(tensor) for name, tensor in output_tensors(outputs).items()}
     for name, tensor in output_tensors(outputs).items():
@@ -120,13 +120,13 @@ def watch(model: nn.Module, arguments: CallArguments, spool: Spool, seed: int = 
         inputs=inputs,
         outputs=returned,
         computed=frozenset(values.computed),
-        given=_views_of(inputs.values(), values.ops),
-        hooked=_hooked(model),
+        given=_with_views(inputs.values(), values.ops),
+        hooked=_modules_with_hooks(model),
     )
-    return Watched(run, tuple(values.samples))
+    return WatchedRun(run, tuple(values.samples))
 
 
-def _views_of(numbers: Iterable[int], ops: Iterable[IssuedOp]) -> frozenset[int]:
+def _with_views(numbers: Iterable[int], ops: Iterable[IssuedOp]) -> frozenset[int]:
     found = set(numbers)
     for op in ops:
         if op.view and not found.isdisjoint(op.reads):
@@ -134,30 +134,30 @@ def _views_of(numbers: Iterable[int], ops: Iterable[IssuedOp]) -> frozenset[int]
     return frozenset(found)
 
 
-def _hooked(model: nn.Module) -> frozenset[str]:
+def _modules_with_hooks(model: nn.Module) -> frozenset[str]:
     parts = model.named_modules()
     return frozenset(path for path, part in parts if part._forward_hooks or part._forward_pre_hooks)
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
+class _LatestWrite:
     """The latest operator that wrote into some memory: how many there were, and the values that it made."""
 
     count: int
     op: IssuedOp
 
 
-class _Values:
+class _ValueNumbers:
     """Numbers of tensors. A tensor that is written into, or whose memory is, gets another number."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: TensorSpill) -> None:
         self.samples: list[Sample] = []
         self.computed: set[int] = set()
         self.ops: list[IssuedOp] = []
         self._spool = spool
         self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._before: dict[int, int] = {}
-        self._writes: dict[int, _Write] = {}
+        self._writes: dict[int, _LatestWrite] = {}
 
     def add(self, tensor: torch.Tensor, *, computed: bool, reads: Collection[int] = (), is_sound: bool = False) -> int:
         number = len(self.samples)
@@ -196,7 +196,7 @@ class _Values:
         return not any(self.samples[number].trouble for number in numbers)
 
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
-        self._writes[_memory(tensor)] = _Write(self._writes_into(tensor) + 1, op)
+        self._writes[_memory(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
         number, _ = self._numbers[tensor]
         self._numbers[tensor] = (number, self._writes_into(tensor))
 
@@ -211,7 +211,7 @@ class _Values:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _OpenCall:
     """A call that is open, what it was given by position, and how many values there were."""
 
     call: ModuleCall
@@ -219,14 +219,14 @@ class _Begun:
     values: int
 
 
-class _Calls:
+class _CallWatcher:
     """Which module call is open, and what each one was given and returned."""
 
-    def __init__(self, model: nn.Module, values: _Values) -> None:
+    def __init__(self, model: nn.Module, values: _ValueNumbers) -> None:
         self.ended: list[CallTensors] = []
         self._paths = {part: path for path, part in model.named_modules()}
         self._counts: dict[str, int] = {}
-        self._open: list[_Begun] = []
+        self._open: list[_OpenCall] = []
         self._values = values
         self._thread = threading.get_ident()
 
@@ -252,7 +252,7 @@ class _Calls:
         self._counts[path] = index + 1
         # Now, because a module may write into what it is given.
         given = self._kept(args)
-        self._open.append(_Begun(ModuleCall(path, index), given, len(self._values.samples)))
+        self._open.append(_OpenCall(ModuleCall(path, index), given, len(self._values.samples)))
 
     def _leave(self, module: nn.Module, _args: object, *rest: object) -> None:
         """`rest` is what torch tells of a call: keyword arguments and result, or nothing but None if it failed.
@@ -282,10 +282,10 @@ class _Calls:
         return module in self._paths and threading.get_ident() == self._thread
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
-    def __init__(self, values: _Values, calls: _Calls) -> None:
+    def __init__(self, values: _ValueNumbers, calls: _CallWatcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._values = values
         self._calls = calls
@@ -297,7 +297,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = self._calls.current
         reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
         result = func(*args, **kwargs)
-        written = _written(func, args, kwargs)
+        written = _mutated_tensors(func, args, kwargs)
         made = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
         is_view = not written and _is_view(func)
@@ -313,7 +313,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def _mutated_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []

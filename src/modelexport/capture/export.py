@@ -26,20 +26,20 @@ from modelexport.capture.arguments import (
     ExportRequest,
     bind_arguments,
     has_named_outputs,
-    other_values,
+    negate_or_mask,
     output_tensors,
     to_array,
-    with_work_to_do,
+    with_mask,
 )
 from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet, reason, undisturbed
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model, quiet, reason
 from modelexport.capture.loading.models import load_model
 from modelexport.capture.loading.options import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
-from modelexport.capture.torchscript import export_torchscript, unfolded_torchscript
+from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy
@@ -50,7 +50,7 @@ _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbedRun:
     """A run with every operator recorded: what went in, and what happened."""
 
     arguments: CallArguments
@@ -69,13 +69,13 @@ class TracedRun:
     notes: tuple[str, ...] = ()
 
 
-def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
+def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
     """Run a model once."""
     arguments = bind_arguments(model, inputs)
-    with EXPORT_LOCK, quiet(), exportable_experts(model):
+    with EXPORT_LOCK, quiet(), exportable_moe(model):
         seen = trace_run(model, arguments)
         notes: tuple[str, ...] = ()
-        if _is_opaque(seen.outputs) and _takes(model, "use_cache"):
+        if _is_opaque(seen.outputs) and _accepts(model, "use_cache"):
             # Neither exporter can return the cache object that generation uses.
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
@@ -85,15 +85,15 @@ def trace(model: torch.nn.Module, inputs: object) -> TracedRun:
     return TracedRun(model, arguments, seen.hierarchy, tensors, names, notes)
 
 
-def probe(run: TracedRun, taken: Collection[str]) -> Probe:
+def probe_operators(run: TracedRun, taken: Collection[str]) -> ProbedRun:
     """Run the model again with every operator recorded, on inputs that leave it all of its work if possible.
 
     taken  the inputs that the graph takes too; the others must stay as they were when it was made
     """
-    with EXPORT_LOCK, quiet(), exportable_experts(run.model):
-        busy = with_work_to_do(run.arguments, taken)
-        found = None if busy is None else _probe(run, busy)
-        found = found or _probe(run, run.arguments)
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model):
+        busy = with_mask(run.arguments, taken)
+        found = None if busy is None else _try_probe(run, busy)
+        found = found or _try_probe(run, run.arguments)
     if found is None:
         raise InputError(
             f"{type(run.model).__name__} calls other modules when it runs on the same inputs again",
@@ -102,7 +102,7 @@ def probe(run: TracedRun, taken: Collection[str]) -> Probe:
     return found
 
 
-def _probe(run: TracedRun, arguments: CallArguments) -> Probe | None:
+def _try_probe(run: TracedRun, arguments: CallArguments) -> ProbedRun | None:
     """None where the model took another path than before: then the calls would not be those of the hierarchy."""
     try:
         seen = trace_run(run.model, arguments, operators=True)
@@ -111,12 +111,12 @@ def _probe(run: TracedRun, arguments: CallArguments) -> Probe | None:
             raise
         return None  # a model may have every right to refuse other inputs
     same = seen.trace is not None and seen.hierarchy.calls == run.hierarchy.calls
-    return Probe(arguments, seen.trace) if same and seen.trace is not None else None
+    return ProbedRun(arguments, seen.trace) if same and seen.trace is not None else None
 
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
     request = replace(request, output_names=run.output_names)
-    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
+    with EXPORT_LOCK, quiet(request.verbose), preserve_model(run.model), exportable_moe(run.model):
         if exporter == "dynamo":
             exported = export_dynamo(run.model, run.arguments.copied(), request, run.hierarchy)
         else:
@@ -125,11 +125,11 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
     return replace(exported, notes=(*exported.notes, *remarks))
 
 
-def unfolded(run: TracedRun, request: ExportRequest) -> Graph:
+def export_unfolded_graph(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
     request = replace(request, output_names=run.output_names)
-    with EXPORT_LOCK, quiet(request.verbose), undisturbed(run.model), exportable_experts(run.model):
-        return unfolded_torchscript(run.model, run.arguments.copied(), request)
+    with EXPORT_LOCK, quiet(request.verbose), preserve_model(run.model), exportable_moe(run.model):
+        return export_unfolded(run.model, run.arguments.copied(), request)
 
 
 def _output_names(outputs: Mapping[str, torch.Tensor], arguments: CallArguments) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def _opset_notes(exported: Exported, wanted: int | None) -> list[str]:
     return [f"the file has opset {written}: torch could not convert it to the opset asked for, {wanted}"]
 
 
-def _takes(model: torch.nn.Module, name: str) -> bool:
+def _accepts(model: torch.nn.Module, name: str) -> bool:
     parameters = inspect.signature(model.forward).parameters
     return name in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
 
@@ -166,7 +166,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it."""
 
     module: torch.nn.Module
@@ -176,7 +176,7 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def prepare(source: ModelSource, step: Step) -> Prepared:
+def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     with step("load"):
         loaded = _load_source(source)
     with step("inputs"):
@@ -189,13 +189,13 @@ def _load_source(source: ModelSource) -> LoadedModel:
     return load_model(str(source.model), source)
 
 
-def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> Prepared:
+def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
     inputs = source.inputs
     arrays = Path(inputs) if isinstance(inputs, (str, Path)) else None
     given = inputs if arrays is None and inputs is not None else loaded.inputs
     if given is not None and not (arrays or source.describes_inputs):
         arguments = bind_arguments(loaded.module, given)
-        return Prepared(loaded.module, arguments, dynamic_axes(arguments.tensors), loaded.source, loaded.notes)
+        return PreparedModel(loaded.module, arguments, dynamic_axes(arguments.tensors), loaded.source, loaded.notes)
     request = InputRequest(
         text=source.text,
         image=None if source.image is None else Path(source.image),
@@ -207,7 +207,7 @@ def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> Prepared:
     )
     made = make_inputs(loaded.module, loaded.processing, request)
     arguments = bind_arguments(loaded.module, made.values)
-    return Prepared(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
+    return PreparedModel(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
 
 
 _Arrays = Mapping[str, np.ndarray]
@@ -248,13 +248,15 @@ class OutputChecker:
         """What goes wrong when every dynamic axis is one longer; empty if nothing does."""
         tensors = self._run.arguments.tensors
         names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
-        longer = {name: _longer(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
+        longer = {name: _lengthen(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
         return self._remark(longer, f"the sizes it was traced with ({names})")
 
     def frozen_values(self) -> str:
         """What goes wrong with other values; empty if nothing does."""
         tensors = self._run.arguments.tensors
-        return self._remark({name: other_values(tensor) for name, tensor in tensors.items()}, "inputs like the sample")
+        return self._remark(
+            {name: negate_or_mask(tensor) for name, tensor in tensors.items()}, "inputs like the sample"
+        )
 
     def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
         if not tensors:
@@ -271,9 +273,9 @@ class OutputChecker:
         try:
             actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
         except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
-            return _failed(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
+            return _failed_check(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
-            return _failed(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
+            return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
         return _compare(actual, {name: to_array(tensor) for name, tensor in outputs.items()}, self._tolerance)
 
     @cached_property
@@ -281,11 +283,11 @@ class OutputChecker:
         return open_session(self._path)
 
 
-def _failed(message: str) -> OutputCheck:
+def _failed_check(message: str) -> OutputCheck:
     return OutputCheck(False, float("inf"), float("inf"), message)
 
 
-def _longer(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
+def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
     for axis in axes:
         size = tensor.shape[axis]
         tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
@@ -297,8 +299,8 @@ def _compare(actual: list[np.ndarray], expected: _Arrays, tolerance: Tolerance) 
     wrong: list[str] = []
     for (name, want), got in zip(expected.items(), actual, strict=True):
         if got.shape != want.shape:
-            return _failed(f"{name} has shape {got.shape}, PyTorch {want.shape}")
-        absolute, relative = _differences(got, want)
+            return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
+        absolute, relative = _largest_differences(got, want)
         worst_abs, worst_rel = max(worst_abs, absolute), max(worst_rel, relative)
         if not np.allclose(got, want, atol=tolerance.atol, rtol=tolerance.rtol, equal_nan=True):
             allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} × value"
@@ -306,7 +308,7 @@ def _compare(actual: list[np.ndarray], expected: _Arrays, tolerance: Tolerance) 
     return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
 
 
-def _differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
+def _largest_differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
     if not want.size:
         return 0.0, 0.0
     # Infinities and NaN in the same place are no difference: attention masks are full of them.

@@ -19,10 +19,10 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from modelexport.capture.arguments import CallArguments, print_of
+from modelexport.capture.arguments import CallArguments, fingerprint_tensor
 from modelexport.capture.dynamo import fx_stacks
-from modelexport.capture.hierarchy import tensors_of
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_experts, quiet, reason, undisturbed
+from modelexport.capture.hierarchy import state_tensors
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model, quiet, reason
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 
@@ -40,7 +40,7 @@ def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy,
         if heading != _heading(stacks[node.name]):
             heading = _heading(stacks[node.name])
             yield f"  # {heading}"
-        yield f"    {node.format_node() or _returned(node)}"
+        yield f"    {node.format_node() or _format_return(node)}"
     for node in graph.nodes:
         body = getattr(module, str(node.target), None) if node.op == "get_attr" else None
         if isinstance(body, torch.fx.GraphModule):
@@ -52,7 +52,7 @@ def _heading(stack: tuple[ModuleCall | None, ...]) -> str:
     return " > ".join("?" if call is None else str(call) or "(root)" for call in stack) or "(root)"
 
 
-def _returned(node: torch.fx.Node) -> str:
+def _format_return(node: torch.fx.Node) -> str:
     return f"return {node.args[0]}"
 
 
@@ -76,14 +76,14 @@ class FxCapture:
 
 def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierarchy, kind: FxKind) -> FxCapture:
     """Make the FX graph of a model for these arguments and run it once. The model is left as it was."""
-    make, source = _MAKERS[kind]
+    make, source = _GRAPH_SOURCES[kind]
     text = ""
-    with EXPORT_LOCK, quiet(), undisturbed(model), exportable_experts(model), _no_constants_left(model):
+    with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model), _remove_constants(model):
         own = arguments.copied()
         try:
             made = make(model, own)
             text = fx_text(made.module, made.graph, hierarchy)
-            recorder = _Recorder(made, hierarchy, own.tensors, tensors_of(model))
+            recorder = _FxRecorder(made, hierarchy, own.tensors, state_tensors(model))
             recorder.run(*made.feed, enable_io_processing=False)
         except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
             return FxCapture(None, reason(error, lines=1), text)
@@ -91,7 +91,7 @@ def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierar
 
 
 @dataclass(frozen=True)
-class _Made:
+class _FxGraph:
     """A graph, the module that holds what it refers to, and what to give to its placeholders in their order."""
 
     module: torch.nn.Module
@@ -99,36 +99,36 @@ class _Made:
     feed: Sequence[object]
 
 
-def _exported(model: torch.nn.Module, arguments: CallArguments) -> _Made:
+def _export_graph(model: torch.nn.Module, arguments: CallArguments) -> _FxGraph:
     program = torch.export.export(model, arguments.args, dict(arguments.kwargs), strict=False)
     if any(_writes(node.target) for node in program.graph.nodes):
         # Nothing else tells who reads a tensor before it is written into, and who afterwards.
         program = program.run_decompositions({})
-    held = {**program.state_dict, **program.constants, **tensors_of(model)}
+    held = {**program.state_dict, **program.constants, **state_tensors(model)}
     given = iter(pytree.tree_leaves((arguments.args, dict(arguments.kwargs))))
     feed = [
         next(given) if spec.kind is InputKind.USER_INPUT else held.get(spec.target or "")
         for spec in program.graph_signature.input_specs
     ]
-    return _Made(program.graph_module, program.graph, feed)
+    return _FxGraph(program.graph_module, program.graph, feed)
 
 
 def _writes(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
-def _traced(model: torch.nn.Module, arguments: CallArguments) -> _Made:
-    graph = _Tracer(arguments).trace(model)
-    return _Made(model, graph, list(arguments.tensors.values()))
+def _trace_graph(model: torch.nn.Module, arguments: CallArguments) -> _FxGraph:
+    graph = _CallTracer(arguments).trace(model)
+    return _FxGraph(model, graph, list(arguments.tensors.values()))
 
 
-_MAKERS: Mapping[str, tuple[Callable[[torch.nn.Module, CallArguments], _Made], str]] = {
-    "torch_export": (_exported, "torch.export"),
-    "symbolic_trace": (_traced, "torch.fx"),
+_GRAPH_SOURCES: Mapping[str, tuple[Callable[[torch.nn.Module, CallArguments], _FxGraph], str]] = {
+    "torch_export": (_export_graph, "torch.export"),
+    "symbolic_trace": (_trace_graph, "torch.fx"),
 }
 
 
-class _Tracer(torch.fx.Tracer):
+class _CallTracer(torch.fx.Tracer):
     """`torch.fx.symbolic_trace` of one call: what is no tensor stays as it was given, or is left to its default."""
 
     def __init__(self, arguments: CallArguments) -> None:
@@ -149,7 +149,7 @@ class _Tracer(torch.fx.Tracer):
 
 
 @contextmanager
-def _no_constants_left(model: torch.nn.Module) -> Iterator[None]:
+def _remove_constants(model: torch.nn.Module) -> Iterator[None]:
     """torch.fx puts the constants that it meets on the model; take them away."""
     before = set(vars(model))
     try:
@@ -159,10 +159,10 @@ def _no_constants_left(model: torch.nn.Module) -> Iterator[None]:
             del vars(model)[name]
 
 
-class _Recorder(torch.fx.Interpreter):
+class _FxRecorder(torch.fx.Interpreter):
     """Runs a graph and records its operators. Values are known by number."""
 
-    def __init__(self, made: _Made, hierarchy: Hierarchy, inputs: _Tensors, state: _Tensors) -> None:
+    def __init__(self, made: _FxGraph, hierarchy: Hierarchy, inputs: _Tensors, state: _Tensors) -> None:
         super().__init__(made.module, graph=made.graph)
         self.extra_traceback = False
         self._stacks = fx_stacks(made.graph.nodes, hierarchy)
@@ -217,7 +217,7 @@ class _Recorder(torch.fx.Interpreter):
         return self._held[id(tensor)]
 
     def _add(self, tensor: torch.Tensor) -> int:
-        self._prints.append(print_of(tensor))
+        self._prints.append(fingerprint_tensor(tensor))
         return len(self._prints) - 1
 
 

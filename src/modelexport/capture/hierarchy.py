@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from modelexport.capture.arguments import CallArguments, bind_arguments
-from modelexport.capture.isolation import quiet, undisturbed
+from modelexport.capture.isolation import preserve_model, quiet
 from modelexport.capture.op_trace import OpRecorder
 from modelexport.errors import InputError
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join
@@ -42,7 +42,7 @@ class TracingHierarchyBuilder:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedRun:
     """What one run of a model showed: its modules and their calls, what it returned, and its operators if asked for."""
 
     hierarchy: Hierarchy
@@ -50,14 +50,14 @@ class Seen:
     trace: Trace | None = None
 
 
-def trace_run(model: nn.Module, arguments: CallArguments, *, operators: bool = False) -> Seen:
+def trace_run(model: nn.Module, arguments: CallArguments, *, operators: bool = False) -> ObservedRun:
     """Run a model once and see what happens; again if it put other modules in the place of its own while it ran."""
     before = list(model.modules())
     seen = _trace(model, arguments, operators)
     return seen if list(model.modules()) == before else _trace(model, arguments, operators)
 
 
-def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> Seen:
+def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> ObservedRun:
     compiler_was_there = _compiler_is_there()
     try:
         return _trace_once(model, arguments, operators)
@@ -68,23 +68,23 @@ def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> Seen:
     return _trace_once(model, arguments, operators)
 
 
-def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> Seen:
+def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> ObservedRun:
     own = arguments.copied()
-    with undisturbed(model), _recorded_calls(model) as calls:
-        recorder = OpRecorder(own.tensors, tensors_of(model), calls.current) if operators else None
+    with preserve_model(model), _record_calls(model) as calls:
+        recorder = OpRecorder(own.tensors, state_tensors(model), calls.current) if operators else None
         with nullcontext() if recorder is None else recorder.recording():
             outputs = call_model(model, own)
     trace = None if recorder is None else recorder.trace()
-    return Seen(Hierarchy.of(read_modules(model), calls.calls), outputs, trace)
+    return ObservedRun(Hierarchy.of(read_modules(model), calls.calls), outputs, trace)
 
 
 def run_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Run a model once, leaving it as it was."""
-    with undisturbed(model):
+    with preserve_model(model):
         return call_model(model, arguments.copied())
 
 
-def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+def state_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer, under every name that it has."""
     named = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
     return {name: tensor for pairs in named for name, tensor in pairs}
@@ -92,13 +92,13 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def call_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Call a model as written; one that refuses its inputs is an error that lists them."""
-    with _uncompiled():
+    with _without_compiler():
         try:
             return model(*arguments.args, **arguments.kwargs)
         except Exception as error:
             raise InputError(
                 f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {error}",
-                "Check names, shapes and types of the inputs: " + describe(arguments),
+                "Check names, shapes and types of the inputs: " + describe_tensors(arguments),
             ) from error
 
 
@@ -124,7 +124,7 @@ def read_modules(model: nn.Module) -> Iterator[Module]:
         )
 
 
-def describe(arguments: CallArguments) -> str:
+def describe_tensors(arguments: CallArguments) -> str:
     return ", ".join(
         f"{name}: {'x'.join(map(str, tensor.shape)) or 'scalar'} {_dtype(tensor)}"
         for name, tensor in arguments.tensors.items()
@@ -136,7 +136,7 @@ def _compiler_is_there() -> bool:
 
 
 @contextmanager
-def _uncompiled() -> Iterator[None]:
+def _without_compiler() -> Iterator[None]:
     """Compiled submodules run as written, so that the modules inside of them are seen."""
     # Importing the compiler takes half a second; where nobody did, nothing is compiled yet.
     if not _compiler_is_there():
@@ -147,7 +147,7 @@ def _uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def _recorded_calls(model: nn.Module) -> Iterator[_CallRecorder]:
+def _record_calls(model: nn.Module) -> Iterator[_CallRecorder]:
     """Records the calls of the model's modules in the order in which they begin.
 
     The hooks are global ones: nothing is attached to the model, so nothing can be left on it.
@@ -240,9 +240,9 @@ _NAME = "_trace_module_map"
 _SEPARATOR = "::"
 
 
-def scope_parts(model: torch.nn.Module) -> dict[str, str]:
+def read_scope_names(model: torch.nn.Module) -> dict[str, str]:
     """While the exporter traces: module paths, mapped to the part of a scope that names them. Empty if unreadable."""
-    known = getattr(_holder(), _NAME, None)
+    known = getattr(_map_holder(), _NAME, None)
     if not isinstance(known, dict):
         return {}
     scopes = {path: known.get(part) for path, part in model.named_modules() if path}
@@ -252,9 +252,9 @@ def scope_parts(model: torch.nn.Module) -> dict[str, str]:
 
 
 @contextmanager
-def scopes_named(names: Mapping[torch.nn.Module, str]) -> Iterator[None]:
+def name_scopes(names: Mapping[torch.nn.Module, str]) -> Iterator[None]:
     """While this is open, a trace gives these names to its scopes."""
-    holder = _holder()
+    holder = _map_holder()
     before = getattr(holder, _NAME, None)
     setattr(holder, _NAME, dict(names))
     try:
@@ -263,5 +263,5 @@ def scopes_named(names: Mapping[torch.nn.Module, str]) -> Iterator[None]:
         setattr(holder, _NAME, before)
 
 
-def _holder() -> object:
+def _map_holder() -> object:
     return getattr(torch.jit, "_trace", None)

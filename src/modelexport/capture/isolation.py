@@ -31,11 +31,11 @@ _CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", 
 
 
 @contextmanager
-def undisturbed(module: torch.nn.Module) -> Iterator[None]:
+def preserve_model(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; training flags, buffers and random state are put back afterwards."""
     modes = {part: part.training for part in module.modules()}
-    buffers = _Buffers(module)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _modules_all_the_way():
+    buffers = _SavedBuffers(module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _without_attention_fastpath():
         try:
             module.eval()
             yield
@@ -45,7 +45,7 @@ def undisturbed(module: torch.nn.Module) -> Iterator[None]:
             buffers.put_back()
 
 
-class _Buffers:
+class _SavedBuffers:
     """What a module's buffers hold now: a run may write into them, or put others in their place."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -63,7 +63,7 @@ class _Buffers:
 
 
 @contextmanager
-def _modules_all_the_way() -> Iterator[None]:
+def _without_attention_fastpath() -> Iterator[None]:
     """Without gradients torch runs attention layers in one fused operator that calls no submodule and has no ONNX."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -104,7 +104,7 @@ def random_layers_in_training(model: nn.Module) -> tuple[str, ...]:
 
     These are torch's own layers. A function that a module calls by itself leaves no trace in it.
     """
-    return _in_training(model, _draws)
+    return _modules_in_training(model, _draws_random_numbers)
 
 
 def running_norms_in_training(model: nn.Module) -> tuple[str, ...]:
@@ -112,14 +112,14 @@ def running_norms_in_training(model: nn.Module) -> tuple[str, ...]:
 
     Nothing is random about them, but their numbers are other ones than those of an exported file.
     """
-    return _in_training(model, lambda module: isinstance(module, _NormBase) and module.track_running_stats)
+    return _modules_in_training(model, lambda module: isinstance(module, _NormBase) and module.track_running_stats)
 
 
-def _in_training(model: nn.Module, concerns: Callable[[nn.Module], bool]) -> tuple[str, ...]:
+def _modules_in_training(model: nn.Module, concerns: Callable[[nn.Module], bool]) -> tuple[str, ...]:
     return tuple(path for path, module in model.named_modules() if module.training and concerns(module))
 
 
-def _draws(module: nn.Module) -> bool:
+def _draws_random_numbers(module: nn.Module) -> bool:
     if isinstance(module, _DropoutNd):
         return module.p > 0
     if isinstance(module, nn.RReLU):
@@ -135,9 +135,9 @@ _PLAIN = "eager"
 
 
 @contextmanager
-def exportable_experts(model: torch.nn.Module) -> Iterator[None]:
+def exportable_moe(model: torch.nn.Module) -> Iterator[None]:
     """While this is open, experts run as batched matrix products; afterwards as they did before."""
-    before = _implementations(model)
+    before = _expert_implementations(model)
     if all(name == _PLAIN for name in before.values()):
         # Models without experts say so too.
         yield
@@ -150,7 +150,7 @@ def exportable_experts(model: torch.nn.Module) -> Iterator[None]:
         setter(before)
 
 
-def _implementations(model: torch.nn.Module) -> dict[str, str | None]:
+def _expert_implementations(model: torch.nn.Module) -> dict[str, str | None]:
     getter = getattr(model, "get_experts_implementation", None)
     return getter() if callable(getter) and hasattr(model, "set_experts_implementation") else {}
 

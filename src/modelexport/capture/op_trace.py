@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modelexport.capture.arguments import print_of
+from modelexport.capture.arguments import fingerprint_tensor
 from modelexport.capture.isolation import quiet
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
@@ -41,7 +41,9 @@ _EXPORTERS = ("torch.onnx", "onnxscript")
 def onnx_operators(names: Iterable[str]) -> dict[str, frozenset[str]]:
     """For each operator (`aten::addmm`) that an exporter knows, the ONNX operators that it can become."""
     with quiet():
-        found = {name: _mentioned([*_dynamo_functions(name), *_torchscript_functions(name)]) for name in set(names)}
+        found = {
+            name: _mentioned_operators([*_dynamo_functions(name), *_torchscript_functions(name)]) for name in set(names)
+        }
     return {name: operators for name, operators in found.items() if operators}
 
 
@@ -82,7 +84,7 @@ def _torchscript_registry() -> Any:
     return registration.registry
 
 
-def _mentioned(functions: Iterable[Callable[..., Any]]) -> frozenset[str]:
+def _mentioned_operators(functions: Iterable[Callable[..., Any]]) -> frozenset[str]:
     found: set[str] = set()
     seen: set[CodeType] = set()
     waiting = list(functions)
@@ -91,13 +93,13 @@ def _mentioned(functions: Iterable[Callable[..., Any]]) -> frozenset[str]:
         code = getattr(function, "__code__", None)
         if code is not None and code not in seen:
             seen.add(code)
-            words = _words(code)
+            words = _code_words(code)
             found |= words & _onnx_names()
-            waiting += _called(words, function.__globals__)
+            waiting += _called_functions(words, function.__globals__)
     return frozenset(found)
 
 
-def _called(words: Iterable[str], known: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
+def _called_functions(words: Iterable[str], known: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
     """Functions that a function's code may call: by their own name, or as part of a module that it names."""
     modules = [known[word] for word in words if inspect.ismodule(known.get(word))]
     homes = [known, *(vars(module) for module in modules if module.__name__.startswith(_EXPORTERS))]
@@ -105,10 +107,10 @@ def _called(words: Iterable[str], known: Mapping[str, Any]) -> Iterator[Callable
         yield from (home[word] for word in words if inspect.isfunction(inspect.unwrap(home.get(word))))
 
 
-def _words(code: CodeType) -> set[str]:
+def _code_words(code: CodeType) -> set[str]:
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     own = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))}
-    return own.union(*map(_words, inner))
+    return own.union(*map(_code_words, inner))
 
 
 @cache
@@ -131,12 +133,12 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         current: Callable[[], ModuleCall | None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._values = _Values()
+        self._values = _TensorNumbers()
         self._inputs = {name: self._values.add(tensor) for name, tensor in inputs.items()}
         self._tensors = {name: self._values.number(tensor) for name, tensor in tensors.items()}
         self._ops: list[TracedOp] = []
         self._current = current
-        self._functions = _Functions()
+        self._functions = _CalledFunctions()
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -157,16 +159,16 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = tuple(self._values.number(tensor) for tensor in _tensors_in((args, kwargs)))
         result = func(*args, **kwargs)
         call = self._current() if threading.get_ident() == self._thread else None
-        written = _written(func, args, kwargs)
+        written = _written_tensors(func, args, kwargs)
         changed = {id(tensor): tensor for tensor in [*_tensors_in(result), *written]}
         made = [self._values.add(tensor) for tensor in changed.values()]
         made += [number for tensor in written for number in self._values.change(tensor)]
         if made and call is not None:
-            self._ops.append(TracedOp(_name(func), call, read, tuple(made), self._functions.current))
+            self._ops.append(TracedOp(_operator_name(func), call, read, tuple(made), self._functions.current))
         return result
 
 
-class _Functions(TorchFunctionMode):
+class _CalledFunctions(TorchFunctionMode):
     """Knows which of torch's functions was called that is an operator by name; not what that one calls itself."""
 
     def __init__(self) -> None:
@@ -177,7 +179,7 @@ class _Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         outer = self.current
-        self.current = _operator(getattr(func, "__name__", "")) or outer
+        self.current = _aten_operator(getattr(func, "__name__", "")) or outer
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -185,12 +187,12 @@ class _Functions(TorchFunctionMode):
 
 
 @cache
-def _operator(name: str) -> str:
+def _aten_operator(name: str) -> str:
     # Python's own operators (`__getitem__`) stand for whatever their operands make of them.
     return f"aten::{name}" if not name.startswith("__") and hasattr(torch.ops.aten, name) else ""
 
 
-class _Values:
+class _TensorNumbers:
     """Numbers of tensors, and their fingerprints by number."""
 
     def __init__(self) -> None:
@@ -202,7 +204,7 @@ class _Values:
     def add(self, tensor: torch.Tensor) -> int:
         """A new number: the tensor was just made, or written into."""
         number = len(self.prints)
-        self.prints.append(print_of(tensor))
+        self.prints.append(fingerprint_tensor(tensor))
         reference = weakref.ref(tensor)
         self._known[id(tensor)] = (reference, number)
         self._sharing.setdefault(_memory(tensor), []).append(reference)
@@ -233,12 +235,12 @@ def _memory(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _name(func: Any) -> str:
+def _operator_name(func: Any) -> str:
     """`aten::addmm`; control flow, which is one operator whatever happens inside, is `higher_order::cond`."""
     return f"higher_order::{func}" if isinstance(func, torch._ops.HigherOrderOperator) else str(func._schema.name)
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:
+def _written_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:
     """The tensors that an operator writes into."""
     if isinstance(func, torch._ops.HigherOrderOperator) or not func._schema.is_mutable:
         return []

@@ -22,8 +22,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, output_tensors
-from modelexport.capture.hierarchy import scope_parts, scopes_named
-from modelexport.capture.isolation import EXPORT_LOCK, export_failed, exportable_experts, quiet, undisturbed
+from modelexport.capture.hierarchy import name_scopes, read_scope_names
+from modelexport.capture.isolation import EXPORT_LOCK, export_failed, exportable_moe, preserve_model, quiet
 from modelexport.graph.file.reading import ModelFile, open_model, parse_model
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.signals import ExporterScopes
@@ -35,12 +35,12 @@ _NO_MAP = "this torch has no module map that can be read: scopes are taken from 
 
 def export_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Exported:
     parts: dict[str, str] = {}
-    file = _torch_export(model, arguments, request, {}, lambda: parts.update(scope_parts(model)))
+    file = _torch_export(model, arguments, request, {}, lambda: parts.update(read_scope_names(model)))
     unknown = not parts and any(True for _ in model.children())
     return Exported(file, "torchscript", scopes=ExporterScopes(parts=parts), notes=(_NO_MAP,) if unknown else ())
 
 
-def unfolded_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Graph:
+def export_unfolded(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Graph:
     """The graph before TorchScript's constant folding and its fusion of convolution and batch normalization."""
     options = {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
     return index_model(_torch_export(model, arguments, request, options, lambda: None).proto)
@@ -54,10 +54,10 @@ def _torch_export(
     at_call: Callable[[], None],
 ) -> ModelFile:
     tensors = arguments.tensors
-    folder = Path(tempfile.mkdtemp(prefix="modelexport-")) if _size(model) > _IN_MEMORY else None
+    folder = Path(tempfile.mkdtemp(prefix="modelexport-")) if _weight_bytes(model) > _IN_MEMORY else None
     target = io.BytesIO() if folder is None else str(folder / "model.onnx")
     try:
-        with called_by_position(model, arguments, at_call), _log_off():
+        with call_by_position(model, arguments, at_call), _without_graph_log():
             torch.onnx.export(
                 model,
                 tuple(tensors.values()),
@@ -70,7 +70,7 @@ def _torch_export(
                 **options,
             )
     except BaseException as error:
-        _remove(folder)
+        _remove_folder(folder)
         if isinstance(error, Exception):
             raise export_failed(model, "torchscript", error, "Try --exporter dynamo.") from error
         raise
@@ -78,21 +78,21 @@ def _torch_export(
         return parse_model(target.getbuffer())
     file = open_model(Path(target))
     # The weights stay in the folder until nobody can ask for them any more.
-    weakref.finalize(file, _remove, folder)
+    weakref.finalize(file, _remove_folder, folder)
     return file
 
 
-def _size(model: torch.nn.Module) -> int:
+def _weight_bytes(model: torch.nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
 
 
-def _remove(folder: Path | None) -> None:
+def _remove_folder(folder: Path | None) -> None:
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def called_by_position(
+def call_by_position(
     model: torch.nn.Module, arguments: CallArguments, at_call: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """While this is open, the model takes its tensors by position; `at_call` is told whenever it is called."""
@@ -124,7 +124,7 @@ def called_by_position(
 
 
 @contextmanager
-def _log_off() -> Iterator[None]:
+def _without_graph_log() -> Iterator[None]:
     """torch switches a log on that prints the whole graph when an operator is not supported, and never off again."""
     switch = torch._C._jit_set_onnx_log_enabled
     torch._C._jit_set_onnx_log_enabled = lambda enabled: None  # noqa: ARG005
@@ -136,20 +136,20 @@ def _log_off() -> Iterator[None]:
 
 def jit_graph_text(model: torch.nn.Module, arguments: CallArguments) -> str:
     """The traced graph; each node ends in its scope, the paths of the modules that were open: `layer.0/layer.0.fc`."""
-    with EXPORT_LOCK, quiet(), undisturbed(model), exportable_experts(model):
+    with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model):
         try:
-            graph = _trace(model, arguments.copied())
+            graph = _trace_graph(model, arguments.copied())
         except Exception as error:
             raise export_failed(model, "torchscript", error, "Without --jit-graph this graph is not needed.") from error
     # Source ranges are paths of the machine that the trace was made on.
     return str(graph.str(False))
 
 
-def _trace(model: torch.nn.Module, arguments: CallArguments) -> Any:
+def _trace_graph(model: torch.nn.Module, arguments: CallArguments) -> Any:
     jit: Any = torch.jit
     tensors = arguments.tensors
     paths = {part: path for path, part in model.named_modules()}
-    with called_by_position(model, arguments), scopes_named(paths):
+    with call_by_position(model, arguments), name_scopes(paths):
         graph = jit._get_trace_graph(model, tuple(tensors.values()), strict=False, _force_outplace=False)[0]
     names = [*tensors, *jit._unique_state_dict(model)]
     for value, name in zip(graph.inputs(), names, strict=True):

@@ -67,7 +67,9 @@ def inline_graph(graph: Graph, kept: Collection[str] = (), naming: Naming | None
 
     naming  what values of functions are called; by default `<key of the call>|<name in the function>`
     """
-    functions = {name for name in graph.yields if name != MAIN and name not in graph.owners and name not in kept}
+    functions = {
+        name for name in graph.body_outputs if name != MAIN and name not in graph.body_owner and name not in kept
+    }
     return _Inliner(graph, functions, naming).inline() if functions else Inlined(graph)
 
 
@@ -125,16 +127,16 @@ class _Inliner:
 
     def inline(self) -> Inlined:
         graph = self._graph
-        roots = [name for name in graph.yields if name not in graph.owners and name not in self._functions]
+        roots = [name for name in graph.body_outputs if name not in graph.body_owner and name not in self._functions]
         nodes = [node for root in roots for node in self._put_nodes(root, _Frame())]
         return Inlined(
             replace(
                 graph,
                 nodes=tuple(replace(node, position=position) for position, node in enumerate(nodes)),
                 initializers=MappingProxyType({**graph.initializers, **self._initializers}),
-                owners=MappingProxyType(self._owners),
-                yields=MappingProxyType({**{root: graph.yields[root] for root in roots}, **self._yields}),
-                takes=MappingProxyType({**{root: graph.takes[root] for root in roots}, **self._takes}),
+                body_owner=MappingProxyType(self._owners),
+                body_outputs=MappingProxyType({**{root: graph.body_outputs[root] for root in roots}, **self._yields}),
+                body_inputs=MappingProxyType({**{root: graph.body_inputs[root] for root in roots}, **self._takes}),
             ),
             self._origins,
             self._subgraphs,
@@ -159,10 +161,10 @@ class _Inliner:
 
     def _put_call(self, call: Node, copied: Node, frame: _Frame) -> Iterator[Node]:
         function = call.function
-        takes = self._graph.takes[function]
+        takes = self._graph.body_inputs[function]
         values = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
         passed: list[tuple[str, str]] = []
-        for inner, outer in zip(self._graph.yields[function], copied.outputs, strict=False):
+        for inner, outer in zip(self._graph.body_outputs[function], copied.outputs, strict=False):
             if inner in values and outer:  # given and returned as it is, or returned twice
                 passed.append((inner, outer))
             elif outer:
@@ -183,12 +185,12 @@ class _Inliner:
 
     def _put_subgraphs(self, node: Node, copied: Node, frame: _Frame) -> None:
         """A subgraph is called after its node, and the values inside after it, as in a file without functions."""
-        for inner_id in self._graph.bodies.get(node.key, ()):
+        for inner_id in self._graph.subgraphs.get(node.key, ()):
             graph_id = frame.subgraphs[inner_id] = copied.key + inner_id.removeprefix(node.key)
             self._subgraphs[graph_id] = inner_id, frame.value
             self._owners[graph_id] = copied.key
-            self._yields[graph_id] = tuple(map(frame.value, self._graph.yields[inner_id]))
-            self._takes[graph_id] = tuple(map(frame.value, self._graph.takes[inner_id]))
+            self._yields[graph_id] = tuple(map(frame.value, self._graph.body_outputs[inner_id]))
+            self._takes[graph_id] = tuple(map(frame.value, self._graph.body_inputs[inner_id]))
             for name in self._stored.get(inner_id, ()):
                 stored = frame.value(name)
                 self._initializers[stored] = replace(self._graph.initializers[name], name=stored)
@@ -196,8 +198,8 @@ class _Inliner:
 
 def root_of(graph_id: str, graph: Graph) -> str:
     """The main graph or the function that a subgraph is in, however deep."""
-    while graph_id in graph.owners:
-        graph_id = graph.by_key[graph.owners[graph_id]].graph
+    while graph_id in graph.body_owner:
+        graph_id = graph.by_key[graph.body_owner[graph_id]].graph
     return graph_id
 
 

@@ -81,18 +81,18 @@ class Tensor:
 class Graph:
     """All nodes of a model in file order, bodies right after the node that owns them.
 
-    owners  graph id of a body, mapped to the key of the node that holds it
-    yields  graph id of a body, mapped to the value ids that it returns
-    takes   the same, to the value ids that it is given
+    body_owner    id of a subgraph, mapped to the key of the node that holds it
+    body_outputs  id of a graph (the main one, a subgraph, a function), mapped to the ids of the values that it returns
+    body_inputs   the same, to those that it is given
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Tensor]
-    owners: Mapping[str, str]
-    yields: Mapping[str, tuple[str, ...]]
-    takes: Mapping[str, tuple[str, ...]]
+    body_owner: Mapping[str, str]
+    body_outputs: Mapping[str, tuple[str, ...]]
+    body_inputs: Mapping[str, tuple[str, ...]]
 
     @cached_property
     def by_key(self) -> Mapping[str, Node]:
@@ -112,10 +112,10 @@ class Graph:
         return {value: tuple(nodes) for value, nodes in found.items()}
 
     @cached_property
-    def bodies(self) -> Mapping[str, tuple[str, ...]]:
+    def subgraphs(self) -> Mapping[str, tuple[str, ...]]:
         """By the key of a node that holds bodies: their ids."""
         found: dict[str, list[str]] = {}
-        for graph_id, owner in self.owners.items():
+        for graph_id, owner in self.body_owner.items():
             found.setdefault(owner, []).append(graph_id)
         return {owner: tuple(ids) for owner, ids in found.items()}
 
@@ -133,20 +133,20 @@ class Graph:
 
         The file lists them the other way round. Functions come first, the main graph last.
         """
-        functions = [graph_id for graph_id in self.members if graph_id != MAIN and graph_id not in self.owners]
+        functions = [graph_id for graph_id in self.members if graph_id != MAIN and graph_id not in self.body_owner]
         return tuple(node for graph_id in (*functions, MAIN) for node in self._run(graph_id))
 
     def _run(self, graph_id: str) -> Iterator[Node]:
         for node in self.members.get(graph_id, ()):
-            for body in self.bodies.get(node.key, ()):
+            for body in self.subgraphs.get(node.key, ()):
                 yield from self._run(body)
             yield node
 
     @cached_property
-    def runners(self) -> Mapping[str, tuple[str, ...]]:
+    def callers(self) -> Mapping[str, tuple[str, ...]]:
         """By the id of a body or a function: the keys of the nodes that run it."""
-        found: dict[str, list[str]] = {graph_id: [] for graph_id in self.yields if graph_id != MAIN}
-        for graph_id, owner in self.owners.items():
+        found: dict[str, list[str]] = {graph_id: [] for graph_id in self.body_outputs if graph_id != MAIN}
+        for graph_id, owner in self.body_owner.items():
             found[graph_id].append(owner)
         for node in self.nodes:
             if node.function in found:
@@ -158,7 +158,7 @@ class Graph:
         """Values (and so keys of nodes) that depend on the content of what the model is fed, not merely its shape."""
         dependent = set(self.inputs) - set(self.initializers)
         for node in self.nodes:
-            inside = self.owners.get(node.graph) in dependent
+            inside = self.body_owner.get(node.graph) in dependent
             if node.op_type not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
                 dependent.update(output for output in node.outputs if output)
                 dependent.update(self._outputs_around(node))
@@ -166,10 +166,10 @@ class Graph:
 
     def _outputs_around(self, node: Node) -> Iterator[str]:
         """What the nodes make in whose bodies this one is: a body may read values that its node does not."""
-        owner = self.by_key.get(self.owners.get(node.graph, ""))
+        owner = self.by_key.get(self.body_owner.get(node.graph, ""))
         while owner is not None:
             yield from filter(None, owner.outputs)
-            owner = self.by_key.get(self.owners.get(owner.graph, ""))
+            owner = self.by_key.get(self.body_owner.get(owner.graph, ""))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -186,8 +186,8 @@ class Graph:
         """Nodes that read what this one makes; for a value that a body returns, the node that owns the body."""
         for output in node.outputs:
             yield from self.consumers.get(output, ())
-        owner = self.owners.get(node.graph)
-        if owner is not None and owner in self.by_key and set(node.outputs) & set(self.yields[node.graph]):
+        owner = self.body_owner.get(node.graph)
+        if owner is not None and owner in self.by_key and set(node.outputs) & set(self.body_outputs[node.graph]):
             yield self.by_key[owner]
 
     def predecessors(self, node: Node) -> Iterator[Node]:
@@ -206,9 +206,9 @@ def index_model(model: onnx.ModelProto) -> Graph:
         inputs=tuple(value.name for value in model.graph.input),
         outputs=tuple(value.name for value in model.graph.output),
         initializers=MappingProxyType(builder.initializers),
-        owners=MappingProxyType(builder.owners),
-        yields=MappingProxyType(builder.yields),
-        takes=MappingProxyType(builder.takes),
+        body_owner=MappingProxyType(builder.body_owner),
+        body_outputs=MappingProxyType(builder.body_outputs),
+        body_inputs=MappingProxyType(builder.body_inputs),
     )
 
 
@@ -216,9 +216,9 @@ class _Builder:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.initializers: dict[str, Tensor] = {}
-        self.owners: dict[str, str] = {}
-        self.yields: dict[str, tuple[str, ...]] = {}
-        self.takes: dict[str, tuple[str, ...]] = {}
+        self.body_owner: dict[str, str] = {}
+        self.body_outputs: dict[str, tuple[str, ...]] = {}
+        self.body_inputs: dict[str, tuple[str, ...]] = {}
 
     def add_graph(self, graph: onnx.GraphProto, graph_id: str, outer: Mapping[str, str]) -> None:
         """`outer` maps names visible from enclosing graphs to value ids."""
@@ -228,8 +228,8 @@ class _Builder:
         names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
         for tensor in graph.initializer:
             self.initializers[names[tensor.name]] = _tensor(tensor, names[tensor.name])
-        self.yields[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
-        self.takes[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
+        self.body_outputs[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
+        self.body_inputs[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
         for node in in_order(graph.node):
             self.add_node(node, graph_id, names)
 
@@ -237,8 +237,8 @@ class _Builder:
         graph_id = function_id(function)
         own = [*function.input, *(output for node in function.node for output in node.output)]
         names = {name: value_id(graph_id, name) for name in own if name}
-        self.yields[graph_id] = tuple(names.get(name, name) for name in function.output)
-        self.takes[graph_id] = tuple(names[name] for name in function.input if name)
+        self.body_outputs[graph_id] = tuple(names.get(name, name) for name in function.output)
+        self.body_inputs[graph_id] = tuple(names[name] for name in function.input if name)
         for node in function.node:
             self.add_node(node, graph_id, names)
 
@@ -260,8 +260,8 @@ class _Builder:
                 overload=proto.overload,
             )
         )
-        for body_id, body in bodies(proto, key):
-            self.owners[body_id] = key
+        for body_id, body in subgraphs_with_ids(proto, key):
+            self.body_owner[body_id] = key
             self.add_graph(body, body_id, names)
 
 
@@ -295,11 +295,11 @@ def _walk(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str,
     for proto in in_order(nodes):
         key = node_key(proto, graph_id)
         yield key, proto
-        for body_id, body in bodies(proto, key):
+        for body_id, body in subgraphs_with_ids(proto, key):
             yield from _walk(body.node, body_id)
 
 
-def bodies(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:
+def subgraphs_with_ids(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:
     """The graphs inside a node's attributes, each with its id."""
     for attribute in proto.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -318,14 +318,14 @@ def _tensor(proto: onnx.TensorProto, name: str) -> Tensor:
 
 
 def edges_of(graph: Graph) -> Edges:
-    runners = graph.runners
-    consumers = _consumers(graph, runners)
+    callers = graph.callers
+    consumers = _consumers(graph, callers)
     producers = {value: (node.key,) for value, node in graph.producers.items()}
     given = {
-        value: runners[holder]
+        value: callers[holder]
         for value in consumers
         if value not in producers and value not in graph.initializers
-        for holder in _holders(value, runners)
+        for holder in _holders(value, callers)
     }
     return Edges(
         producers=MappingProxyType(producers | given),
@@ -337,12 +337,12 @@ def edges_of(graph: Graph) -> Edges:
     )
 
 
-def _consumers(graph: Graph, runners: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _consumers(graph: Graph, callers: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """What the nodes themselves read, and what comes back to them from a body or a function."""
     found = {value: tuple(node.key for node in nodes) for value, nodes in graph.consumers.items()}
     returned: dict[str, list[str]] = {}
-    for graph_id, keys in runners.items():
-        for value in filter(None, graph.yields[graph_id]):
+    for graph_id, keys in callers.items():
+        for value in filter(None, graph.body_outputs[graph_id]):
             returned.setdefault(value, []).extend(keys)
     for value, added in returned.items():
         readers = {*found.get(value, ()), *added}
@@ -350,11 +350,11 @@ def _consumers(graph: Graph, runners: Mapping[str, tuple[str, ...]]) -> dict[str
     return found
 
 
-def _holders(value: str, runners: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def _holders(value: str, callers: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """The body or function that a value belongs to; none for a value of the main graph."""
     graph_id = value
     while KEY_SEPARATOR in graph_id:
         graph_id = graph_id.rpartition(KEY_SEPARATOR)[0]
-        if graph_id in runners:
+        if graph_id in callers:
             yield graph_id
             return

@@ -23,7 +23,7 @@ import onnx
 import onnx.numpy_helper
 
 from modelexport.graph.file.weights import has_data
-from modelexport.graph.index import MAIN, Node, bodies, function_id, node_key
+from modelexport.graph.index import MAIN, Node, function_id, node_key, subgraphs_with_ids
 from modelexport.graph.protos import ONNX_DOMAINS, plain_domain
 
 MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
@@ -340,7 +340,7 @@ def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, ops
         key = node_key(node, graph_id)
         if node.domain in ONNX_DOMAINS and (node.op_type in RANDOM or _drops(node, stored, opset)):
             yield RandomNode(key, node.name, node.op_type)
-        for body_id, body in bodies(node, key):
+        for body_id, body in subgraphs_with_ids(node, key):
             inner = {tensor.name: tensor for tensor in body.initializer}
             yield from _drawing(body.node, body_id, {**stored, **inner}, opset)
 

@@ -48,8 +48,8 @@ def outlined(graph: Graph, sketches: Sketches) -> Outline:
             for name, tensor in graph.initializers.items()
         },
         bodies={
-            graph_id: Body(graph.owners.get(graph_id, ""), graph.takes[graph_id], yields)
-            for graph_id, yields in graph.yields.items()
+            graph_id: Body(graph.body_owner.get(graph_id, ""), graph.body_inputs[graph_id], yields)
+            for graph_id, yields in graph.body_outputs.items()
             if graph_id != MAIN
         },
         sketches={name: one for name, one in found.items() if one is not None and not one.quantized},
@@ -69,9 +69,9 @@ def graph_of(outline: Outline) -> Graph:
                 for name, one in outline.initializers.items()
             }
         ),
-        owners=MappingProxyType({name: body.owner for name, body in bodies if body.owner}),
-        yields=MappingProxyType({MAIN: outline.outputs, **{name: body.yields for name, body in bodies}}),
-        takes=MappingProxyType({MAIN: outline.inputs, **{name: body.takes for name, body in bodies}}),
+        body_owner=MappingProxyType({name: body.owner for name, body in bodies if body.owner}),
+        body_outputs=MappingProxyType({MAIN: outline.outputs, **{name: body.yields for name, body in bodies}}),
+        body_inputs=MappingProxyType({MAIN: outline.inputs, **{name: body.takes for name, body in bodies}}),
     )
 
 

@@ -27,7 +27,7 @@ def plain_domain(domain: str) -> str:
     return "" if domain in ONNX_DOMAINS else domain
 
 
-def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs inside a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -38,7 +38,7 @@ def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """A node and all that are in its bodies, however deep."""
     yield node
-    for body in bodies_of(node):
+    for body in subgraphs(node):
         for inner in body.node:
             yield from with_inner(inner)
 
@@ -46,7 +46,7 @@ def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 def captured(node: onnx.NodeProto) -> tuple[str, ...]:
     """Names that the bodies of a node read from outside of it, in the order in which they first occur."""
     found: dict[str, None] = {}
-    for body in bodies_of(node):
+    for body in subgraphs(node):
         for name in _free(body, frozenset()):
             found.setdefault(name)
     return tuple(found)
@@ -56,7 +56,7 @@ def _free(graph: onnx.GraphProto, known: frozenset[str]) -> Iterator[str]:
     inside = known | frozenset(declared(graph))
     for node in graph.node:
         yield from (name for name in node.input if name and name not in inside)
-        for body in bodies_of(node):
+        for body in subgraphs(node):
             yield from _free(body, inside)
     yield from (value.name for value in graph.output if value.name not in inside)
 
@@ -193,12 +193,12 @@ Rename = Callable[[str], str]
 
 
 def has_bodies(node: onnx.NodeProto) -> bool:
-    return any(True for _ in bodies_of(node))
+    return any(True for _ in subgraphs(node))
 
 
 def names_inside(node: onnx.NodeProto) -> Iterator[str]:
     """Names that the bodies of a node give to their own values, however deep."""
-    for body in bodies_of(node):
+    for body in subgraphs(node):
         yield from declared(body)
         for inner in body.node:
             yield from names_inside(inner)
@@ -206,7 +206,7 @@ def names_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 def rename_captured(node: onnx.NodeProto, outer: Rename, inner: Rename = str) -> None:
     """Give other names to what the bodies of a node read from outside, and to what is inside of them."""
-    for body in bodies_of(node):
+    for body in subgraphs(node):
         _rename(body, {}, outer, inner)
 
 
@@ -218,14 +218,14 @@ def plain_bodies(node: onnx.NodeProto) -> None:
     def inner(name: str) -> str:
         return inside.setdefault(name, f">{len(inside)}")
 
-    for body in bodies_of(node):
+    for body in subgraphs(node):
         _rename(body, {}, outside.__getitem__, inner)
         _make_plain(body)
 
 
 def unite_types(node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
     """Leave in the bodies of a node the shapes that those of others have as well: it is going to stand for all."""
-    for body, *theirs in zip(bodies_of(node), *map(bodies_of, others), strict=True):
+    for body, *theirs in zip(subgraphs(node), *map(subgraphs, others), strict=True):
         if any(_types(body.value_info) != _types(one.value_info) for one in theirs):
             body.ClearField("value_info")
         for value, *same in zip(_ends(body), *map(_ends, theirs), strict=True):
@@ -261,7 +261,7 @@ def _rename(graph: onnx.GraphProto, known: Mapping[str, str], outer: Rename, inn
     for node in graph.node:
         node.input[:] = map(named, node.input)
         node.output[:] = map(named, node.output)
-        for body in bodies_of(node):
+        for body in subgraphs(node):
             _rename(body, names, outer, inner)
 
 
@@ -285,5 +285,5 @@ def _make_plain(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         for field in ("name", "doc_string", "metadata_props"):
             node.ClearField(field)
-        for body in bodies_of(node):
+        for body in subgraphs(node):
             _make_plain(body)

@@ -40,7 +40,7 @@ def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
 def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     stored = Counter(tensor.name for tensor in proto.graph.initializer)
     yield from (f"there are {count} initializers named {name!r}" for name, count in stored.items() if count > 1)
-    given = {*graph.initializers, *(value for values in graph.takes.values() for value in values)}
+    given = {*graph.initializers, *(value for values in graph.body_inputs.values() for value in values)}
     made = Counter(output for node in graph.nodes for output in node.outputs if output)
     yield from (f"{count} nodes make the value {_told(value)}" for value, count in made.items() if count > 1)
     yield from (f"a node makes the value {_told(value)}, which is given" for value in made if value in given)
@@ -50,8 +50,8 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
         if strange:
             who = f"the {node.op_type} that makes {_told(node.key)}"
             yield f"{who} reads {_told(strange[0])}, which nobody makes"
-    yield from (f"it returns {value!r}, which nobody makes" for value in graph.yields[MAIN] if value not in known)
-    if graph.nodes and not graph.yields[MAIN]:
+    yield from (f"it returns {value!r}, which nobody makes" for value in graph.body_outputs[MAIN] if value not in known)
+    if graph.nodes and not graph.body_outputs[MAIN]:
         yield "it returns nothing"
     cycle = cycle_in(graph)
     if cycle:
@@ -77,7 +77,7 @@ def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
     """The nodes from one to itself, each of which reads from the next; nothing if there is no such way."""
     inside: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        inside.setdefault(graph.owners.get(node.graph, ""), []).append(node)
+        inside.setdefault(graph.body_owner.get(node.graph, ""), []).append(node)
     came_from: dict[str, str] = {}
     waiting = [start]
     while waiting:
@@ -99,7 +99,7 @@ def _steps(came_from: Mapping[str, str], end: str, start: str) -> tuple[str, ...
 
 
 def _outermost(graph: Graph, key: str) -> str:
-    while (owner := graph.owners.get(graph.by_key[key].graph)) is not None:
+    while (owner := graph.body_owner.get(graph.by_key[key].graph)) is not None:
         key = owner
     return key
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-from modelexport.graph.constants import is_filled, single
+from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
@@ -126,9 +126,9 @@ class _Sources:
     def __init__(self, graph: Graph, flat: Inlined) -> None:
         self._graph = graph
         self._origins = flat.origins
-        gone = graph.yields.keys() - flat.graph.yields.keys() - graph.owners.keys()
-        self._calls = {key for name in gone for key in graph.runners[name]}
-        self._several = {name for name in gone if len(graph.runners[name]) > 1}
+        gone = graph.body_outputs.keys() - flat.graph.body_outputs.keys() - graph.body_owner.keys()
+        self._calls = {key for name in gone for key in graph.callers[name]}
+        self._several = {name for name in gone if len(graph.callers[name]) > 1}
 
     def key(self, key: str) -> str:
         origins = self._origins.get(key, (key,))
@@ -221,8 +221,8 @@ class _Removal:
     def _holds(self, value: str, number: int) -> bool:
         tensor = self._graph.initializers.get(value)
         if tensor is not None:
-            return is_filled(tensor, number)
-        return self._before.constants.get(self._before.of.get(value, NOTHING)) in single(number)
+            return is_all(tensor, number)
+        return self._before.constants.get(self._before.of.get(value, NOTHING)) in scalar_contents(number)
 
     @cached_property
     def _needed(self) -> frozenset[str]:
@@ -317,7 +317,7 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
-    old, new = inline_graph(before, after.yields), inline_graph(after, before.yields)
+    old, new = inline_graph(before, after.body_outputs), inline_graph(after, before.body_outputs)
     lineage = _traced(old.graph, new.graph, sketches)
     return called(lineage, (before, old), (after, new)) if old.origins or new.origins else lineage
 

@@ -258,8 +258,8 @@ class EndLinker:
         before, after = self._before.graph, self._after.graph
         yield from self._paired(after.inputs, before.inputs)
         yield from self._paired(after.outputs, before.outputs)
-        for graph_id in after.yields:
-            if graph_id != MAIN and graph_id not in after.owners and graph_id in before.yields:
+        for graph_id in after.body_outputs:
+            if graph_id != MAIN and graph_id not in after.body_owner and graph_id in before.body_outputs:
                 yield from self._after.ends(graph_id, self._before, graph_id)  # functions of one name
 
     def _paired(self, mine: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int]]:

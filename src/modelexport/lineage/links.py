@@ -64,8 +64,8 @@ def _upstream(graph: Graph, roots: Iterable[str], given: set[str]) -> Iterator[s
         yield node.key
         if node.op_type not in SHAPE_READERS:
             waiting += filter(None, node.inputs)
-        inside = (*graph.bodies.get(node.key, ()), node.function)
-        waiting += (one for graph_id in inside for one in graph.yields.get(graph_id, ()))
+        inside = (*graph.subgraphs.get(node.key, ()), node.function)
+        waiting += (one for graph_id in inside for one in graph.body_outputs.get(graph_id, ()))
 
 
 # A region with more ways out than these is no region.

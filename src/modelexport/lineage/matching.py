@@ -218,9 +218,9 @@ class Matching:
         for place, other in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
             self.anchor(place, other)
         self._anchor_inputs(node, origin)
-        for graph_id in self.after.graph.bodies.get(node.key, ()):
+        for graph_id in self.after.graph.subgraphs.get(node.key, ()):
             other_id = f"{origin.key}{graph_id.removeprefix(node.key)}"
-            if other_id in self.before.graph.yields:
+            if other_id in self.before.graph.body_outputs:
                 for place, other in self.after.ends(graph_id, self.before, other_id):
                     self.anchor(place, other)
 

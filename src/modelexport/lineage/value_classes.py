@@ -54,7 +54,7 @@ class Classes:
         self.names: dict[int, str] = {}
         self._numbers: dict[object, int] = {}
         self._inputs: dict[str, tuple[int, ...]] = {}
-        self._holders = frozenset(graph.owners.values())
+        self._holders = frozenset(graph.body_owner.values())
         self._first: dict[object, Node] = {}
         self._copies: dict[object, list[Node]] = {}
         for tensor in graph.initializers.values():
@@ -139,8 +139,8 @@ class Classes:
         """What goes into and comes out of a body or function, with the same of another one, in their order."""
         mine, theirs = self.graph, other.graph
         for values, others in (
-            (mine.takes[graph_id], theirs.takes[other_id]),
-            (mine.yields[graph_id], theirs.yields[other_id]),
+            (mine.body_inputs[graph_id], theirs.body_inputs[other_id]),
+            (mine.body_outputs[graph_id], theirs.body_outputs[other_id]),
         ):
             for value, origin in zip(values, others, strict=False):
                 yield self.of.get(value, NOTHING), other.of.get(origin, NOTHING)

@@ -166,7 +166,7 @@ class AttributionProver:
 
     def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
         """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
-        if node.function not in self._graph.yields:
+        if node.function not in self._graph.body_outputs:
             return False
         return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
 

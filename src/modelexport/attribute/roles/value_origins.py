@@ -126,8 +126,8 @@ class _OriginTracer:
             masking = learned and vanishes(graph, name)
             self.traces[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
         self.returned: dict[str, list[str]] = {}
-        for body, owner in graph.owners.items():
-            self.returned.setdefault(owner, []).extend(graph.yields[body])
+        for body, owner in graph.body_owner.items():
+            self.returned.setdefault(owner, []).extend(graph.body_outputs[body])
 
     def trace(self, value: str) -> ValueOrigin:
         return self.traces.get(value, _BLANK)

@@ -19,20 +19,20 @@ from pathlib import Path
 
 import torch
 
-from modelexport.capture.inputs.processing import preprocessor_size, process
-from modelexport.capture.inputs.recipe import Recipe, Sampler, Scene
+from modelexport.capture.inputs.processing import preprocessor_size, process_inputs
+from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext
 from modelexport.capture.inputs.sound_and_series import AUDIO_RECIPES, SERIES_RECIPES
 from modelexport.capture.inputs.specs import (
     SEQUENCE,
-    Fields,
+    ConfigFields,
     ForwardSignature,
     InputRequest,
     InputSpec,
     ModelInputs,
     axis_names,
-    dtype_named,
     dynamic_axes,
     main_inputs,
+    parse_dtype,
     read_arrays_file,
     read_signature,
     read_specs_file,
@@ -44,43 +44,45 @@ from modelexport.capture.inputs.text import (
     absent_media,
     count_placeholders,
     media_inputs,
-    place,
-    token_of,
+    placeholder_id,
+    write_placeholders,
 )
 from modelexport.capture.inputs.vision import VISION_RECIPES, size_pair
 from modelexport.errors import InputError
 
-RECIPES: Mapping[str, Recipe] = {**VISION_RECIPES, **TEXT_RECIPES, **AUDIO_RECIPES, **SERIES_RECIPES}
+RECIPES: Mapping[str, InputRecipe] = {**VISION_RECIPES, **TEXT_RECIPES, **AUDIO_RECIPES, **SERIES_RECIPES}
 
 # Two ways to say the same thing: given one, the other is not made.
 _INSTEAD_OF = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
 
 
-def choose_inputs(scene: Scene, signature: ForwardSignature, main: Collection[str], left_out: Collection[str]) -> Scene:
-    """The scene with everything chosen that the model needs besides what is given."""
+def choose_inputs(
+    context: RecipeContext, signature: ForwardSignature, main: Collection[str], left_out: Collection[str]
+) -> RecipeContext:
+    """The context with everything chosen that the model needs besides what is given."""
     needed = (signature.required | set(main)) - set(left_out)
     for name, recipe in RECIPES.items():
-        if name not in signature.names or name in scene.chosen or name in left_out:
+        if name not in signature.names or name in context.chosen or name in left_out:
             continue
-        if _INSTEAD_OF.get(name) in scene.chosen:
+        if _INSTEAD_OF.get(name) in context.chosen:
             needed -= {name}
-        elif (name in needed or recipe.wanted(scene)) and recipe.shape(scene) is not None:
-            scene = replace(scene, chosen=scene.chosen | {name})
-    _refuse_unknown(scene, signature, needed)
-    return scene
+        elif (name in needed or recipe.wanted(context)) and recipe.shape(context) is not None:
+            context = replace(context, chosen=context.chosen | {name})
+    _refuse_unknown(context, signature, needed)
+    return context
 
 
-def _refuse_unknown(scene: Scene, signature: ForwardSignature, needed: Collection[str]) -> None:
+def _refuse_unknown(context: RecipeContext, signature: ForwardSignature, needed: Collection[str]) -> None:
     # An optional main input that nothing is known of may be another name for one that was chosen.
-    really = set(needed) & signature.required if scene.chosen else needed
-    unknown = [name for name in signature.in_order(really) if name not in scene.chosen]
+    really = set(needed) & signature.required if context.chosen else needed
+    unknown = [name for name in signature.in_order(really) if name not in context.chosen]
     if unknown:
         examples = " ".join(f"--input {name}=SHAPE:DTYPE" for name in unknown)
         raise InputError(
-            f"cannot tell the shape of {_listed(unknown)} from its name and the model's configuration",
+            f"cannot tell the shape of {_list_names(unknown)} from its name and the model's configuration",
             f"Say it: {examples} (for example --input {unknown[0]}=2x16:float32).",
         )
-    if not scene.chosen and not signature.runs_without_inputs:
+    if not context.chosen and not signature.runs_without_inputs:
         names = ", ".join(signature.names) or "none, only *args or **kwargs"
         raise InputError(
             f"cannot tell which inputs forward needs; it names: {names}",
@@ -88,7 +90,7 @@ def _refuse_unknown(scene: Scene, signature: ForwardSignature, needed: Collectio
         )
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     quoted = [repr(name) for name in names]
     return f"input {quoted[0]}" if len(quoted) == 1 else f"inputs {', '.join(quoted)}"
 
@@ -97,16 +99,16 @@ def _listed(names: list[str]) -> str:
 _SAFE_INTEGERS = (0, 1)
 
 
-def fill_recipe(scene: Scene, name: str) -> torch.Tensor:
+def fill_recipe(context: RecipeContext, name: str) -> torch.Tensor:
     recipe = RECIPES[name]
-    shape = recipe.shape(scene)
+    shape = recipe.shape(context)
     assert shape is not None, name
-    return recipe.fill(scene, shape, scene.sampler(name))
+    return recipe.fill(context, shape, context.sampler(name))
 
 
-def fill_spec(scene: Scene, spec: InputSpec) -> torch.Tensor:
+def fill_spec(context: RecipeContext, spec: InputSpec) -> torch.Tensor:
     try:
-        return _filled(scene, spec)
+        return _fill_to_spec(context, spec)
     except (RuntimeError, MemoryError) as error:
         # torch has no class of its own for this; on the CPU it is the one thing that can fail here.
         raise InputError(
@@ -115,17 +117,17 @@ def fill_spec(scene: Scene, spec: InputSpec) -> torch.Tensor:
         ) from error
 
 
-def _filled(scene: Scene, spec: InputSpec) -> torch.Tensor:
+def _fill_to_spec(context: RecipeContext, spec: InputSpec) -> torch.Tensor:
     """The shape and dtype are the user's; the values are those of the recipe, if the name has one."""
-    dtype = None if spec.dtype is None else dtype_named(spec.dtype, spec.name)
-    sampler = scene.sampler(spec.name)
+    dtype = None if spec.dtype is None else parse_dtype(spec.dtype, spec.name)
+    sampler = context.sampler(spec.name)
     recipe = RECIPES.get(spec.name)
     if spec.bounds is not None:
-        return _between(spec, dtype or _usual_dtype(scene, spec), sampler)
-    if recipe is None or scene.fields.config is None:
-        return _plain(spec.shape, dtype or _usual_dtype(scene, spec), sampler)
+        return _fill_range(spec, dtype or _usual_dtype(context, spec), sampler)
+    if recipe is None or context.fields.config is None:
+        return _fill_plain(spec.shape, dtype or _usual_dtype(context, spec), sampler)
     try:
-        made = recipe.fill(scene, spec.shape, sampler)
+        made = recipe.fill(context, spec.shape, sampler)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}: {error}") from error
     if made.shape != spec.shape:
@@ -133,12 +135,12 @@ def _filled(scene: Scene, spec: InputSpec) -> torch.Tensor:
     return made if dtype is None else made.to(dtype)
 
 
-def _usual_dtype(scene: Scene, spec: InputSpec) -> torch.dtype:
+def _usual_dtype(context: RecipeContext, spec: InputSpec) -> torch.dtype:
     """Names of ids and masks hold integers wherever they occur; anything else is taken for numbers."""
-    return torch.int64 if spec.name.endswith(("_ids", "_mask")) else scene.floating
+    return torch.int64 if spec.name.endswith(("_ids", "_mask")) else context.floating
 
 
-def _between(spec: InputSpec, dtype: torch.dtype, sampler: Sampler) -> torch.Tensor:
+def _fill_range(spec: InputSpec, dtype: torch.dtype, sampler: RandomSource) -> torch.Tensor:
     assert spec.bounds is not None
     low, high = spec.bounds
     if dtype.is_floating_point:
@@ -146,7 +148,7 @@ def _between(spec: InputSpec, dtype: torch.dtype, sampler: Sampler) -> torch.Ten
     return sampler.integers(int(low), int(high) + 1, spec.shape).to(dtype)
 
 
-def _plain(shape: tuple[int, ...], dtype: torch.dtype, sampler: Sampler) -> torch.Tensor:
+def _fill_plain(shape: tuple[int, ...], dtype: torch.dtype, sampler: RandomSource) -> torch.Tensor:
     if dtype is torch.bool:
         return torch.ones(shape, dtype=dtype)
     if dtype.is_floating_point or dtype.is_complex:
@@ -159,7 +161,7 @@ _SMALLEST_DYNAMIC = 2
 
 
 @dataclass(frozen=True)
-class _Given:
+class _UserInputs:
     """What the user decided: real tensors, and tensors to make to a specification."""
 
     tensors: Mapping[str, torch.Tensor]
@@ -181,28 +183,30 @@ def make_inputs(module: torch.nn.Module, source: str | Path | None, request: Inp
     Nothing is left to chance: values come from `request.seed`, and the global random state is not touched.
     """
     signature = read_signature(module)
-    fields = Fields(getattr(module, "config", None))
-    given = _gather(fields, signature, source, request)
+    fields = ConfigFields(getattr(module, "config", None))
+    given = _read_user_inputs(fields, signature, source, request)
     left_out = absent_media(fields, given.tensors.get("input_ids"))
-    scene = _scene(module, fields, signature, given, request.seed, preprocessor_size(source))
-    scene = choose_inputs(scene, signature, main_inputs(module, signature), left_out)
-    values, notes = _make_all(module, scene, signature, given)
+    context = _recipe_context(module, fields, signature, given, request.seed, preprocessor_size(source))
+    context = choose_inputs(context, signature, main_inputs(module, signature), left_out)
+    values, notes = _make_all(module, context, signature, given)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     moved = {name: value.to(device) for name, value in values.items()}
     return ModelInputs(moved, dynamic_axes(moved), (*given.notes, *notes))
 
 
-def _gather(fields: Fields, signature: ForwardSignature, source: str | Path | None, request: InputRequest) -> _Given:
+def _read_user_inputs(
+    fields: ConfigFields, signature: ForwardSignature, source: str | Path | None, request: InputRequest
+) -> _UserInputs:
     arrays = {} if request.arrays_file is None else read_arrays_file(request.arrays_file)
     listed = () if request.specs_file is None else read_specs_file(request.specs_file)
     specs = _unique((*request.shapes, *listed), arrays)
     signature.check([*arrays, *specs])
-    processed = process(source, request, size_pair(fields.find("image_size", within=("vision",))))
+    processed = process_inputs(source, request, size_pair(fields.find("image_size", within=("vision",))))
     kept = {name: value for name, value in processed.values.items() if name in signature.names}
     _refuse_useless(processed.values, signature)
     tensors = {name: value for name, value in {**kept, **arrays}.items() if name not in specs}
-    widened, notes = (specs, ()) if request.static else _widen(specs, tensors)
-    return _Given(tensors, widened, (*processed.notes, *notes))
+    widened, notes = (specs, ()) if request.static else _widen_axes(specs, tensors)
+    return _UserInputs(tensors, widened, (*processed.notes, *notes))
 
 
 def _refuse_useless(processed: Mapping[str, torch.Tensor], signature: ForwardSignature) -> None:
@@ -224,7 +228,7 @@ def _unique(specs: Iterable[InputSpec], arrays: Mapping[str, torch.Tensor]) -> M
     return found
 
 
-def _widen(
+def _widen_axes(
     specs: Mapping[str, InputSpec], tensors: Mapping[str, torch.Tensor]
 ) -> tuple[Mapping[str, InputSpec], tuple[str, ...]]:
     """Torch fixes an axis that it sees with size 1, so a made input has 2 there, unless real data says 1."""
@@ -251,17 +255,17 @@ def _axis_sizes(shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, int]:
     return sizes
 
 
-def _scene(
+def _recipe_context(
     module: torch.nn.Module,
-    fields: Fields,
+    fields: ConfigFields,
     signature: ForwardSignature,
-    given: _Given,
+    given: _UserInputs,
     seed: int,
     image_size: tuple[int, int] | None,
-) -> Scene:
+) -> RecipeContext:
     shapes = given.shapes()
     dtypes = (each.dtype for each in module.parameters() if each.dtype.is_floating_point)
-    return Scene(
+    return RecipeContext(
         fields=fields,
         accepted=frozenset(signature.names),
         chosen=given.names,
@@ -274,42 +278,43 @@ def _scene(
 
 
 def _make_all(
-    module: torch.nn.Module, scene: Scene, signature: ForwardSignature, given: _Given
+    module: torch.nn.Module, context: RecipeContext, signature: ForwardSignature, given: _UserInputs
 ) -> tuple[Mapping[str, torch.Tensor], tuple[str, ...]]:
-    media = {name: _make(scene, name, given) for name in scene.chosen & media_inputs()}
+    media = {name: _make_input(context, name, given) for name in context.chosen & media_inputs()}
     placeholders: list[Placeholders] = []
     notes: tuple[str, ...] = ()
-    if "input_ids" in scene.chosen and "input_ids" not in given.tensors:
-        scene, placeholders, notes = _make_room(module, scene, media)
+    if "input_ids" in context.chosen and "input_ids" not in given.tensors:
+        context, placeholders, notes = _add_placeholders(module, context, media)
     made = {
-        name: media[name] if name in media else _make(scene, name, given) for name in signature.in_order(scene.chosen)
+        name: media[name] if name in media else _make_input(context, name, given)
+        for name in signature.in_order(context.chosen)
     }
-    return place(made, placeholders), notes
+    return write_placeholders(made, placeholders), notes
 
 
-def _make(scene: Scene, name: str, given: _Given) -> torch.Tensor:
+def _make_input(context: RecipeContext, name: str, given: _UserInputs) -> torch.Tensor:
     if name in given.tensors:
         return given.tensors[name]
-    return fill_spec(scene, given.specs[name]) if name in given.specs else fill_recipe(scene, name)
+    return fill_spec(context, given.specs[name]) if name in given.specs else fill_recipe(context, name)
 
 
-def _make_room(
-    module: torch.nn.Module, scene: Scene, media: Mapping[str, torch.Tensor]
-) -> tuple[Scene, list[Placeholders], tuple[str, ...]]:
+def _add_placeholders(
+    module: torch.nn.Module, context: RecipeContext, media: Mapping[str, torch.Tensor]
+) -> tuple[RecipeContext, list[Placeholders], tuple[str, ...]]:
     """Lengthen the text by its placeholders; a medium that cannot be counted is left out, with a note.
 
     Text whose shape the user gave is not lengthened: where the placeholders do not fit, no medium is used.
     """
-    counted = count_placeholders(module, scene.fields, media, scene.batch)
-    room = None if scene.tokens_shape is None else scene.tokens_shape[-1] - 1
+    counted = count_placeholders(module, context.fields, media, context.batch)
+    room = None if context.tokens_shape is None else context.tokens_shape[-1] - 1
     if room is not None and sum(each.count for each in counted if each is not None) > room:
         counted = (None,) * len(counted)
     left_out: set[str] = set()
     for medium, placeholders in zip(MEDIA, counted, strict=True):
-        if placeholders is None and token_of(medium, scene.fields) is not None:
-            left_out.update(scene.chosen & set(medium.inputs))
+        if placeholders is None and placeholder_id(medium, context.fields) is not None:
+            left_out.update(context.chosen & set(medium.inputs))
     found = [each for each in counted if each is not None]
     longer = 0 if room is not None else sum(each.count for each in found)
-    sizes = {**scene.sizes, SEQUENCE: scene.size(SEQUENCE) + longer}
+    sizes = {**context.sizes, SEQUENCE: context.size(SEQUENCE) + longer}
     notes = (f"left out, so the model runs on text alone: {', '.join(sorted(left_out))}",) if left_out else ()
-    return replace(scene, chosen=scene.chosen - left_out, sizes=sizes), found, notes
+    return replace(context, chosen=context.chosen - left_out, sizes=sizes), found, notes

@@ -16,7 +16,7 @@ import torch
 
 from modelexport.capture.inputs.specs import InputRequest
 from modelexport.capture.inputs.vision import size_pair
-from modelexport.capture.loading.options import hub_answers, library, quiet, reason
+from modelexport.capture.loading.options import hub_is_reachable, library, quiet, reason
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2
@@ -34,24 +34,24 @@ _UNKNOWN_SIZE = (224, 224)
 
 
 @dataclass(frozen=True)
-class Processed:
+class ProcessedInputs:
     values: Mapping[str, torch.Tensor]
     notes: tuple[str, ...] = ()
 
 
-def process(source: str | Path | None, request: InputRequest, size: tuple[int, int] | None) -> Processed:
+def process_inputs(source: str | Path | None, request: InputRequest, size: tuple[int, int] | None) -> ProcessedInputs:
     """Everything that tokenizer and processor make of `--text` and `--image`."""
     if request.text is None and request.image is None:
-        return Processed({})
+        return ProcessedInputs({})
     image = None if request.image is None else _open_image(request.image)
     with quiet():
         if request.text is not None and image is not None:
             together = _process_together(source, request.text, image)
             if together is not None:
-                return Processed(together)
+                return ProcessedInputs(together)
         text = {} if request.text is None else _tokenize(source, request.text)
-        pixels = Processed({}) if image is None else _process_image(source, image, size)
-    return Processed({**text, **pixels.values}, pixels.notes)
+        pixels = ProcessedInputs({}) if image is None else _process_image(source, image, size)
+    return ProcessedInputs({**text, **pixels.values}, pixels.notes)
 
 
 def preprocessor_size(source: str | Path | None) -> tuple[int, int] | None:
@@ -75,7 +75,7 @@ def _load(kind: str, source: str | Path | None) -> Any:
     """Never with the checkpoint's own code; without a network only from the cache, and without waiting."""
     if source is None:
         raise InputError(f"this model comes without files, so there is no {kind}")
-    offline = not Path(source).is_dir() and not hub_answers()
+    offline = not Path(source).is_dir() and not hub_is_reachable()
     loader = getattr(library("transformers"), kind)
     return loader.from_pretrained(source, trust_remote_code=False, local_files_only=offline)
 
@@ -130,18 +130,18 @@ def _process_together(source: str | Path | None, text: str, image: Any) -> Mappi
     return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
 
 
-def _process_image(source: str | Path | None, image: Any, size: tuple[int, int] | None) -> Processed:
+def _process_image(source: str | Path | None, image: Any, size: tuple[int, int] | None) -> ProcessedInputs:
     try:
         processor = _load("AutoImageProcessor", source)
         made = processor(images=[image] * _COPIES, return_tensors="pt")
     except Exception as error:  # noqa: BLE001 - its reason becomes a note
         return _process_plainly(source, image, size, error)
-    return Processed({name: value for name, value in made.items() if isinstance(value, torch.Tensor)})
+    return ProcessedInputs({name: value for name, value in made.items() if isinstance(value, torch.Tensor)})
 
 
 def _process_plainly(
     source: str | Path | None, image: Any, size: tuple[int, int] | None, error: Exception
-) -> Processed:
+) -> ProcessedInputs:
     """Resize and normalise by what preprocessor_config.json says, or to the range -1 to 1 without one."""
     settings = _preprocessor_settings(source)
     height, width = preprocessor_size(source) or size or _UNKNOWN_SIZE
@@ -150,4 +150,4 @@ def _process_plainly(
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
     one = torch.from_numpy(normal.transpose(2, 0, 1).copy())
     note = f"the image was only resized to {height}x{width} and normalised; no image processor: {reason(error)}"
-    return Processed({"pixel_values": one.repeat(_COPIES, 1, 1, 1)}, (note,))
+    return ProcessedInputs({"pixel_values": one.repeat(_COPIES, 1, 1, 1)}, (note,))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modelexport.capture.inputs.specs import AUDIO_SAMPLES, BATCH, DECODER_SEQUENCE, SEQUENCE, Fields
+from modelexport.capture.inputs.specs import AUDIO_SAMPLES, BATCH, DECODER_SEQUENCE, SEQUENCE, ConfigFields
 
 # All different, so that torch never takes two of these axes for one.
 DEFAULT_SIZES: Mapping[str, int] = {
@@ -24,7 +24,7 @@ DEFAULT_SIZES: Mapping[str, int] = {
 
 
 @dataclass(frozen=True)
-class Scene:
+class RecipeContext:
     """The surroundings of one input.
 
     `accepted` is what forward takes, `chosen` what is being made or given. `sizes` holds the sizes that the
@@ -32,7 +32,7 @@ class Scene:
     preprocessor, for a configuration that names none.
     """
 
-    fields: Fields
+    fields: ConfigFields
     accepted: frozenset[str]
     chosen: frozenset[str]
     sizes: Mapping[str, int]
@@ -52,14 +52,14 @@ class Scene:
     def batch(self) -> int:
         return self.size(BATCH)
 
-    def sampler(self, name: str) -> Sampler:
+    def sampler(self, name: str) -> RandomSource:
         """Random numbers for one input, independent of which other inputs are made."""
         generator = torch.Generator().manual_seed(self.seed + zlib.crc32(name.encode()))
-        return Sampler(generator, self.floating)
+        return RandomSource(generator, self.floating)
 
 
 @dataclass(frozen=True)
-class Sampler:
+class RandomSource:
     """Random tensors that never touch the global random state."""
 
     generator: torch.Generator
@@ -82,29 +82,29 @@ class Sampler:
 Shape = tuple[int, ...]
 
 
-def never(_scene: Scene) -> bool:
+def never(_context: RecipeContext) -> bool:
     return False
 
 
-def floats(_scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+def floats(_context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
     return sampler.normal(shape)
 
 
-def ones(_scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
+def ones(_context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.int64)
 
 
-def zeros(_scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
+def zeros(_context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class InputRecipe:
     """`shape` gives None where the configuration says too little; `fill` takes any shape the user asks for.
 
     `wanted` says whether to make an input that forward does not require.
     """
 
-    shape: Callable[[Scene], Shape | None]
-    fill: Callable[[Scene, Shape, Sampler], torch.Tensor] = floats
-    wanted: Callable[[Scene], bool] = never
+    shape: Callable[[RecipeContext], Shape | None]
+    fill: Callable[[RecipeContext, Shape, RandomSource], torch.Tensor] = floats
+    wanted: Callable[[RecipeContext], bool] = never

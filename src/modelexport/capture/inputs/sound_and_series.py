@@ -10,7 +10,7 @@ from math import prod
 
 import torch
 
-from modelexport.capture.inputs.recipe import Recipe, Sampler, Scene, Shape, floats, ones
+from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones
 from modelexport.capture.inputs.specs import AUDIO_SAMPLES, DECODER_SEQUENCE
 
 _AUDIO = ("audio", "speech")
@@ -19,33 +19,33 @@ _FRAMES_OUT = 12
 _POSITION_STRIDE = 2
 
 
-def _frames(scene: Scene) -> int:
-    return scene.size("frames")
+def _frames(context: RecipeContext) -> int:
+    return context.size("frames")
 
 
-def _samples(scene: Scene) -> Shape | None:
+def _samples(context: RecipeContext) -> Shape | None:
     """Spectrogram patches, codec channels, or a waveform long enough for the convolutions that read it."""
-    fields = scene.fields
+    fields = context.fields
     bins, length = fields.number("num_mel_bins", within=_AUDIO), fields.number("max_length", within=_AUDIO)
     if bins and length and fields.find("frequency_stride", within=_AUDIO):
-        return (scene.batch, length, bins)
+        return (context.batch, length, bins)
     channels = fields.number("audio_channels", within=_AUDIO)
     if channels:
-        return (scene.batch, channels, _codec_length(scene))
-    waveform = scene.sizes.get(AUDIO_SAMPLES) or _waveform_length(scene)
-    return None if waveform is None else (scene.batch, waveform)
+        return (context.batch, channels, _codec_length(context))
+    waveform = context.sizes.get(AUDIO_SAMPLES) or _waveform_length(context)
+    return None if waveform is None else (context.batch, waveform)
 
 
-def _codec_length(scene: Scene) -> int:
-    ratios = scene.fields.find("upsampling_ratios", "downsampling_ratios", within=_AUDIO)
-    hop = prod(ratios) if ratios else scene.fields.number("hop_length", within=_AUDIO) or 1
+def _codec_length(context: RecipeContext) -> int:
+    ratios = context.fields.find("upsampling_ratios", "downsampling_ratios", within=_AUDIO)
+    hop = prod(ratios) if ratios else context.fields.number("hop_length", within=_AUDIO) or 1
     return int(hop) * _FRAMES_OUT
 
 
-def _waveform_length(scene: Scene) -> int | None:
+def _waveform_length(context: RecipeContext) -> int | None:
     """The samples that a stack of convolutions turns into `_FRAMES_OUT` frames, computed from its end."""
-    kernels = scene.fields.find("conv_kernel", within=_AUDIO)
-    strides = scene.fields.find("conv_stride", within=_AUDIO)
+    kernels = context.fields.find("conv_kernel", within=_AUDIO)
+    strides = context.fields.find("conv_stride", within=_AUDIO)
     if not isinstance(kernels, Sequence) or not isinstance(strides, Sequence):
         return None
     length = _FRAMES_OUT
@@ -54,123 +54,125 @@ def _waveform_length(scene: Scene) -> int | None:
     return length
 
 
-def _features(scene: Scene) -> Shape | None:
-    fields = scene.fields
+def _features(context: RecipeContext) -> Shape | None:
+    fields = context.fields
     per_frame = fields.number("input_feat_per_channel", "feature_projection_input_dim", within=_AUDIO)
     if per_frame:
-        return (scene.batch, _frames(scene), per_frame)
+        return (context.batch, _frames(context), per_frame)
     bins = fields.number("num_mel_bins", within=_AUDIO)
     if bins is None:
         return None
     positions = fields.number("max_source_positions", within=_AUDIO)
     if positions:
-        return (scene.batch, bins, _POSITION_STRIDE * positions)
+        return (context.batch, bins, _POSITION_STRIDE * positions)
     side = fields.number("spec_size", within=_AUDIO)
-    return (scene.batch, 1, side * (side // bins), bins) if side else (scene.batch, _frames(scene), bins)
+    return (context.batch, 1, side * (side // bins), bins) if side else (context.batch, _frames(context), bins)
 
 
-def _features_mask(scene: Scene) -> Shape | None:
-    shape = _features(scene)
+def _features_mask(context: RecipeContext) -> Shape | None:
+    shape = _features(context)
     if shape is None:
         return None
-    frames = shape[2] if scene.fields.number("max_source_positions", within=_AUDIO) else shape[1]
-    return (scene.batch, frames)
+    frames = shape[2] if context.fields.number("max_source_positions", within=_AUDIO) else shape[1]
+    return (context.batch, frames)
 
 
-def _listens(scene: Scene) -> bool:
-    encoded = [name for name in scene.chosen if not name.startswith("decoder_")]
-    return not encoded and _waveform_length(scene) is not None
+def _listens(context: RecipeContext) -> bool:
+    encoded = [name for name in context.chosen if not name.startswith("decoder_")]
+    return not encoded and _waveform_length(context) is not None
 
 
-def _hears(scene: Scene) -> bool:
-    return _features(scene) is not None
+def _hears(context: RecipeContext) -> bool:
+    return _features(context) is not None
 
 
-def _decoder_spectrogram(scene: Scene) -> Shape | None:
-    bins = scene.fields.number("num_mel_bins")
-    return None if bins is None else (scene.batch, scene.size(DECODER_SEQUENCE), bins)
+def _decoder_spectrogram(context: RecipeContext) -> Shape | None:
+    bins = context.fields.number("num_mel_bins")
+    return None if bins is None else (context.batch, context.size(DECODER_SEQUENCE), bins)
 
 
-def _speaks(scene: Scene) -> bool:
-    return bool(scene.fields.own("is_encoder_decoder")) and scene.fields.number("num_mel_bins") is not None
+def _speaks(context: RecipeContext) -> bool:
+    return bool(context.fields.own("is_encoder_decoder")) and context.fields.number("num_mel_bins") is not None
 
 
-def _speaker(scene: Scene) -> Shape | None:
-    width = scene.fields.number("speaker_embedding_dim")
-    return None if width is None else (scene.batch, width)
+def _speaker(context: RecipeContext) -> Shape | None:
+    width = context.fields.number("speaker_embedding_dim")
+    return None if width is None else (context.batch, width)
 
 
-AUDIO_RECIPES: Mapping[str, Recipe] = {
-    "input_values": Recipe(_samples, floats, _listens),
-    "input_features": Recipe(_features, floats, _hears),
-    "input_features_mask": Recipe(_features_mask, ones),
-    "feature_attention_mask": Recipe(_features_mask, ones, lambda scene: "input_features" in scene.chosen),
-    "decoder_input_values": Recipe(_decoder_spectrogram, floats, _speaks),
-    "speaker_embeddings": Recipe(_speaker, floats, _speaks),
+AUDIO_RECIPES: Mapping[str, InputRecipe] = {
+    "input_values": InputRecipe(_samples, floats, _listens),
+    "input_features": InputRecipe(_features, floats, _hears),
+    "input_features_mask": InputRecipe(_features_mask, ones),
+    "feature_attention_mask": InputRecipe(_features_mask, ones, lambda context: "input_features" in context.chosen),
+    "decoder_input_values": InputRecipe(_decoder_spectrogram, floats, _speaks),
+    "speaker_embeddings": InputRecipe(_speaker, floats, _speaks),
 }
 
 
-def _past_length(scene: Scene) -> int | None:
+def _past_length(context: RecipeContext) -> int | None:
     """Lagged values reach further back than the window that the model attends to."""
-    length = scene.fields.number("context_length")
-    lags = scene.fields.find("lags_sequence")
+    length = context.fields.number("context_length")
+    lags = context.fields.find("lags_sequence")
     return length + max(lags) if length and lags else length
 
 
-def _values(scene: Scene, length: int | None) -> Shape | None:
+def _values(context: RecipeContext, length: int | None) -> Shape | None:
     if length is None:
         return None
-    channels = scene.fields.number("num_input_channels") or scene.fields.number("input_size") or 1
-    return (scene.batch, length, channels) if channels > 1 else (scene.batch, length)
+    channels = context.fields.number("num_input_channels") or context.fields.number("input_size") or 1
+    return (context.batch, length, channels) if channels > 1 else (context.batch, length)
 
 
-def _past_values(scene: Scene) -> Shape | None:
-    return _values(scene, _past_length(scene))
+def _past_values(context: RecipeContext) -> Shape | None:
+    return _values(context, _past_length(context))
 
 
-def _future_values(scene: Scene) -> Shape | None:
-    return _values(scene, scene.fields.number("prediction_length"))
+def _future_values(context: RecipeContext) -> Shape | None:
+    return _values(context, context.fields.number("prediction_length"))
 
 
-def _past_times(scene: Scene) -> Shape | None:
-    length, count = _past_length(scene), scene.fields.number("num_time_features")
-    return None if length is None or count is None else (scene.batch, length, count)
+def _past_times(context: RecipeContext) -> Shape | None:
+    length, count = _past_length(context), context.fields.number("num_time_features")
+    return None if length is None or count is None else (context.batch, length, count)
 
 
-def _future_times(scene: Scene) -> Shape | None:
-    length, count = scene.fields.number("prediction_length"), scene.fields.number("num_time_features")
-    return None if length is None or count is None else (scene.batch, length, count)
+def _future_times(context: RecipeContext) -> Shape | None:
+    length, count = context.fields.number("prediction_length"), context.fields.number("num_time_features")
+    return None if length is None or count is None else (context.batch, length, count)
 
 
-def _observed(scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
-    return torch.ones(shape, dtype=scene.floating)
+def _observed(context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
+    return torch.ones(shape, dtype=context.floating)
 
 
-def _has_lags(scene: Scene) -> bool:
-    return bool(scene.fields.find("lags_sequence"))
+def _has_lags(context: RecipeContext) -> bool:
+    return bool(context.fields.find("lags_sequence"))
 
 
-def _categories(scene: Scene) -> Shape | None:
-    count = scene.fields.number("num_static_categorical_features")
-    return (scene.batch, count) if count else None
+def _categories(context: RecipeContext) -> Shape | None:
+    count = context.fields.number("num_static_categorical_features")
+    return (context.batch, count) if count else None
 
 
-def _category_values(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
-    cardinalities = scene.fields.find("cardinality") or [1]
+def _category_values(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
+    cardinalities = context.fields.find("cardinality") or [1]
     return sampler.integers(0, min(cardinalities), shape)
 
 
-def _reals(scene: Scene) -> Shape | None:
-    count = scene.fields.number("num_static_real_features")
-    return (scene.batch, count) if count else None
+def _reals(context: RecipeContext) -> Shape | None:
+    count = context.fields.number("num_static_real_features")
+    return (context.batch, count) if count else None
 
 
-SERIES_RECIPES: Mapping[str, Recipe] = {
-    "past_values": Recipe(_past_values, floats),
-    "past_time_features": Recipe(_past_times, floats),
-    "past_observed_mask": Recipe(_past_values, _observed, _has_lags),
-    "future_values": Recipe(_future_values, floats, _has_lags),
-    "future_time_features": Recipe(_future_times, floats, _has_lags),
-    "static_categorical_features": Recipe(_categories, _category_values, lambda scene: _categories(scene) is not None),
-    "static_real_features": Recipe(_reals, floats, lambda scene: _reals(scene) is not None),
+SERIES_RECIPES: Mapping[str, InputRecipe] = {
+    "past_values": InputRecipe(_past_values, floats),
+    "past_time_features": InputRecipe(_past_times, floats),
+    "past_observed_mask": InputRecipe(_past_values, _observed, _has_lags),
+    "future_values": InputRecipe(_future_values, floats, _has_lags),
+    "future_time_features": InputRecipe(_future_times, floats, _has_lags),
+    "static_categorical_features": InputRecipe(
+        _categories, _category_values, lambda context: _categories(context) is not None
+    ),
+    "static_real_features": InputRecipe(_reals, floats, lambda context: _reals(context) is not None),
 }

@@ -118,7 +118,7 @@ def main_inputs(module: torch.nn.Module, signature: ForwardSignature) -> tuple[s
 
 
 @dataclass(frozen=True)
-class Fields:
+class ConfigFields:
     """A configuration (or None for a module that has none) read by field name."""
 
     config: object | None
@@ -221,12 +221,14 @@ def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
             named = axis_names(name, value.dim(), audio)
-            if kept := _agreeing(name, value, named, sizes):
+            if kept := _consistent_axes(name, value, named, sizes):
                 axes[name] = kept
     return axes
 
 
-def _agreeing(name: str, value: torch.Tensor, named: Mapping[int, str], sizes: dict[str, int]) -> Mapping[int, str]:
+def _consistent_axes(
+    name: str, value: torch.Tensor, named: Mapping[int, str], sizes: dict[str, int]
+) -> Mapping[int, str]:
     """An axis of another size than its namesakes is broadcast (size 1: static) or has a name of its own."""
     kept: dict[int, str] = {}
     for axis, label in named.items():
@@ -256,7 +258,7 @@ def parse_input_spec(text: str) -> InputSpec:
     if not re.fullmatch(r"(\d+([x,]\d+)*)?", sizes.strip()):
         raise InputError(f"input {name!r}: {sizes!r} is not a shape", _EXAMPLE)
     shape = tuple(int(size) for size in re.findall(r"\d+", sizes))
-    return _checked(InputSpec(name, shape, dtype.strip() if colon else None))
+    return _check_spec(InputSpec(name, shape, dtype.strip() if colon else None))
 
 
 def read_specs_file(path: Path) -> tuple[InputSpec, ...]:
@@ -280,7 +282,7 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
     if bounds is not None and not _is_range(bounds):
         raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
     given = None if bounds is None else (float(bounds[0]), float(bounds[1]))
-    return _checked(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), given))
+    return _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), given))
 
 
 def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
@@ -296,15 +298,15 @@ def _is_range(value: object) -> bool:
     )
 
 
-def _checked(spec: InputSpec) -> InputSpec:
+def _check_spec(spec: InputSpec) -> InputSpec:
     if any(size < 1 for size in spec.shape):
         raise InputError(f"input {spec.name!r}: every size of {spec.shape} must be at least 1", _EXAMPLE)
     if spec.dtype is not None:
-        dtype_named(spec.dtype, spec.name)
+        parse_dtype(spec.dtype, spec.name)
     return spec
 
 
-def dtype_named(name: str, owner: str) -> torch.dtype:
+def parse_dtype(name: str, owner: str) -> torch.dtype:
     if name not in _DTYPES:
         hint = UnknownName("dtype", name, _DTYPES).hint
         raise InputError(f"input {owner!r}: unknown dtype {name!r}", hint)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from modelexport.capture.inputs.recipe import Recipe, Sampler, Scene, Shape, floats, ones, zeros
-from modelexport.capture.inputs.specs import DECODER_SEQUENCE, SEQUENCE, Fields
+from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones, zeros
+from modelexport.capture.inputs.specs import DECODER_SEQUENCE, SEQUENCE, ConfigFields
 from modelexport.capture.loading.options import quiet
 
 _VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
@@ -22,99 +22,99 @@ _BOX_CORNERS = 4
 _FEWEST_CHOICES = 2
 
 
-def tokens_shape(scene: Scene) -> Shape:
-    return scene.tokens_shape or (scene.batch, scene.size(SEQUENCE))
+def tokens_shape(context: RecipeContext) -> Shape:
+    return context.tokens_shape or (context.batch, context.size(SEQUENCE))
 
 
-def has_text(scene: Scene) -> bool:
-    return scene.fields.number(*_VOCABULARY, within=("text",)) is not None
+def has_text(context: RecipeContext) -> bool:
+    return context.fields.number(*_VOCABULARY, within=("text",)) is not None
 
 
-def _tokens_if_known(scene: Scene) -> Shape | None:
-    return tokens_shape(scene) if has_text(scene) else None
+def _tokens_if_known(context: RecipeContext) -> Shape | None:
+    return tokens_shape(context) if has_text(context) else None
 
 
-def token_filler(*within: str) -> Callable[[Scene, Shape, Sampler], torch.Tensor]:
+def token_filler(*within: str) -> Callable[[RecipeContext, Shape, RandomSource], torch.Tensor]:
     """Ordinary tokens of the vocabulary found in the nested configuration that `within` names."""
 
-    def fill(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
-        size = scene.fields.number(*_VOCABULARY, within=within) or _FEWEST_CHOICES
+    def fill(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
+        size = context.fields.number(*_VOCABULARY, within=within) or _FEWEST_CHOICES
         ordinary = torch.ones(size, dtype=torch.bool)
-        ordinary[[token for token in scene.fields.special_tokens() if 0 <= token < size]] = False
+        ordinary[[token for token in context.fields.special_tokens() if 0 <= token < size]] = False
         allowed = torch.nonzero(ordinary).flatten()
         return sampler.choice(allowed if len(allowed) else torch.arange(size), shape)
 
     return fill
 
 
-def _sentences(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+def _sentences(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
     """Encoder-decoder classifiers pool at the end token, so sample text has one, as real text does."""
-    tokens = token_filler("text")(scene, shape, sampler)
-    end = scene.fields.number("eos_token_id", within=("text",))
-    size = scene.fields.number(*_VOCABULARY, within=("text",)) or 0
-    if scene.fields.own("is_encoder_decoder") and end is not None and 0 <= end < size:
+    tokens = token_filler("text")(context, shape, sampler)
+    end = context.fields.number("eos_token_id", within=("text",))
+    size = context.fields.number(*_VOCABULARY, within=("text",)) or 0
+    if context.fields.own("is_encoder_decoder") and end is not None and 0 <= end < size:
         tokens[..., -1] = end
     return tokens
 
 
-def _segments(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
-    return sampler.integers(0, scene.fields.number("type_vocab_size") or 1, shape)
+def _segments(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
+    return sampler.integers(0, context.fields.number("type_vocab_size") or 1, shape)
 
 
-def _has_segments(scene: Scene) -> bool:
-    return "input_ids" in scene.chosen and (scene.fields.number("type_vocab_size") or 0) > 1
+def _has_segments(context: RecipeContext) -> bool:
+    return "input_ids" in context.chosen and (context.fields.number("type_vocab_size") or 0) > 1
 
 
-def _positions(_scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
+def _positions(_context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
     return torch.arange(shape[-1]).expand(shape).clone()
 
 
-def _boxes(scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+def _boxes(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
     """Left, top, right, bottom: the second corner never comes before the first."""
-    limit = scene.fields.number("max_2d_position_embeddings")
+    limit = context.fields.number("max_2d_position_embeddings")
     if limit is None:
-        return sampler.uniform(0.0, 1.0, shape).to(scene.floating)
+        return sampler.uniform(0.0, 1.0, shape).to(context.floating)
     corners = sampler.integers(0, limit, (*shape[:-1], 2, 2)).sort(dim=-2).values
     return corners.flatten(-2)
 
 
-def _decodes(scene: Scene) -> bool:
+def _decodes(context: RecipeContext) -> bool:
     """A model that cannot be continued (no past) shifts its decoder's input out of input_ids by itself."""
-    continues = bool(scene.fields.own("is_encoder_decoder")) and "past_key_values" in scene.accepted
-    return continues and scene.fields.number(*_VOCABULARY) is not None
+    continues = bool(context.fields.own("is_encoder_decoder")) and "past_key_values" in context.accepted
+    return continues and context.fields.number(*_VOCABULARY) is not None
 
 
-def _embeddings(scene: Scene) -> Shape | None:
-    width = scene.fields.number("hidden_size", within=("text",))
-    return None if width is None else (scene.batch, scene.size(SEQUENCE), width)
+def _embeddings(context: RecipeContext) -> Shape | None:
+    width = context.fields.number("hidden_size", within=("text",))
+    return None if width is None else (context.batch, context.size(SEQUENCE), width)
 
 
-def _decoder_tokens(scene: Scene) -> Shape:
-    return (scene.batch, scene.size(DECODER_SEQUENCE))
+def _decoder_tokens(context: RecipeContext) -> Shape:
+    return (context.batch, context.size(DECODER_SEQUENCE))
 
 
-def _task_tokens(scene: Scene) -> Shape | None:
-    length = scene.fields.number("task_seq_len")
-    return None if length is None else (scene.batch, length)
+def _task_tokens(context: RecipeContext) -> Shape | None:
+    length = context.fields.number("task_seq_len")
+    return None if length is None else (context.batch, length)
 
 
-def _with_tokens(scene: Scene) -> bool:
-    return "input_ids" in scene.chosen
+def _with_tokens(context: RecipeContext) -> bool:
+    return "input_ids" in context.chosen
 
 
-TEXT_RECIPES: Mapping[str, Recipe] = {
-    "input_ids": Recipe(_tokens_if_known, _sentences, has_text),
-    "attention_mask": Recipe(tokens_shape, ones, _with_tokens),
-    "token_type_ids": Recipe(tokens_shape, _segments, _has_segments),
-    "position_ids": Recipe(tokens_shape, _positions),
-    "inputs_embeds": Recipe(_embeddings, floats),
-    "bbox": Recipe(lambda scene: (*tokens_shape(scene), _BOX_CORNERS), _boxes, _with_tokens),
-    "decoder_input_ids": Recipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
-    "decoder_attention_mask": Recipe(_decoder_tokens, ones, lambda scene: "decoder_input_ids" in scene.chosen),
-    "mm_token_type_ids": Recipe(tokens_shape, zeros, lambda scene: "image_grid_thw" in scene.chosen),
-    "qformer_input_ids": Recipe(tokens_shape, token_filler("qformer")),
-    "qformer_attention_mask": Recipe(tokens_shape, ones, lambda scene: "qformer_input_ids" in scene.chosen),
-    "task_inputs": Recipe(_task_tokens, token_filler("text")),
+TEXT_RECIPES: Mapping[str, InputRecipe] = {
+    "input_ids": InputRecipe(_tokens_if_known, _sentences, has_text),
+    "attention_mask": InputRecipe(tokens_shape, ones, _with_tokens),
+    "token_type_ids": InputRecipe(tokens_shape, _segments, _has_segments),
+    "position_ids": InputRecipe(tokens_shape, _positions),
+    "inputs_embeds": InputRecipe(_embeddings, floats),
+    "bbox": InputRecipe(lambda context: (*tokens_shape(context), _BOX_CORNERS), _boxes, _with_tokens),
+    "decoder_input_ids": InputRecipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
+    "decoder_attention_mask": InputRecipe(_decoder_tokens, ones, lambda context: "decoder_input_ids" in context.chosen),
+    "mm_token_type_ids": InputRecipe(tokens_shape, zeros, lambda context: "image_grid_thw" in context.chosen),
+    "qformer_input_ids": InputRecipe(tokens_shape, token_filler("qformer")),
+    "qformer_attention_mask": InputRecipe(tokens_shape, ones, lambda context: "qformer_input_ids" in context.chosen),
+    "task_inputs": InputRecipe(_task_tokens, token_filler("text")),
 }
 
 
@@ -159,30 +159,30 @@ def media_inputs() -> frozenset[str]:
     return frozenset(name for medium in MEDIA for name in medium.inputs)
 
 
-def token_of(medium: Medium, fields: Fields) -> int | None:
+def placeholder_id(medium: Medium, fields: ConfigFields) -> int | None:
     return fields.number(*medium.token_fields)
 
 
-def absent_media(fields: Fields, tokens: torch.Tensor | None) -> frozenset[str]:
+def absent_media(fields: ConfigFields, tokens: torch.Tensor | None) -> frozenset[str]:
     """Inputs of media that the given text has no placeholder for."""
     if tokens is None:
         return frozenset()
     absent: set[str] = set()
     for medium in MEDIA:
-        token = token_of(medium, fields)
+        token = placeholder_id(medium, fields)
         if token is not None and not bool((tokens == token).any()):
             absent.update(medium.inputs)
     return frozenset(absent)
 
 
 def count_placeholders(
-    module: torch.nn.Module, fields: Fields, values: Mapping[str, torch.Tensor], batch: int
+    module: torch.nn.Module, fields: ConfigFields, values: Mapping[str, torch.Tensor], batch: int
 ) -> tuple[Placeholders | None, ...]:
     """For each medium: its placeholders, or None if it has none or the model cannot be asked."""
-    return tuple(_count(module, medium, token_of(medium, fields), values, batch) for medium in MEDIA)
+    return tuple(_count_features(module, medium, placeholder_id(medium, fields), values, batch) for medium in MEDIA)
 
 
-def _count(
+def _count_features(
     module: torch.nn.Module, medium: Medium, token: int | None, values: Mapping[str, torch.Tensor], batch: int
 ) -> Placeholders | None:
     given = {name: values[name] for name in medium.inputs if name in values}
@@ -205,7 +205,9 @@ def _rows(features: object) -> int:
     return sum(_rows(each) for each in features) if isinstance(features, (list, tuple)) else 0
 
 
-def place(values: Mapping[str, torch.Tensor], media: Collection[Placeholders]) -> Mapping[str, torch.Tensor]:
+def write_placeholders(
+    values: Mapping[str, torch.Tensor], media: Collection[Placeholders]
+) -> Mapping[str, torch.Tensor]:
     """Write the placeholders after the first token, one medium after the other, and mark their kind."""
     placed, start = {name: values[name].clone() for name in _MARKED if name in values}, 1
     for medium in media:

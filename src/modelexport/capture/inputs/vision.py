@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from modelexport.capture.inputs.recipe import Recipe, Sampler, Scene, Shape, floats, never, ones
+from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, never, ones
 
 _VISION = ("vision", "image", "visual")
 _SIZE_FIELDS = ("image_size", "img_size", "crop_size", "input_size")
@@ -15,10 +15,10 @@ _GRID_CELLS = 2
 _PLACE = 2
 
 
-def image_size(scene: Scene) -> tuple[int, int]:
+def image_size(context: RecipeContext) -> tuple[int, int]:
     """Height and width: the configuration's, else the preprocessor's, else what most models are used with."""
-    found = scene.fields.find(*_SIZE_FIELDS, within=_VISION)
-    return size_pair(found) or scene.image_size or _USUAL_SIZE
+    found = context.fields.find(*_SIZE_FIELDS, within=_VISION)
+    return size_pair(found) or context.image_size or _USUAL_SIZE
 
 
 def size_pair(size: object) -> tuple[int, int] | None:
@@ -37,74 +37,74 @@ def size_pair(size: object) -> tuple[int, int] | None:
     return None
 
 
-def _channels(scene: Scene) -> int:
-    return scene.fields.number("num_channels", "in_channels", "in_chans", within=_VISION) or 3
+def _channels(context: RecipeContext) -> int:
+    return context.fields.number("num_channels", "in_channels", "in_chans", within=_VISION) or 3
 
 
-def _sees(scene: Scene) -> bool:
-    return scene.fields.find(*_SIZE_FIELDS, "patch_size", within=_VISION) is not None
+def _sees(context: RecipeContext) -> bool:
+    return context.fields.find(*_SIZE_FIELDS, "patch_size", within=_VISION) is not None
 
 
-def _image(scene: Scene) -> Shape | None:
-    if scene.fields.config is None:
+def _image(context: RecipeContext) -> Shape | None:
+    if context.fields.config is None:
         return None
-    if "image_grid_thw" in scene.chosen:
-        return _flattened_patches(scene)
-    picture = (_channels(scene), *image_size(scene))
-    frames = scene.fields.number("num_frames", within=_VISION)
+    if "image_grid_thw" in context.chosen:
+        return _flattened_patches(context)
+    picture = (_channels(context), *image_size(context))
+    frames = context.fields.number("num_frames", within=_VISION)
     if frames is not None:
-        return (scene.batch, frames, *picture)
+        return (context.batch, frames, *picture)
     # Models that mask pixels take several images per text.
-    return (scene.batch, 1, *picture) if "pixel_attention_mask" in scene.accepted else (scene.batch, *picture)
+    return (context.batch, 1, *picture) if "pixel_attention_mask" in context.accepted else (context.batch, *picture)
 
 
-def _video(scene: Scene) -> Shape | None:
-    frames = scene.fields.number("frames_per_clip", "num_frames", within=_VISION)
-    return None if frames is None else (scene.batch, frames, _channels(scene), *image_size(scene))
+def _video(context: RecipeContext) -> Shape | None:
+    frames = context.fields.number("frames_per_clip", "num_frames", within=_VISION)
+    return None if frames is None else (context.batch, frames, _channels(context), *image_size(context))
 
 
-def _grid_side(scene: Scene) -> int:
-    return _GRID_CELLS * (scene.fields.number("spatial_merge_size", within=_VISION) or 1)
+def _grid_side(context: RecipeContext) -> int:
+    return _GRID_CELLS * (context.fields.number("spatial_merge_size", within=_VISION) or 1)
 
 
-def _flattened_patches(scene: Scene) -> Shape:
+def _flattened_patches(context: RecipeContext) -> Shape:
     """All patches of all images in one list, each flattened over channels, frames and pixels."""
-    patch = scene.fields.number("patch_size", within=_VISION) or 1
-    frames = scene.fields.number("temporal_patch_size", within=_VISION) or 1
-    return (scene.batch * _grid_side(scene) ** 2, _channels(scene) * frames * patch**2)
+    patch = context.fields.number("patch_size", within=_VISION) or 1
+    frames = context.fields.number("temporal_patch_size", within=_VISION) or 1
+    return (context.batch * _grid_side(context) ** 2, _channels(context) * frames * patch**2)
 
 
-def _grid(scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
-    side = _grid_side(scene)
+def _grid(context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
+    side = _grid_side(context)
     return torch.tensor([1, side, side]).expand(shape).clone()
 
 
-def _sizes(scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
-    return torch.tensor(image_size(scene)).expand(shape).clone()
+def _sizes(context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
+    return torch.tensor(image_size(context)).expand(shape).clone()
 
 
-def _patches(scene: Scene) -> Shape | None:
-    patch = size_pair(scene.fields.find("patch_size", within=_VISION))
+def _patches(context: RecipeContext) -> Shape | None:
+    patch = size_pair(context.fields.find("patch_size", within=_VISION))
     if patch is None:
         return None
-    height, width = image_size(scene)
-    return (scene.batch, (height // patch[0]) * (width // patch[1]))
+    height, width = image_size(context)
+    return (context.batch, (height // patch[0]) * (width // patch[1]))
 
 
-def _unmasked(_scene: Scene, shape: Shape, _sampler: Sampler) -> torch.Tensor:
+def _unmasked(_context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.bool)
 
 
-def _pixel_mask(scene: Scene) -> Shape:
-    return (scene.batch, *image_size(scene))
+def _pixel_mask(context: RecipeContext) -> Shape:
+    return (context.batch, *image_size(context))
 
 
-def _document_patches(scene: Scene) -> Shape | None:
-    width = scene.fields.number("patch_embed_hidden_size", within=_VISION)
-    return None if width is None else (scene.batch, _GRID_CELLS**2, _PLACE + width)
+def _document_patches(context: RecipeContext) -> Shape | None:
+    width = context.fields.number("patch_embed_hidden_size", within=_VISION)
+    return None if width is None else (context.batch, _GRID_CELLS**2, _PLACE + width)
 
 
-def _placed_patches(_scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tensor:
+def _placed_patches(_context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
     """Each patch starts with its place: row and column, counted from 1."""
     patches = sampler.normal(shape)
     index = torch.arange(shape[1])
@@ -113,12 +113,12 @@ def _placed_patches(_scene: Scene, shape: Shape, sampler: Sampler) -> torch.Tens
     return patches
 
 
-VISION_RECIPES: Mapping[str, Recipe] = {
-    "pixel_values": Recipe(_image, floats, _sees),
-    "pixel_values_videos": Recipe(_video, floats, never),
-    "pixel_mask": Recipe(_pixel_mask, ones),
-    "image_grid_thw": Recipe(lambda scene: (scene.batch, 3), _grid, _sees),
-    "image_sizes": Recipe(lambda scene: (scene.batch, 2), _sizes),
-    "bool_masked_pos": Recipe(_patches, _unmasked),
-    "flattened_patches": Recipe(_document_patches, _placed_patches),
+VISION_RECIPES: Mapping[str, InputRecipe] = {
+    "pixel_values": InputRecipe(_image, floats, _sees),
+    "pixel_values_videos": InputRecipe(_video, floats, never),
+    "pixel_mask": InputRecipe(_pixel_mask, ones),
+    "image_grid_thw": InputRecipe(lambda context: (context.batch, 3), _grid, _sees),
+    "image_sizes": InputRecipe(lambda context: (context.batch, 2), _sizes),
+    "bool_masked_pos": InputRecipe(_patches, _unmasked),
+    "flattened_patches": InputRecipe(_document_patches, _placed_patches),
 }

@@ -19,7 +19,7 @@ from types import ModuleType
 
 import torch
 
-from modelexport.capture.loading.options import LoadedModel, explained, reason, seeded, torch_dtype
+from modelexport.capture.loading.options import LoadedModel, explain_failure, reason, seed_torch, torch_dtype
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
@@ -36,19 +36,19 @@ def load_entry_point(source: str, options: ModelSource) -> LoadedModel:
     assert matched is not None
     place, name = matched["place"], matched["name"]
     folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
-    with _importable(folder):
+    with _on_path(folder):
         # Seeded apart: a module is imported once, so importing must not change what the callable draws.
-        with seeded(options.seed):
-            found = _attribute(_import(place), name, source)
-        with seeded(options.seed):
-            made = _call(found, source)
-    module, inputs = _split(made, source)
+        with seed_torch(options.seed):
+            found = _resolve_attribute(_import(place), name, source)
+        with seed_torch(options.seed):
+            made = _call_builder(found, source)
+    module, inputs = _split_result(made, source)
     dtype = torch_dtype(options.dtype)
     return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
 
 
 @contextmanager
-def _importable(folder: Path) -> Iterator[None]:
+def _on_path(folder: Path) -> Iterator[None]:
     """Put a folder first on sys.path; it goes away again even when the callable changed the path itself."""
     entry = str(folder)
     sys.path.insert(0, entry)
@@ -86,12 +86,12 @@ def _import_file(path: Path) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         raise ModelNotFound(f"there is no file {str(path)!r}", "Give path/to/file.py:callable.")
     module = importlib.util.module_from_spec(spec)
-    with explained(f"running {str(path)!r} failed"):
+    with explain_failure(f"running {str(path)!r} failed"):
         spec.loader.exec_module(module)
     return module
 
 
-def _attribute(place: ModuleType, name: str, source: str) -> object:
+def _resolve_attribute(place: ModuleType, name: str, source: str) -> object:
     found: object = place
     for part in name.split("."):
         if not hasattr(found, part):
@@ -119,7 +119,7 @@ def _is_made_in(value: object, place: object) -> bool:
     return isinstance(made_in, str) and (made_in == place.__name__ or made_in.startswith(f"{place.__name__}."))
 
 
-def _call(found: object, source: str) -> object:
+def _call_builder(found: object, source: str) -> object:
     if isinstance(found, torch.nn.Module):
         return found
     if not callable(found):
@@ -127,11 +127,11 @@ def _call(found: object, source: str) -> object:
             f"{source!r} is a {type(found).__name__}, which cannot be called",
             "Name a function that returns the module, or a torch.nn.Module class.",
         )
-    with explained(f"calling {source!r} failed", "The callable is called without arguments."):
+    with explain_failure(f"calling {source!r} failed", "The callable is called without arguments."):
         return found()
 
 
-def _split(made: object, source: str) -> tuple[torch.nn.Module, Mapping[str, object] | None]:
+def _split_result(made: object, source: str) -> tuple[torch.nn.Module, Mapping[str, object] | None]:
     if isinstance(made, torch.nn.Module):
         return made, None
     match made:
@@ -156,7 +156,7 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
     """Load a folder, a config.json, a hub id or `package.module:callable`; the module comes in eval mode."""
     torch_dtype(options.dtype)
     loaded = _load(source, options)
-    with explained(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
+    with explain_failure(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)
     return replace(loaded, module=module.eval())
 

@@ -76,7 +76,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seed_torch(seed: int) -> Iterator[None]:
     """Random numbers from `seed` inside; the global state of torch is what it was afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -84,7 +84,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def explained(failure: str, hint: str = "") -> Iterator[None]:
+def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
     """Re-raise whatever the code inside raises as ModelUnloadable, with its reason kept."""
     try:
         yield
@@ -114,7 +114,7 @@ def library(name: str) -> Any:
         ) from error
 
 
-def hub_answers() -> bool:
+def hub_is_reachable() -> bool:
     """One quick question first: transformers alone would retry for half a minute before it says offline."""
     constants = library("huggingface_hub.constants")
     if constants.HF_HUB_OFFLINE:

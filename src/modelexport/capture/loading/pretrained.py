@@ -20,12 +20,12 @@ import torch
 
 from modelexport.capture.loading.options import (
     LoadedModel,
-    explained,
-    hub_answers,
+    explain_failure,
+    hub_is_reachable,
     library,
     quiet,
     reason,
-    seeded,
+    seed_torch,
     torch_dtype,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
@@ -46,7 +46,7 @@ def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) ->
     """The class whose `from_pretrained` loads this configuration."""
     if options.task is not None:
         return _class_for_task(config, raw, options.task)
-    named = _first(raw.get("architectures"))
+    named = _first_architecture(raw.get("architectures"))
     if options.trust_remote_code and (own := _class_from_auto_map(raw, named)) is not None:
         return own
     return library("transformers").AutoModel if named is None else _named_class(named)
@@ -65,7 +65,7 @@ def refuse_remote_code(raw: Mapping[str, object], source: str, options: ModelSou
 def _is_native(raw: Mapping[str, object]) -> bool:
     """Many checkpoints still carry code for a model that transformers has had since."""
     transformers = library("transformers")
-    named = _first(raw.get("architectures"))
+    named = _first_architecture(raw.get("architectures"))
     return raw.get("model_type") in transformers.CONFIG_MAPPING and (named is None or hasattr(transformers, named))
 
 
@@ -80,7 +80,7 @@ def _named_class(name: str) -> Any:
     )
 
 
-def _first(architectures: object) -> str | None:
+def _first_architecture(architectures: object) -> str | None:
     listed = architectures if isinstance(architectures, list) else []
     return str(listed[0]) if listed else None
 
@@ -242,7 +242,7 @@ class _Blueprint:
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     checkpoint = open_checkpoint(folder, options.allow_pickle)
     with quiet():
-        blueprint = _draw(source, folder, checkpoint.config, options)
+        blueprint = _read_blueprint(source, folder, checkpoint.config, options)
         if checkpoint.weights is None:
             module, notes = _build_random(blueprint, options)
         else:
@@ -254,15 +254,15 @@ def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedMod
     """Random weights, even if trained ones lie beside the file: the user named the configuration alone."""
     raw = read_config(path)
     with quiet():
-        module, notes = _build_random(_draw(source, path, raw, options), options)
+        module, notes = _build_random(_read_blueprint(source, path, raw, options), options)
     return LoadedModel(module, source, path.parent, notes=notes, processing=path.parent)
 
 
 def load_hub(source: str, options: ModelSource) -> LoadedModel:
     with quiet():
-        offline = not hub_answers()
+        offline = not hub_is_reachable()
         raw = read_config(_fetch_config(source, options, offline))
-        blueprint = _draw(source, source, raw, options, offline)
+        blueprint = _read_blueprint(source, source, raw, options, offline)
         module, notes = _load_weights(blueprint, options, not options.allow_pickle, offline)
     return LoadedModel(module, source, notes=notes, processing=source)
 
@@ -290,11 +290,11 @@ def _not_found(source: str, offline: bool, error: Exception) -> ModelNotFound:
     )
 
 
-def _draw(
+def _read_blueprint(
     source: str, origin: str | Path, raw: Mapping[str, object], options: ModelSource, offline: bool = False
 ) -> _Blueprint:
     refuse_remote_code(raw, source, options)
-    with explained(f"transformers cannot read the configuration of {source!r}", "Is config.json complete?"):
+    with explain_failure(f"transformers cannot read the configuration of {source!r}", "Is config.json complete?"):
         config = library("transformers").AutoConfig.from_pretrained(
             origin,
             trust_remote_code=options.trust_remote_code,
@@ -313,9 +313,9 @@ def _code_note(raw: Mapping[str, object], options: ModelSource) -> tuple[str, ..
 
 def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
     builder, config = blueprint.builder, blueprint.config
-    with explained(f"transformers cannot build a model from the configuration of {blueprint.source!r}"):
+    with explain_failure(f"transformers cannot build a model from the configuration of {blueprint.source!r}"):
         dtype = {"dtype": torch_dtype(options.dtype)} if options.dtype else {}
-        with seeded(options.seed):
+        with seed_torch(options.seed):
             if hasattr(builder, "from_config"):
                 module = builder.from_config(config, trust_remote_code=options.trust_remote_code, **dtype)
             else:
@@ -328,7 +328,7 @@ def _load_weights(
     blueprint: _Blueprint, options: ModelSource, safetensors_only: bool, offline: bool = False
 ) -> tuple[torch.nn.Module, tuple[str, ...]]:
     hint = "" if options.allow_pickle else "If the weights are a pickle that you trust, pass --allow-pickle."
-    with explained(f"transformers cannot load {blueprint.source!r}", hint), seeded(options.seed):
+    with explain_failure(f"transformers cannot load {blueprint.source!r}", hint), seed_torch(options.seed):
         module, report = blueprint.builder.from_pretrained(
             blueprint.origin,
             config=blueprint.config,

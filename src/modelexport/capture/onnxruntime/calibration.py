@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from modelexport.capture.onnxruntime.inputs import read_arrays, taken_inputs
+from modelexport.capture.onnxruntime.inputs import read_arrays, required_inputs
 from modelexport.errors import InputError
-from modelexport.graph.types import Dims, dims_of, fits
+from modelexport.graph.types import Dims, fits, input_dims
 
 _NUMBERED = re.compile(r"(?P<name>.+)[/.](?P<number>\d+)", re.DOTALL)
 _HOW = "Write it with numpy.savez(path, NAME=samples, …); see docs/quantize.md."
@@ -27,15 +27,15 @@ _HOW = "Write it with numpy.savez(path, NAME=samples, …); see docs/quantize.md
 
 def calibration_feeds(proto: onnx.ModelProto, paths: Sequence[Path]) -> Iterator[dict[str, np.ndarray]]:
     """One feed after the other. Raises InputError for what does not fit the graph."""
-    inputs = taken_inputs(proto)
+    inputs = required_inputs(proto)
     for path in paths:
-        arrays = _by_input(path, read_arrays(path), inputs)
-        samples = {name: _samples(path, inputs[name], found) for name, found in arrays.items()}
-        for number in range(_length(path, samples)):
-            yield {name: _checked(path, inputs[name], several[number]) for name, several in samples.items()}
+        arrays = _group_by_input(path, read_arrays(path), inputs)
+        samples = {name: _split_samples(path, inputs[name], found) for name, found in arrays.items()}
+        for number in range(_sample_count(path, samples)):
+            yield {name: _check_sample(path, inputs[name], several[number]) for name, several in samples.items()}
 
 
-def _by_input(
+def _group_by_input(
     path: Path, arrays: Mapping[str, np.ndarray], inputs: Mapping[str, onnx.ValueInfoProto]
 ) -> dict[str, np.ndarray | list[np.ndarray]]:
     found: dict[str, np.ndarray | list[np.ndarray]] = {}
@@ -59,10 +59,12 @@ def _by_input(
     return {name: found[name] for name in inputs}
 
 
-def _samples(path: Path, value: onnx.ValueInfoProto, found: np.ndarray | list[np.ndarray]) -> Sequence[np.ndarray]:
+def _split_samples(
+    path: Path, value: onnx.ValueInfoProto, found: np.ndarray | list[np.ndarray]
+) -> Sequence[np.ndarray]:
     if isinstance(found, list):
         return found
-    dims = dims_of(value)
+    dims = input_dims(value)
     if dims is None or fits(dims, found.shape):
         return [found]
     if found.ndim == len(dims) + 1:
@@ -73,7 +75,7 @@ def _samples(path: Path, value: onnx.ValueInfoProto, found: np.ndarray | list[np
     raise _unfit(path, value, dims, found)
 
 
-def _length(path: Path, samples: Mapping[str, Sequence[np.ndarray]]) -> int:
+def _sample_count(path: Path, samples: Mapping[str, Sequence[np.ndarray]]) -> int:
     lengths = {name: len(several) for name, several in samples.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{length} of {name!r}" for name, length in lengths.items())
@@ -84,8 +86,8 @@ def _length(path: Path, samples: Mapping[str, Sequence[np.ndarray]]) -> int:
     return length
 
 
-def _checked(path: Path, value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
-    dims = dims_of(value)
+def _check_sample(path: Path, value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
+    dims = input_dims(value)
     if dims is not None and not fits(dims, array.shape):
         raise _unfit(path, value, dims, array)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.capture.onnxruntime.session import feed_for
+from modelexport.capture.onnxruntime.session import bind_inputs
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
 from modelexport.graph.operators import ELEMENTS_ONLY, Trait, having
-from modelexport.graph.types import AxisSizes, Shape, dims_of, fits
+from modelexport.graph.types import AxisSizes, Shape, fits, input_dims
 
 # Their outputs hold elements of these inputs, and no others that matter.
 _ARRANGING = {
@@ -47,7 +47,7 @@ _AXIS_ATTRIBUTES = ("axis", "gather_axis")
 
 def index_bounds(proto: onnx.ModelProto, graph: Graph) -> dict[str, int | None]:
     """Inputs that are indices, each with the size of the smallest table; None if no size is known."""
-    search = _Search(proto, graph)
+    search = _IndexSearch(proto, graph)
     found: dict[str, int | None] = {}
     for name in graph.inputs:
         bounds = list(search.bounds(name))
@@ -56,7 +56,7 @@ def index_bounds(proto: onnx.ModelProto, graph: Graph) -> dict[str, int | None]:
     return found
 
 
-class _Search:
+class _IndexSearch:
     def __init__(self, proto: onnx.ModelProto, graph: Graph) -> None:
         self._graph = graph
         self._protos = dict(walk_nodes(proto))
@@ -66,7 +66,7 @@ class _Search:
             for function in proto.functions
         }
         self._returned: dict[str, list[tuple[str, int]]] = {}
-        for graph_id, values in graph.yields.items():
+        for graph_id, values in graph.body_outputs.items():
             for place, value in enumerate(values):
                 self._returned.setdefault(value, []).append((graph_id, place))
 
@@ -100,7 +100,7 @@ class _Search:
             formals = self._formals.get(node.function, ())
             yield from (formals[place] for place in places if place < len(formals))
         for graph_id, place in self._returned.get(value, ()):
-            for key in self._graph.runners.get(graph_id, ()):
+            for key in self._graph.callers.get(graph_id, ()):
                 runner = self._graph.by_key[key]
                 # What a loop's body returns goes elsewhere, and one step later.
                 if runner.op_type not in ("Loop", "Scan") and place < len(runner.outputs):
@@ -129,7 +129,7 @@ class _Search:
     def _actual(self, value: str) -> str | None:
         """What a function is given for this name, if one node alone runs it."""
         for function, formals in self._formals.items():
-            runners = self._graph.runners.get(function, ())
+            runners = self._graph.callers.get(function, ())
             if value in formals and len(runners) == 1:
                 inputs = self._graph.by_key[runners[0]].inputs
                 place = formals.index(value)
@@ -155,26 +155,26 @@ class SampleRequest:
     files: tuple[Path, ...] = ()
 
 
-def graph_samples(proto: onnx.ModelProto, graph: Graph, request: SampleRequest) -> Iterator[dict[str, np.ndarray]]:
+def sample_feeds(proto: onnx.ModelProto, graph: Graph, request: SampleRequest) -> Iterator[dict[str, np.ndarray]]:
     """One feed after the other, as the graph takes them. Raises InputError for what does not fit it."""
     for path in request.files:
-        yield feed_for(proto, read_arrays(path))
+        yield bind_inputs(proto, read_arrays(path))
     if not request.files:
         if request.seed < 0:
             raise InputError(f"the seed is {request.seed}", "Give 0 or more.")
-        shapes = _parsed(proto, request.shapes)
+        shapes = _parse_shapes(proto, request.shapes)
         for number in range(request.count):
-            yield graph_feed(proto, graph, seed=request.seed + number, shapes=shapes)
+            yield make_feed(proto, graph, seed=request.seed + number, shapes=shapes)
 
 
-def graph_feed(
+def make_feed(
     proto: onnx.ModelProto, graph: Graph, *, seed: int, shapes: Mapping[str, Shape] = MappingProxyType({})
 ) -> dict[str, np.ndarray]:
     """Floats are random; integers too where they are indices, within their table, and 1 elsewhere; bools are true.
 
     shapes  of inputs; they also say how long the axes are that other inputs have in common with them
     """
-    inputs = taken_inputs(proto)
+    inputs = required_inputs(proto)
     dtypes = {name: _dtype(name, value) for name, value in inputs.items()}
     bounds = index_bounds(proto, graph)
     feed = {}
@@ -183,16 +183,16 @@ def graph_feed(
         random = np.random.default_rng([seed, zlib.crc32(name.encode())])
         # An index into something of unknown size can only be the first.
         below = (bounds[name] or 1) if name in bounds else None
-        feed[name] = _filled(shape, dtypes[name], random, below)
+        feed[name] = _fill_input(shape, dtypes[name], random, below)
     return feed
 
 
-def taken_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+def required_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     stored = {tensor.name for tensor in proto.graph.initializer}
     return {value.name: value for value in proto.graph.input if value.name not in stored}
 
 
-def _filled(shape: Shape, dtype: np.dtype[Any], random: np.random.Generator, below: int | None) -> np.ndarray:
+def _fill_input(shape: Shape, dtype: np.dtype[Any], random: np.random.Generator, below: int | None) -> np.ndarray:
     """`below` is for an index: the number that it must stay below."""
     if dtype.kind == "b":
         return np.ones(shape, dtype)
@@ -229,24 +229,24 @@ def _shapes(inputs: Mapping[str, onnx.ValueInfoProto], given: Mapping[str, Shape
 def _check(inputs: Mapping[str, onnx.ValueInfoProto], name: str, shape: Shape) -> None:
     if name not in inputs:
         raise InputError(f"the file takes no input {name!r}", f"It takes: {', '.join(inputs)}.")
-    dims = dims_of(inputs[name])
+    dims = input_dims(inputs[name])
     if dims is not None and not fits(dims, shape):
         raise InputError(
-            f"the file takes {name!r} as {_written(dims)}, not as {_written(shape)}",
+            f"the file takes {name!r} as {_format_shape(dims)}, not as {_format_shape(shape)}",
             "Give a shape with the sizes that the file has fixed.",
         )
 
 
-def _written(shape: Sequence[int | str]) -> str:
+def _format_shape(shape: Sequence[int | str]) -> str:
     return "x".join(str(size) or "?" for size in shape) or "scalar"
 
 
 # What the user gives.
 
 
-def _parsed(proto: onnx.ModelProto, texts: Sequence[str]) -> dict[str, Shape]:
+def _parse_shapes(proto: onnx.ModelProto, texts: Sequence[str]) -> dict[str, Shape]:
     """Names of a graph's inputs may hold anything, so it is the last `=` that ends them."""
-    inputs = taken_inputs(proto)
+    inputs = required_inputs(proto)
     found: dict[str, Shape] = {}
     for text in texts:
         name, equals, rest = text.rpartition("=")

@@ -38,7 +38,7 @@ from modelexport.graph.types import value_sizes
 from modelexport.record.signals import Fingerprint, GraphValues
 
 
-class Cutting:
+class PiecePlanner:
     """How many nodes a piece may have, so that what it makes takes no more than a given room.
 
     What is unknown of a value's size is learnt from the pieces before: it is taken to be as large as any so far.
@@ -90,7 +90,7 @@ _CHANNELS = 64
 
 
 @cache
-def _block() -> int:
+def _block_size() -> int:
     """How many channels are in a block: it depends on the processor, and only ONNX Runtime knows."""
     import onnxruntime
 
@@ -104,7 +104,7 @@ def _block() -> int:
     return int(session.run(None, {"x": pixels})[0].argmax())
 
 
-See = Callable[[str, np.ndarray], None]
+ValueVisitor = Callable[[str, np.ndarray], None]
 
 _FIRST_PIECE, _LONGEST_PIECE = 32, 1024
 # Bytes that a piece may make.
@@ -164,10 +164,10 @@ class PiecewiseRun:
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
         self._pieces: dict[int, _Piece] = {}
         self._fed: dict[str, np.dtype[Any]] = {}
-        self._cutting = Cutting([], {}, room=0, first=0, longest=0)
+        self._cutting = PiecePlanner([], {}, room=0, first=0, longest=0)
         self.building = 0.0
 
-    def run(self, feed: Mapping[str, np.ndarray], see: See) -> None:
+    def run(self, feed: Mapping[str, np.ndarray], see: ValueVisitor) -> None:
         """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.
 
         An array may lie in ONNX Runtime's memory, and is valid only until `see` returns. Values that numpy has no type
@@ -193,7 +193,7 @@ class PiecewiseRun:
             made.clear()
             if passed > _GIVE_BACK_AFTER:
                 passed = 0
-                _give_back()
+                _return_memory()
             start = end
 
     def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -209,10 +209,10 @@ class PiecewiseRun:
             self.building += time.perf_counter() - began
         return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
-    def _cut(self, feed: Mapping[str, np.ndarray]) -> Cutting:
+    def _cut(self, feed: Mapping[str, np.ndarray]) -> PiecePlanner:
         wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
         sizes = value_sizes(self._file.proto, feed)
-        return Cutting(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
+        return PiecePlanner(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
 
     def _is_wanted(self, name: str) -> bool:
         return bool(name) and (self._wanted is None or name in self._wanted)
@@ -226,7 +226,7 @@ class PiecewiseRun:
             made = piece.run(alive)
         except Exception as error:
             self._pieces.pop(start, None)
-            raise _failed(error) from error
+            raise _runtime_failure(error) from error
         if len(self._pieces) < self._most_sessions:
             self._pieces[start] = piece
         return made
@@ -241,11 +241,11 @@ class PiecewiseRun:
             proto = self._piece(start, end, read)
             inputs = {name: alive[name] for name in read if name in alive and name not in made}
             fed = {**inputs, **weights}
-            proto.graph.input.extend(_typed(name, value) for name, value in fed.items())
+            proto.graph.input.extend(_value_info(name, value) for name, value in fed.items())
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
             session = _session(proto) if outputs else None
         except Exception as error:
-            raise _failed(error) from error
+            raise _runtime_failure(error) from error
         self.building += time.perf_counter() - began
         return _Piece(start, end, session, tuple(fed), weights, tuple(outputs))
 
@@ -273,12 +273,12 @@ class PiecewiseRun:
         array = np.require(content_of(self._file, self._initializers[name]), requirements=["C", "A"])
         return _runtime().OrtValue.ortvalue_from_numpy(array)
 
-    def _show(self, name: str, value: Any, see: See) -> int:
+    def _show(self, name: str, value: Any, see: ValueVisitor) -> int:
         """Let a value be seen; its size in bytes."""
         array = _array(value) if self._is_wanted(name) else None
         if array is None:
             return 0
-        see(name, in_usual_order(array, _block()) if name in self._blocked else array)
+        see(name, in_usual_order(array, _block_size()) if name in self._blocked else array)
         return int(array.nbytes)
 
 
@@ -293,15 +293,15 @@ def _session(proto: onnx.ModelProto) -> Any:
     return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _give_back() -> None:
+def _return_memory() -> None:
     """What was freed goes back to the system; else it stays in the heap, in parts too small for the next values."""
-    trim = _trimmer()
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
 
 
 @cache
-def _trimmer() -> Callable[[int], object] | None:
+def _malloc_trim() -> Callable[[int], object] | None:
     """The C library's own; not every system has it."""
     try:
         return ctypes.CDLL(None).malloc_trim
@@ -319,7 +319,7 @@ def _runtime() -> Any:
     return onnxruntime
 
 
-def _failed(error: Exception) -> RuntimeFailed:
+def _runtime_failure(error: Exception) -> RuntimeFailed:
     return RuntimeFailed(
         f"ONNX Runtime cannot run the graph: {type(error).__name__}: {_first_line(error)[:_LONGEST_REASON]}",
         "Try a newer onnxruntime or another opset; if it is the inputs that do not fit, --input NAME=SHAPE:DTYPE.",
@@ -341,7 +341,7 @@ def _array(value: Any) -> np.ndarray | None:
     return array
 
 
-def _typed(name: str, value: Any) -> onnx.ValueInfoProto:
+def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
     if value.is_tensor():
         return onnx.helper.make_tensor_value_info(name, value.element_type(), _length_of_shape(value))
     sequence = _SEQUENCE.fullmatch(value.data_type())
@@ -358,7 +358,7 @@ def _length_of_shape(value: Any) -> list[int] | None:
     return shape if is_shape else None
 
 
-def graph_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
+def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
     """Fingerprints of all values of the main graph; those before the failure if ONNX Runtime cannot run all of it."""
     prints = _of_weights(file)
 
@@ -372,7 +372,7 @@ def graph_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValu
     return GraphValues(prints)
 
 
-def weights_only(file: ModelFile, failure: str) -> GraphValues:
+def fingerprint_weights(file: ModelFile, failure: str) -> GraphValues:
     """Fingerprints of the initializers, for a graph that cannot be run."""
     return GraphValues(_of_weights(file), failure)
 

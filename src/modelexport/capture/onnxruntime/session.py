@@ -44,17 +44,17 @@ def run_file(path: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return run_session(open_session(path), feed)
 
 
-def feed_for(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def bind_inputs(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays by the names of the graph's inputs, as the graph wants them."""
-    places = assigned(proto, arrays)
+    places = assign_inputs(proto, arrays)
     wanted = {value.name: value for value in proto.graph.input}
     for name, source in places.items():
         if not _fits(wanted[name], arrays[source]):
             raise _unfit(wanted[name], arrays[source])
-    return {name: _converted(wanted[name], arrays[source]) for name, source in places.items()}
+    return {name: _cast_array(wanted[name], arrays[source]) for name, source in places.items()}
 
 
-def assigned(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def assign_inputs(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Which array goes into each input of the graph: by name, and what remains by order, where type and shape fit."""
     data = {tensor.name for tensor in proto.graph.initializer}
     wanted = [value for value in proto.graph.input if value.name not in data]
@@ -83,7 +83,7 @@ def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
     )
 
 
-def _converted(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
+def _cast_array(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
     """The array in the width that the graph wants: a file may have been made smaller than the model."""
     kind = value.type.tensor_type.elem_type
     return array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind), copy=False) if kind else array
@@ -150,7 +150,7 @@ class ProfileRequest:
     threads: int
 
 
-def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, request: ProfileRequest) -> ProfiledRun:
+def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, request: ProfileRequest) -> ProfiledRun:
     """`options` are those of a session that saves its graph; the profile goes beside that."""
     import onnxruntime
 
@@ -159,7 +159,7 @@ def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
     options.intra_op_num_threads = request.threads
     # One operator at a time: what runs side by side cannot be added up.
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    providers = _providers(onnxruntime.get_available_providers(), request.providers)
+    providers = _choose_providers(onnxruntime.get_available_providers(), request.providers)
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         _ensure_started(session.get_providers(), providers if request.providers else [])
@@ -173,7 +173,7 @@ def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
             f"ONNX Runtime cannot run {path}: {str(error).strip().splitlines()[0]}",
             "Check the file with `modelexport validate`, and the inputs (--input, --inputs).",
         ) from error
-    runs = _read(written)
+    runs = _read_profile(written)
     if len(runs) != request.warmup + request.runs:
         raise RuntimeFailed(
             f"ONNX Runtime wrote down {len(runs)} of {request.warmup + request.runs} runs: its profile is full",
@@ -182,7 +182,7 @@ def profiled_run(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
     return ProfiledRun(runs[request.warmup :], tuple(providers) if request.providers else ())
 
 
-def _providers(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
+def _choose_providers(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
     named = {name.removesuffix("ExecutionProvider").lower(): name for name in known}
     found = []
     for one in wanted:
@@ -203,18 +203,18 @@ def _ensure_started(started: Sequence[str], wanted: Sequence[str]) -> None:
         )
 
 
-def _read(path: Path) -> tuple[RawRun, ...]:
+def _read_profile(path: Path) -> tuple[RawRun, ...]:
     """The runs of the whole model, in their order."""
     try:
         document = json.loads(path.read_text())
-        return runs_of(document)
+        return parse_profile(document)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RuntimeFailed(f"ONNX Runtime's profile cannot be read: {error}") from error
 
 
-def runs_of(document: Iterable[Mapping[str, Any]]) -> tuple[RawRun, ...]:
+def parse_profile(document: Iterable[Mapping[str, Any]]) -> tuple[RawRun, ...]:
     """The runs in a profile, each with the events of its kernels: bodies inside of the nodes that hold them."""
-    waiting: list[RawEvent | _Ended] = []  # for the end of what they are inside of
+    waiting: list[RawEvent | _GraphRun] = []  # for the end of what they are inside of
     times: list[tuple[float, float]] = []
     runs: list[RawRun] = []
     for item in document:
@@ -222,29 +222,29 @@ def runs_of(document: Iterable[Mapping[str, Any]]) -> tuple[RawRun, ...]:
         if item.get("cat") == "Node" and name.endswith(_KERNEL):
             event = _event(item)
             times.append((start, start + event.duration))
-            bodies = _taken(waiting, start, _Ended)
+            bodies = _pop_since(waiting, start, _GraphRun)
             waiting.append(replace(event, bodies=tuple(body.events for body in bodies)))
         elif name.endswith(_GRAPH):
-            waiting.append(_Ended(start, tuple(_taken(waiting, start, RawEvent))))
+            waiting.append(_GraphRun(start, tuple(_pop_since(waiting, start, RawEvent))))
         elif name == _RUN:
-            events = tuple(event for graph in _taken(waiting, start, _Ended) for event in graph.events)
-            runs.append(RawRun(start, float(item["dur"]), _covered(times), events))
+            events = tuple(event for graph in _pop_since(waiting, start, _GraphRun) for event in graph.events)
+            runs.append(RawRun(start, float(item["dur"]), _covered_time(times), events))
             waiting, times = [], []
     return tuple(runs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _GraphRun:
     """A graph that has run."""
 
     start: float
     events: tuple[RawEvent, ...]
 
 
-_Kind = TypeVar("_Kind", RawEvent, _Ended)
+_Kind = TypeVar("_Kind", RawEvent, _GraphRun)
 
 
-def _taken(waiting: list[RawEvent | _Ended], start: float, kind: type[_Kind]) -> list[_Kind]:
+def _pop_since(waiting: list[RawEvent | _GraphRun], start: float, kind: type[_Kind]) -> list[_Kind]:
     """Take away from the end what is of a kind and began since some time."""
     found: list[_Kind] = []
     while waiting and isinstance(last := waiting[-1], kind) and last.start >= start:
@@ -265,7 +265,7 @@ def _event(item: Mapping[str, Any]) -> RawEvent:
     )
 
 
-def _covered(times: Iterable[tuple[float, float]]) -> float:
+def _covered_time(times: Iterable[tuple[float, float]]) -> float:
     """How much time some spans of it cover, what several of them cover counted once."""
     covered, until = 0.0, float("-inf")
     for start, end in sorted(times):

@@ -66,7 +66,7 @@ class Propagation:
         """The work of a graph's nodes, in the order in which they run."""
         works: list[NodeWork] = []
         for node in self._nodes.get(graph_id, ()):
-            bodies = self._graph.bodies.get(node.key, ())
+            bodies = self._graph.subgraphs.get(node.key, ())
             if bodies:
                 works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
                 run_bodies = {"If": self._run_if, "Loop": self._run_loop, "Scan": self._run_scan}
@@ -138,7 +138,7 @@ class Propagation:
 
     def _run_if(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
         branches = [self._run(body, times) for body in bodies]
-        results = [self.values.all(self._graph.yields[body]) for body in bodies]
+        results = [self.values.all(self._graph.body_outputs[body]) for body in bodies]
         fixed = self._fixed_branch(node, bodies)
         ranks = [sum(len(value.shape or ()) for value in values) for values in results]
         largest = max(range(len(bodies)), key=lambda branch: (*_extent(branches[branch]), ranks[branch], -branch))
@@ -161,11 +161,11 @@ class Propagation:
 
     def _run_loop(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
         body, rounds = bodies[0], self._loop_rounds(node)
-        counter, condition, *carried = self._graph.takes[body]
+        counter, condition, *carried = self._graph.body_inputs[body]
         self.values[counter] = Value(onnx.TensorProto.INT64, ())
         self.values[condition] = Value(onnx.TensorProto.BOOL, ())
         works = self._run_rounds(body, carried, self.values.all(node.inputs[2:]), 1, times * rounds)
-        results = self.values.all(self._graph.yields[body][1:])
+        results = self.values.all(self._graph.body_outputs[body][1:])
         for index, (name, value) in enumerate(zip(node.outputs, results, strict=False)):
             self.values[name] = _without_content(value) if index < len(carried) else _stacked(value, rounds, 0)
         return works
@@ -187,7 +187,7 @@ class Propagation:
         attributes, body = self._attributes(node), bodies[0]
         count = attributes.get("num_scan_inputs", 0)
         states = len(node.inputs) - count
-        takes, yields = self._graph.takes[body], self._graph.yields[body]
+        takes, yields = self._graph.body_inputs[body], self._graph.body_outputs[body]
         rounds: Polynomial | None = None
         axes = attributes.get("scan_input_axes") or [0] * count
         for name, inner, axis in zip(node.inputs[states:], takes[states:], axes, strict=False):
@@ -212,7 +212,7 @@ class Propagation:
         """
         before = [_without_content(value) for value in start]
         works = self._run_with(body, names, before, times)
-        after = self.values.all(self._graph.yields[body][skipped:])
+        after = self.values.all(self._graph.body_outputs[body][skipped:])
         merged = [
             old if old.shape == new.shape else self.values.either([old, new], name)
             for old, new, name in zip(before, after, names, strict=False)

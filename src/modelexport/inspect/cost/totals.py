@@ -200,7 +200,7 @@ class _Counting:
 
     def _reason(self, node: Node, works: Sequence[NodeWork]) -> str:
         if not works:
-            return _CALLED if node.function in self._graph.yields else _UNCALLED
+            return _CALLED if node.function in self._graph.body_outputs else _UNCALLED
         stated = next((work.work.reason for work in works if work.work.reason), "")
         return stated or (_UNSHAPED if any(work.makes is None for work in works) else "")
 

@@ -17,7 +17,7 @@ import onnx
 import onnx.shape_inference
 
 from modelexport.graph.file.weights import has_data
-from modelexport.graph.index import MAIN, Graph, bodies, value_id, walk_nodes
+from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, walk_nodes
 from modelexport.inspect.cost.values import (
     MOST_NUMBERS,
     NOTHING,
@@ -219,4 +219,4 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """The main graph and all bodies, each with its id."""
     yield MAIN, proto.graph
     for key, node in walk_nodes(proto):
-        yield from bodies(node, key)
+        yield from subgraphs_with_ids(node, key)

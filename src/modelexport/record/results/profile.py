@@ -1,17 +1,11 @@
-"""Where the time of a model goes, module by module.
-
-Documents that `profile` and `verify` wrote as JSON, read back to be laid over a model.
-"""
+"""Where the time of a model goes, module by module."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from modelexport.errors import FileUnreadable
 from modelexport.record.hierarchy import ModuleCall
 
 # Fewer runs say nothing about how far they are apart.
@@ -224,13 +218,3 @@ class Profile:
     def fallback(self, module: ModuleTime) -> float:
         """Of the module's time, what another provider than the preferred one took."""
         return sum(time for name, time in module.providers.items() if self.requested and name != self.requested[0])
-
-
-def read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    except (ValueError, RecursionError) as error:
-        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error

@@ -16,7 +16,7 @@ import onnx
 from modelexport.graph.file.metadata import PREFIX
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.weights import has_data
-from modelexport.graph.index import KEY_SEPARATOR, Node, bodies, value_id, walk_nodes
+from modelexport.graph.index import KEY_SEPARATOR, Node, subgraphs_with_ids, value_id, walk_nodes
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import Attribution, Provenance
@@ -146,7 +146,10 @@ class _Artist:
                 facts=self._node_facts(node, proto, found),
                 inputs=tuple(map(self._port, node.inputs)),
                 outputs=tuple(map(self._port, node.outputs)),
-                bodies=(*(body for body, _ in bodies(proto, key)), *([called] if called in functions else [])),
+                bodies=(
+                    *(body for body, _ in subgraphs_with_ids(proto, key)),
+                    *([called] if called in functions else []),
+                ),
             )
 
     def _node_facts(self, node: Node, proto: onnx.NodeProto, found: Attribution | None) -> Facts:
@@ -238,7 +241,7 @@ class _Artist:
         return Box(box_id, Kind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
 
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
-        for place, value in enumerate(self._file.graph.yields[part.id]):
+        for place, value in enumerate(self._file.graph.body_outputs[part.id]):
             name = self._returned(part, place)
             box_id = self._unused(f"{value_id(part.id, name)} (output)")
             box = Box(box_id, Kind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))

@@ -19,7 +19,7 @@ import onnx
 import onnx.numpy_helper
 
 from modelexport.graph.file.external import is_external
-from modelexport.graph.index import MAIN, bodies, function_id, node_key, value_id
+from modelexport.graph.index import MAIN, function_id, node_key, subgraphs_with_ids, value_id
 from modelexport.graph.types import type_name
 from modelexport.show.formats.drawing import Fact, Port
 
@@ -46,7 +46,7 @@ def graphs_of(model: onnx.ModelProto) -> Iterator[GraphPart]:
             for node in reversed(part.proto.node)
             if node.attribute
             for key in [node_key(node, part.id)]
-            for body_id, body in reversed(list(bodies(node, key)))
+            for body_id, body in reversed(list(subgraphs_with_ids(node, key)))
         ]
 
 

@@ -14,6 +14,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
+from modelexport.show.data.overlays import Overlay, Profiled, Verified
 from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.flow import Box, CallFlow, Entering, Flows, Group, Inner, Leaving, Own, draw_flow, flows_of
 from modelexport.show.page.layout import Pair, laid_out
@@ -26,7 +27,6 @@ from modelexport.show.page.modules import (
     weight_columns,
 )
 from modelexport.show.page.nodes import Distinct, Json, ModuleTree, NodeColumns, Texts
-from modelexport.show.page.overlays import Overlay, Profiled, Verified
 
 # Kinds of boxes, as the page knows them.
 _MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)

@@ -2,7 +2,7 @@
 
 Nodes and weights are counted as all verbs count them (`graph/module_totals.py`).
 
-A new overlay (a figure for each module, such as energy) is a reader in `record/results/overlay.py`, a function here
+A new overlay (a figure for each module, such as energy) is a reader in `show/data/overlays.py`, a function here
 that makes columns of it, a line in `data.py:_overlaid`, and a way to colour by it in `colours.js`.
 """
 
@@ -20,8 +20,8 @@ from modelexport.record.hierarchy import TensorInfo
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.cost import Cost
+from modelexport.show.data.overlays import CallVerdict, Profiled, Verified
 from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
-from modelexport.show.page.overlays import CallVerdict, Profiled, Verified
 
 _NONE = -1
 

@@ -10,7 +10,15 @@ import onnx
 from modelexport.errors import CutImpossible
 from modelexport.graph.file.metadata import PREFIX
 from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import KEY_SEPARATOR, MAIN, bodies, called_id, function_id, node_key, walk_nodes
+from modelexport.graph.index import (
+    KEY_SEPARATOR,
+    MAIN,
+    called_id,
+    function_id,
+    node_key,
+    subgraphs_with_ids,
+    walk_nodes,
+)
 from modelexport.graph.protos import ONNX_DOMAINS, names_read, with_inner
 from modelexport.graph.types import ValueTypes, is_shaped
 from modelexport.record.hierarchy import ROOT
@@ -167,7 +175,7 @@ class _PartAssembly:
         wanted = {node.graph for node in self._cut.nodes}
         found = [self._file.proto.graph]
         for key, node in self._protos.items():
-            found += [body for body_id, body in bodies(node, key) if body_id in wanted]
+            found += [body for body_id, body in subgraphs_with_ids(node, key) if body_id in wanted]
         return found
 
     def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
@@ -251,7 +259,7 @@ def _map_keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[tuple[str, str]]
 def _list_keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[str]:
     key = node_key(proto, graph_id)
     yield key
-    for body_id, body in bodies(proto, key):
+    for body_id, body in subgraphs_with_ids(proto, key):
         for inner in body.node:
             yield from _list_keys(inner, body_id)
 

@@ -196,7 +196,7 @@ class ShapeSubgraphs:
 def constant_values(nest: NestedGraph) -> frozenset[str]:
     """Values that depend on nothing that the model is given, not even on a shape."""
     graph = nest.graph
-    varying = {value for values in graph.takes.values() for value in values} - set(graph.initializers)
+    varying = {value for values in graph.body_inputs.values() for value in values} - set(graph.initializers)
     for node in graph.nodes:
         if any(value in varying for value in nest.values_read(node)):
             varying.update(filter(None, node.outputs))

@@ -121,7 +121,7 @@ class Cutter:
         return self._nest.with_nodes_inside(found)
 
     def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
-        holders = [self._nest.graph.by_key[self._nest.graph.owners[one]] for one in graphs if one]
+        holders = [self._nest.graph.by_key[self._nest.graph.body_owner[one]] for one in graphs if one]
         owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
         around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
         kinds = ", ".join(sorted({node.op_type for node in holders}))

@@ -165,36 +165,36 @@ class NestedGraph:
 
     def nodes_inside(self, node: Node) -> Iterator[Node]:
         """The nodes in a node's bodies, however deep."""
-        waiting = list(self.graph.bodies.get(node.key, ()))
+        waiting = list(self.graph.subgraphs.get(node.key, ()))
         while waiting:
             for member in self._members.get(waiting.pop(0), ()):
                 yield member
-                waiting += self.graph.bodies.get(member.key, ())
+                waiting += self.graph.subgraphs.get(member.key, ())
 
     def values_read(self, node: Node) -> tuple[str, ...]:
         """The values that a node, or something in its bodies, reads from outside of it."""
-        bodies = self.graph.bodies.get(node.key, ())
+        bodies = self.graph.subgraphs.get(node.key, ())
         if not bodies:
             return tuple(dict.fromkeys(filter(None, node.inputs)))
         inner = list(self.nodes_inside(node))
-        below = [*bodies, *(body for one in inner for body in self.graph.bodies.get(one.key, ()))]
+        below = [*bodies, *(body for one in inner for body in self.graph.subgraphs.get(one.key, ()))]
         read = [*node.inputs, *(value for one in inner for value in one.inputs)]
-        read += [value for body in below for value in self.graph.yields[body]]
+        read += [value for body in below for value in self.graph.body_outputs[body]]
         prefixes = tuple(f"{body}{KEY_SEPARATOR}" for body in bodies)
         return tuple(dict.fromkeys(value for value in read if value and not value.startswith(prefixes)))
 
     def enclosing_nodes(self, node: Node) -> Iterator[Node]:
         """The nodes in whose bodies a node is, innermost first."""
-        holder = self.graph.by_key.get(self.graph.owners.get(node.graph, ""))
+        holder = self.graph.by_key.get(self.graph.body_owner.get(node.graph, ""))
         while holder is not None:
             yield holder
-            holder = self.graph.by_key.get(self.graph.owners.get(holder.graph, ""))
+            holder = self.graph.by_key.get(self.graph.body_owner.get(holder.graph, ""))
 
     def graphs_around(self, graph_id: str) -> tuple[str, ...]:
         """A graph and the graphs around it, innermost first; the main graph or a function is the last."""
         found = [graph_id]
-        while found[-1] in self.graph.owners:
-            found.append(self.graph.by_key[self.graph.owners[found[-1]]].graph)
+        while found[-1] in self.graph.body_owner:
+            found.append(self.graph.by_key[self.graph.body_owner[found[-1]]].graph)
         return tuple(found)
 
     def is_in_function(self, node: Node) -> bool:
@@ -217,8 +217,8 @@ class NestedGraph:
     def returned_by(self) -> dict[str, list[str]]:
         """By value: the keys of the nodes whose body returns it."""
         found: dict[str, list[str]] = {}
-        for body, holder in self.graph.owners.items():
-            for value in filter(None, self.graph.yields[body]):
+        for body, holder in self.graph.body_owner.items():
+            for value in filter(None, self.graph.body_outputs[body]):
                 found.setdefault(value, []).append(holder)
         return found
 
@@ -268,7 +268,7 @@ class Membership:
         return any(map(self._selection.covers, attribution.owners))
 
     def _is_aside(self, node: Node) -> bool:
-        return node.graph in self._nest.graph.owners and node.key not in self._nest.graph.computed
+        return node.graph in self._nest.graph.body_owner and node.key not in self._nest.graph.computed
 
     def _others(self, attribution: Attribution) -> tuple[ModuleCall, ...]:
         return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
@@ -279,7 +279,7 @@ class Membership:
         An exporter may choose by an If between two ways to do one thing.
         """
         graph = self._nest.graph
-        for holder, bodies in graph.bodies.items():
+        for holder, bodies in graph.subgraphs.items():
             inner = (
                 list(self._nest.nodes_inside(graph.by_key[holder]))
                 if holder not in self.keys and len(bodies) > 1

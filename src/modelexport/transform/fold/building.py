@@ -15,7 +15,7 @@ from typing import TypeVar
 import onnx
 
 from modelexport.graph.file.metadata import FOLDED_DOMAIN, PREFIX
-from modelexport.graph.index import MAIN, bodies, function_id, node_key, walk_nodes
+from modelexport.graph.index import MAIN, function_id, node_key, subgraphs_with_ids, walk_nodes
 from modelexport.graph.protos import in_order, names_inside, plain_domain, rename_captured, unite_types, with_inner
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import (
@@ -298,7 +298,7 @@ def list_keys_inside(node: onnx.NodeProto, graph_id: str) -> Iterator[str]:
     """The keys of a node and of all nodes in its bodies."""
     key = node_key(node, graph_id)
     yield key
-    for body_id, body in bodies(node, key):
+    for body_id, body in subgraphs_with_ids(node, key):
         for inner in in_order(body.node):
             yield from list_keys_inside(inner, body_id)
 

@@ -18,10 +18,10 @@ from modelexport.graph.index import (
     KEY_SEPARATOR,
     MAIN,
     Node,
-    bodies,
     called_id,
     function_id,
     index_model,
+    subgraphs_with_ids,
     value_id,
     walk_nodes,
 )
@@ -144,7 +144,7 @@ class _FlatModel:
         outer            by the ids of values that are visible from the graphs around: their names
         """
         nodes = self._members.get(graph_id, [])
-        inside = (*declared_values, *self.inlined.graph.takes[graph_id])
+        inside = (*declared_values, *self.inlined.graph.body_inputs[graph_id])
         own = {*inside, *(value for node in nodes for value in node.outputs)} if graph_id else ()
         names = {**(outer or {}), **{value: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for value in own}}
         return [self._build_node(node, names) for node in nodes]
@@ -159,7 +159,7 @@ class _FlatModel:
             # An Identity for what a function returns as it was given stands for the call itself.
             around = calls if node.op_type == self._protos[own].op_type else (*calls, own)
             proto.name = self._nodes.free(f"{self._prefix(around)}{proto.name or proto.op_type}")
-        for graph_id, subgraph in bodies(proto, node.key):
+        for graph_id, subgraph in subgraphs_with_ids(proto, node.key):
             self._build_subgraph(subgraph, graph_id, names)
         return proto
 
@@ -168,7 +168,7 @@ class _FlatModel:
         ids = {name: rename(value_id(old_id, name)) for name in declared(subgraph)}
         nodes = self.build_nodes(graph_id, ids.values(), outer)
         names = {name: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for name, value in ids.items()}
-        returned = (outer.get(value, value) for value in self.inlined.graph.yields[graph_id])
+        returned = (outer.get(value, value) for value in self.inlined.graph.body_outputs[graph_id])
         rename_values(subgraph, {**dict(zip((one.name for one in subgraph.output), returned, strict=True)), **names})
         del subgraph.node[:]
         subgraph.node.extend(nodes)

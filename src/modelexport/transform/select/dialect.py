@@ -184,7 +184,7 @@ def _check_calls(selection: Selection, dialect: Dialect) -> None:
     """A call goes where it is put; but a tool that changes nodes does so in the function, under the names there."""
     if dialect.grouped or dialect.sight is Sight.ALL:
         return
-    calls = [_called(node) for node in selection.nodes if node.function in selection.graph.yields]
+    calls = [_called(node) for node in selection.nodes if node.function in selection.graph.body_outputs]
     if calls:
         verb = "is a call of one" if len(calls) == 1 else "are calls of them"
         raise SelectionInexpressible(
@@ -209,8 +209,8 @@ def _is_body(graph_id: str, selection: Selection) -> bool:
 def _outermost(node: Node, selection: Selection) -> str:
     """The key of the node of the main graph in which a node is."""
     graph = selection.graph
-    while node.graph in graph.owners:
-        node = graph.by_key[graph.owners[node.graph]]
+    while node.graph in graph.body_owner:
+        node = graph.by_key[graph.body_owner[node.graph]]
     return node.key
 
 

@@ -12,7 +12,7 @@ from tests.support.small_file import small_hierarchy
 from modelexport.errors import FileUnreadable, RecordMismatch
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Status, Verdict
-from modelexport.show.page.overlays import Profiled, Verified, read_overlay
+from modelexport.show.data.overlays import Profiled, Verified, read_overlay
 
 
 def written(folder: Path, text: str) -> Path:

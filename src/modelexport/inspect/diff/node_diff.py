@@ -9,10 +9,17 @@ from functools import cached_property
 import onnx
 
 from modelexport.graph.index import KEY_SEPARATOR, Node
-from modelexport.inspect.diff.ends import Opsets, ValueType, attribute_changes, opsets_of, shapes_differ, types_differ
-from modelexport.inspect.diff.flow import Constant, Flow
-from modelexport.inspect.diff.pairing import Pairs
-from modelexport.inspect.diff.sides import Compared
+from modelexport.inspect.diff.io_matching import (
+    Opsets,
+    ValueType,
+    compare_attributes,
+    list_opsets,
+    shapes_differ,
+    types_differ,
+)
+from modelexport.inspect.diff.match_keys import Constant, DiffGraph
+from modelexport.inspect.diff.pairing import NodePairs
+from modelexport.inspect.diff.sides import DiffSide
 from modelexport.record.results.diff import FieldChange
 
 
@@ -25,19 +32,19 @@ class ConstantPair:
     reader: str | None
 
 
-class Comparing:
+class NodeComparison:
     """
     constants  pairs that are not known to be equal, by the names of both: the readers of the first file
     folded     by the key of a node of the first file without partner: constants of the second that stand for its result
     unfolded   by the key of a node of the second file without partner: constants of the first in whose place it is
     """
 
-    def __init__(self, left: Compared, right: Compared, pairs: Pairs) -> None:
+    def __init__(self, left: DiffSide, right: DiffSide, pairs: NodePairs) -> None:
         self._left, self._right, self._pairs = left, right, pairs
         self.constants: dict[tuple[str, str], list[ConstantPair]] = {}
         self.folded: dict[str, list[Constant]] = {}
         self.unfolded: dict[str, list[Constant]] = {}
-        self._moved: set[str] = set()  # values of the first file whose type or shape is another one
+        self._retyped: set[str] = set()  # values of the first file whose type or shape is another one
         self._altered: set[str] = set()  # keys of nodes of the second file
 
     def is_altered(self, key: str) -> bool:
@@ -48,69 +55,69 @@ class Comparing:
         """What the second file says of a node."""
         return self._right.model.node_proto(node)
 
-    def fields(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
+    def compare_nodes(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
         """Every paired node that is not the same, in the order of the first file."""
-        self._moved.update(self._moved_inputs())
-        for node in self._pairs.left_flow.order:
+        self._retyped.update(self._list_retyped_inputs())
+        for node in self._pairs.left_graph.order:
             other = self._pairs.right.get(node.key)
             if other is not None:
-                found = tuple(self._fields(node, other))
-                if found:
+                changes = tuple(self._compare_node(node, other))
+                if changes:
                     self._altered.add(other.key)
-                    yield node, other, found
+                    yield node, other, changes
 
-    def _fields(self, node: Node, other: Node) -> Iterator[FieldChange]:
+    def _compare_node(self, node: Node, other: Node) -> Iterator[FieldChange]:
         if node.attributes != other.attributes:
-            yield from self._attributes(node, other)
+            yield from self._compare_attributes(node, other)
         unexplained = True
-        for place, (value, theirs) in enumerate(self._pairs.aligned_inputs(node, other)):
-            change, explains = self._value(f"input {place}", (value, theirs), (node, other))
+        for index, (value, other_value) in enumerate(self._pairs.aligned_inputs(node, other)):
+            change, explains = self._compare_values(f"input {index}", (value, other_value), (node, other))
             unexplained &= not explains
             if change is not None:
                 yield change
-        yield from self._yielded(node, other)
-        yield from self._results(node, other, explained=not unexplained)
+        yield from self._compare_subgraphs(node, other)
+        yield from self._compare_results(node, other, explained=not unexplained)
 
-    def returned(self) -> Iterator[FieldChange]:
+    def compare_outputs(self) -> Iterator[FieldChange]:
         """Outputs of the model that are other values than before, where no other nodes have taken over."""
-        for end, theirs in self._pairs.ends.items():
+        for end, other_value in self._pairs.ends.items():
             if end.startswith("o:"):
-                change, _ = self._value(returned_as(end[2:]), (end[2:], theirs), None)
+                change, _ = self._compare_values(output_label(end[2:]), (end[2:], other_value), None)
                 if change is not None:
                     yield change
 
-    def _yielded(self, node: Node, other: Node) -> Iterator[FieldChange]:
+    def _compare_subgraphs(self, node: Node, other: Node) -> Iterator[FieldChange]:
         """What the bodies of a node return."""
         left, right = self._left.graph, self._right.graph
-        for body in left.bodies.get(node.key, ()):
+        for body in left.subgraphs.get(node.key, ()):
             name = body.removeprefix(node.key)
-            both = zip(left.yields[body], right.yields.get(f"{other.key}{name}", ()), strict=False)
-            for place, values in enumerate(both):
-                change, _ = self._value(f"{name.lstrip(KEY_SEPARATOR)} output {place}", values, (node, other))
+            both = zip(left.body_outputs[body], right.body_outputs.get(f"{other.key}{name}", ()), strict=False)
+            for index, values in enumerate(both):
+                change, _ = self._compare_values(f"{name.lstrip(KEY_SEPARATOR)} output {index}", values, (node, other))
                 if change is not None:
                     yield change
 
-    def _attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
+    def _compare_attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
         protos = self._left.model.node_proto(node), self.right_proto(other)
-        yield from attribute_changes(*protos, self._opsets)
+        yield from compare_attributes(*protos, self._opsets)
 
     @cached_property
     def _opsets(self) -> tuple[Opsets, Opsets]:
-        return opsets_of(self._left.proto), opsets_of(self._right.proto)
+        return list_opsets(self._left.proto), list_opsets(self._right.proto)
 
-    def _value(
+    def _compare_values(
         self, what: str, values: tuple[str, str], readers: tuple[Node, Node] | None
     ) -> tuple[FieldChange | None, bool]:
         """What is different about the values in one place of both files, and whether that explains another result."""
-        value, theirs = values
-        one = self._pairs.left_flow.constants.get(value)
-        now = self._pairs.right_flow.constants.get(theirs)
+        value, other_value = values
+        one = self._pairs.left_graph.constants.get(value)
+        now = self._pairs.right_graph.constants.get(other_value)
         if one is not None and now is not None:
-            return None, self._constants(one, now, readers)
-        if self._pairs.are_same(value, theirs):
-            return None, value in self._moved
-        maker = self._pairs.left_flow.producers.get(value)
-        other_maker = self._pairs.right_flow.producers.get(theirs)
+            return None, self._note_constants(one, now, readers)
+        if self._pairs.are_same(value, other_value):
+            return None, value in self._retyped
+        maker = self._pairs.left_graph.producers.get(value)
+        other_maker = self._pairs.right_graph.producers.get(other_value)
         if maker is not None and maker[0].key not in self._pairs.right:
             if now is not None:
                 self.folded.setdefault(maker[0].key, []).append(now)
@@ -119,58 +126,62 @@ class Comparing:
             if one is not None:
                 self.unfolded.setdefault(other_maker[0].key, []).append(one)
             return None, True
-        return FieldChange(what, self._told(value), self._told_right(theirs)), True
+        return FieldChange(what, self._left_text(value), self._right_text(other_value)), True
 
-    def _constants(self, one: Constant, now: Constant, readers: tuple[Node, Node] | None) -> bool:
-        if one.digest is not None and one.digest == now.digest:
+    def _note_constants(self, constant: Constant, now: Constant, readers: tuple[Node, Node] | None) -> bool:
+        if constant.digest is not None and constant.digest == now.digest:
             return False
-        if one.digest is None and now.digest is None and (one.dtype, one.shape) == (now.dtype, now.shape):
+        if (
+            constant.digest is None
+            and now.digest is None
+            and (constant.dtype, constant.shape) == (now.dtype, now.shape)
+        ):
             return False
         reader = None if readers is None else readers[0].key
-        self.constants.setdefault((one.name, now.name), []).append(ConstantPair(one, now, reader))
+        self.constants.setdefault((constant.name, now.name), []).append(ConstantPair(constant, now, reader))
         if readers is not None:
             self._altered.add(readers[1].key)
         return True
 
-    def _told(self, value: str) -> str:
-        return _described(value, self._pairs.left_flow)
+    def _left_text(self, value: str) -> str:
+        return _value_text(value, self._pairs.left_graph)
 
-    def _told_right(self, value: str) -> str:
+    def _right_text(self, value: str) -> str:
         """As the first file calls it, if it is there: names of two files do not go together."""
-        maker = self._pairs.right_flow.producers.get(value)
+        maker = self._pairs.right_graph.producers.get(value)
         partner = None if maker is None else self._pairs.left.get(maker[0].key)
         if maker is None or partner is None or maker[1] >= len(partner.outputs) or not partner.outputs[maker[1]]:
-            return _described(value, self._pairs.right_flow)
-        return self._told(partner.outputs[maker[1]])
+            return _value_text(value, self._pairs.right_graph)
+        return self._left_text(partner.outputs[maker[1]])
 
     # what a node makes
 
-    def _results(self, node: Node, other: Node, *, explained: bool) -> Iterator[FieldChange]:
+    def _compare_results(self, node: Node, other: Node, *, explained: bool) -> Iterator[FieldChange]:
         """Types and shapes that do not follow from what is different before."""
-        for place, (value, theirs) in enumerate(zip(node.outputs, other.outputs, strict=False)):
-            one, now = self._left.types.get(value), self._right.types.get(theirs)
+        for index, (value, other_value) in enumerate(zip(node.outputs, other.outputs, strict=False)):
+            one, now = self._left.types.get(value), self._right.types.get(other_value)
             if one is None or now is None or not _differ(one, now):
                 continue
-            self._moved.add(value)
+            self._retyped.add(value)
             if not explained:
-                yield FieldChange(f"output {place}", str(one), str(now))
+                yield FieldChange(f"output {index}", str(one), str(now))
         if len([value for value in node.outputs if value]) != len([value for value in other.outputs if value]):
             yield FieldChange("outputs", str(len(node.outputs)), str(len(other.outputs)))
 
-    def _moved_inputs(self) -> Iterator[str]:
-        for end, theirs in self._pairs.ends.items():
+    def _list_retyped_inputs(self) -> Iterator[str]:
+        for end, other_value in self._pairs.ends.items():
             if end.startswith("i:"):
-                one, now = self._left.types.get(end[2:]), self._right.types.get(theirs)
+                one, now = self._left.types.get(end[2:]), self._right.types.get(other_value)
                 if one is not None and now is not None and _differ(one, now):
                     yield end[2:]
 
 
-def returned_as(output: str) -> str:
+def output_label(output: str) -> str:
     """What to call the maker of an output."""
     return f"output {output} is made by"
 
 
-def _described(value: str, flow: Flow) -> str:
+def _value_text(value: str, flow: DiffGraph) -> str:
     """A value for people: its name, and what makes it."""
     maker = flow.producers.get(value)
     kind = "constant" if value in flow.constants else "" if maker is None else maker[0].op_type

@@ -1,7 +1,15 @@
-"""What `profile` and `verify` found out, read back from the JSON that they write."""
+"""Overlays: what `profile` and `verify` found, read back from the JSON that they write, to be laid over a model.
+
+The page (`view --overlay`) and Model Explorer (`convert --overlay`) colour modules and nodes by it. A document is known
+by a key that no other result has: `sum_check` is that of a profile, `numbers_agree` that of a verification. It need not
+be of the very file that is shown; but it must name modules that the model has, with the same classes.
+
+A new overlay is a class here, with the function that reads it, and a branch in `_parse_overlay`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +19,6 @@ from typing import Any
 from modelexport.errors import FileUnreadable
 from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
-from modelexport.record.results.profile import read_json
 from modelexport.record.results.verification import Status, Verdict
 
 _SCHEMA = 1
@@ -19,32 +26,54 @@ _DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
+class KernelTime:
+    """A node of the graph that ran, in microseconds of one run. ONNX Runtime may have made it of several nodes.
+
+    charged_to  the path of the module that has its time; None if that is not known
+    owners      the paths of the modules whose work it does
+    unclear     it may have been another node just as well: the profile does not tell them apart
+    """
+
+    key: str
+    time: float
+    charged_to: str | None
+    owners: frozenset[str]
+    unclear: bool
+
+
+@dataclass(frozen=True)
 class Profiled:
     """Times are microseconds in one run.
 
-    own     by module path: of nodes that belong to none of the modules inside of it; None is no module
-    nodes   by key, of nodes that ran as they are in the file
+    own  by module path: of nodes that belong to none of the modules inside of it; None is no module
     """
 
     file: str
     run: str
     own: Mapping[str | None, float]
     classes: Mapping[str, str]
-    nodes: Mapping[str, float]
+    kernels: tuple[KernelTime, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> Mapping[str, float]:
+        """By key, of nodes that ran as they are in the file."""
+        return {kernel.key: kernel.time for kernel in self.kernels if not kernel.unclear}
 
 
 @dataclass(frozen=True)
 class CallVerdict:
     """One call.
 
-    sqnr  in decibels: infinite for equal tensors, 0 for those that hold no numbers, None where nothing was compared
+    sqnr     in decibels: infinite for equal tensors, 0 for those that hold no numbers, None where nothing was compared
+    max_abs  None also where the largest difference is no number
+    agrees   whether it is within the tolerance; None where nothing was compared
     """
 
     status: Status
     sqnr: float | None
     max_abs: float | None
-    lost: float
+    agrees: bool | None
     reason: str
 
 
@@ -63,23 +92,23 @@ Overlay = Profiled | Verified
 
 def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
-    document = read_json(path)
+    document = _read_json(path)
     try:
-        found = _overlay(document)
+        overlay = _parse_overlay(document)
     except _DAMAGE as error:
         raise FileUnreadable(
             f"{path} cannot be read: {type(error).__name__}: {error}", "Write it again with `--format json`."
         ) from error
-    if found is None:
+    if overlay is None:
         raise FileUnreadable(
             f"{path} is neither a profile nor a verification",
             "Write one with `modelexport profile --format json` or `modelexport verify --format json`.",
         )
-    ensure_same_model(hierarchy, found.classes, path)
-    return found
+    ensure_same_model(hierarchy, overlay.classes, path)
+    return overlay
 
 
-def _overlay(document: object) -> Overlay | None:
+def _parse_overlay(document: object) -> Overlay | None:
     if not isinstance(document, dict):
         return None
     is_profile, is_verification = "sum_check" in document, "numbers_agree" in document
@@ -98,9 +127,15 @@ def _profiled(document: dict[str, Any]) -> Profiled:
         run=runs,
         own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
         classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
-        nodes={_text(item["key"]): _amount(item["time_us"]) for item in document["nodes"] if not item["others"]},
+        kernels=tuple(map(_kernel, document["nodes"])),
         notes=_texts(document["notes"]),
     )
+
+
+def _kernel(item: dict[str, Any]) -> KernelTime:
+    owners = frozenset(ModuleCall.parse(_text(owner)).path for owner in item["modules"])
+    charged_to = _optional_text(item["charged_to"])
+    return KernelTime(_text(item["key"]), _amount(item["time_us"]), charged_to, owners, bool(item["others"]))
 
 
 def _verified(document: dict[str, Any]) -> Verified:
@@ -123,7 +158,7 @@ def _call(item: dict[str, Any]) -> CallVerdict:
         status=Status(item["status"]),
         sqnr=None if outputs is None else _decibels(outputs),
         max_abs=None if outputs is None else _number(outputs["max_abs"]),
-        lost=_number(item["lost"]) or 0.0,
+        agrees=None if outputs is None else bool(outputs["agrees"]),
         reason=_text(item["reason"]),
     )
 
@@ -156,7 +191,17 @@ def _number(value: object) -> float | None:
 
 
 def _amount(value: object) -> float:
-    found = _number(value)
-    if found is None or found < 0:
+    number = _number(value)
+    if number is None or number < 0:
         raise ValueError(f"{value!r} stands where a time should")
-    return found
+    return number
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
