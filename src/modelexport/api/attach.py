@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import embed_options, known
-from modelexport.api.options import tag_policy as build_policy
+from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionInput, AttributionResult, StrategyResult, attribute_graph
@@ -171,8 +170,8 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     progress: Progress | None = None,
 ) -> ExportResult:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed."""
-    policy = build_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
-    embedding = embed_options(embed, names, strip_exporter_metadata)
+    policy = parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
+    embedding = parse_embedding(embed, names, strip_exporter_metadata)
     target = Path(output)
     ensure_model_target(target)
     clock = Clock(progress)
@@ -180,7 +179,7 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     tagged = open_tagged(Path(file))
-    verdict = judge_file(tagged, source, known("strategy", strategy, NAMES), clock)
+    verdict = judge_file(tagged, source, ensure_known("strategy", strategy, NAMES), clock)
     with clock.step("write"):
         provenance = replace(verdict.provenance, policy=policy)
         written = write_tagged(tagged, provenance, target, embedding)
@@ -214,19 +213,19 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)
-    return scores_of(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
+    return score_strategies(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
 
 
-def scores_of(verdict: AttributionResult, path: str, recording: float) -> Scores:
+def score_strategies(verdict: AttributionResult, path: str, recording: float) -> Scores:
     provenance = verdict.provenance
-    scores = tuple(score_of(judged, provenance) for judged in verdict.judged)
+    scores = tuple(score_strategy(judged, provenance) for judged in verdict.judged)
     entries = provenance.nodes.values()
     split = [entry for entry in entries if disagreements(entry.attribution, provenance.hierarchy)]
     disputes = tuple(_dispute(entry, verdict.judged) for entry in split)
     return Scores(path, provenance, scores, disputes, recording, verdict.notes)
 
 
-def score_of(judged: StrategyResult, answers: Provenance) -> Score:
+def score_strategy(judged: StrategyResult, answers: Provenance) -> Score:
     """How one strategy's claims stand to the answers."""
     claims = judged.claims.nodes
     standing = Counter(

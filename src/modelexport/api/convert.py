@@ -154,10 +154,10 @@ def _sync(left: _Drawn, right: _Drawn, target: Path) -> _Extra:
 
 def _sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
     """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
-    from modelexport.api.relink import relinked
+    from modelexport.api.relink import relink_graph
 
     try:
-        found = relinked(tagged_ancestor(left), right, "convert")
+        found = relink_graph(tagged_ancestor(left), right, "convert")
     except RecordMissing:
         return None, ()
     if not found.related:

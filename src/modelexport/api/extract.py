@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options, several
+from modelexport.api.options import as_sequence, parse_embedding
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ModelExportError, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
@@ -70,7 +70,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     ensure_apart(target, Path(file))
     if tolerance is not None and not tolerance >= 0:
         raise UserError(f"no tolerance: {tolerance}", "Give a number from 0 on.")
-    embedding = embed_options(embed, "torch", False)
+    embedding = parse_embedding(embed, "torch", False)
     source = None
     if model is not None:
         source = ModelSource(
@@ -82,9 +82,9 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(opened.proto, opened.graph, str(file))
     with clock.step("cut"):
         cutter = Cutter(opened, opened.provenance_with_edges)
-        cut = cutter.cut(selected(cutter.provenance, several(modules)))
+        cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules)))
     with clock.step("write"):
-        found = extracted_file(opened, cutter, cut, target, embedding)
+        found = write_part(opened, cutter, cut, target, embedding)
     if source is not None:
         from modelexport.api.extract_check import check_extracted
 
@@ -92,7 +92,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     return replace(found, seconds=clock.seconds)
 
 
-def extracted_file(
+def write_part(
     opened: TaggedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
     """Write the file of a cut."""
@@ -105,7 +105,7 @@ def extracted_file(
     return _extraction(opened, cut, extracted, target, written.files)
 
 
-def selected(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
+def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")

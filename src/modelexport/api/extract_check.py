@@ -16,7 +16,7 @@ import onnx
 
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
-from modelexport.api.verify_model import ModelRuns, watched_run
+from modelexport.api.verify_model import ModelRuns, watch_run
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, alike, distance, sample
@@ -43,7 +43,7 @@ See: TypeAlias = Callable[[str, np.ndarray], None]
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExtractionReference:
     """A run of the model, and what the whole file makes of the same inputs.
 
     values  of the file, by id: those at the ends of what is to be checked
@@ -86,7 +86,7 @@ def run_reference(
     spool: TensorSpill,
     clock: Clock,
     wanted: frozenset[str] | None,
-) -> Reference:
+) -> ExtractionReference:
     """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
     from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
@@ -94,7 +94,7 @@ def run_reference(
 
     runs = ModelRuns(opened, VerifyOptions(source), clock)
     with clock.step("model"):
-        watched = watched_run(runs.first, spool, source.seed)
+        watched = watch_run(runs.first, spool, source.seed)
     values: dict[str, np.ndarray] = {}
 
     def see(name: str, array: np.ndarray) -> None:
@@ -111,7 +111,7 @@ def run_reference(
         see(name, array)
     with clock.step("file"):
         PiecewiseRun(opened, wanted, often=False).run(feed, see)
-    return Reference(runs.prepared.source, watched, spool, values, again)
+    return ExtractionReference(runs.prepared.source, watched, spool, values, again)
 
 
 # A tensor of the file that is further away from PyTorch's than this is another one.
@@ -126,16 +126,18 @@ def check_extracted(
     from modelexport.capture.eager import TensorSpill
 
     with TensorSpill() as spool:
-        reference = run_reference(opened, source, spool, clock, ends_of(found))
+        reference = run_reference(opened, source, spool, clock, border_values(found))
         with clock.step("compare"):
-            return compare(found, cut, reference, tolerance)
+            return compare_part(found, cut, reference, tolerance)
 
 
-def ends_of(found: Extraction) -> frozenset[str]:
+def border_values(found: Extraction) -> frozenset[str]:
     return frozenset(end.value for end in (*found.inputs, *found.outputs))
 
 
-def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float | None) -> ExtractionCheck:
+def compare_part(
+    found: Extraction, cut: Cut, reference: ExtractionReference, tolerance: float | None
+) -> ExtractionCheck:
     """Run the extracted file, and compare."""
     usual = TOLERANCE if tolerance is None else tolerance
     feeding = _Feeding(cut, reference)
@@ -173,7 +175,7 @@ def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 class _Feeding:
     """Which tensor of PyTorch's goes into which input: by what the whole file holds there, else by shape and type."""
 
-    def __init__(self, cut: Cut, reference: Reference) -> None:
+    def __init__(self, cut: Cut, reference: ExtractionReference) -> None:
         self.fed: dict[str, Feed] = {}
         self._cut = cut
         self._reference = reference
@@ -237,7 +239,7 @@ class _Outputs:
     whole     whole calls were cut out: nodes of one need not return what it returned
     """
 
-    def __init__(self, cut: Cut, reference: Reference, tolerance: float | None) -> None:
+    def __init__(self, cut: Cut, reference: ExtractionReference, tolerance: float | None) -> None:
         self._usual = self.coarsest = TOLERANCE if tolerance is None else tolerance
         self._chosen = tolerance is not None
         self.whole = cut.selection.nodes is None

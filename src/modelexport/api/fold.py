@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.options import several
+from modelexport.api.options import as_sequence
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordMissing, RecordUnreadable, UserError
 from modelexport.graph.file.atomic import staging
@@ -200,7 +200,7 @@ def strip(
     exporter_metadata  also remove what torch writes on nodes
     """
     target = Path(output)
-    kept = frozenset(_key(name) for name in several(keep))
+    kept = frozenset(_key(name) for name in as_sequence(keep))
     ensure_model_target(target)
     ensure_apart(target, Path(source))
     model = open_tagged(Path(source))

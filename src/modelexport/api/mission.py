@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.export import export
-from modelexport.api.options import EXPORTERS, known
+from modelexport.api.options import EXPORTERS, ensure_known
 from modelexport.api.read import load, query
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
@@ -215,8 +215,8 @@ class HierarchyExporter:
     opset: int | None = None
 
     def __post_init__(self) -> None:
-        known("strategy", self.strategy, NAMES)
-        known("exporter", self.exporter, EXPORTERS)
+        ensure_known("strategy", self.strategy, NAMES)
+        ensure_known("exporter", self.exporter, EXPORTERS)
         _check_names(self.torch_nn_exceptions)
 
     def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
@@ -249,7 +249,7 @@ class UniversalHierarchyExporter:
 
     def __post_init__(self) -> None:
         if self.exporter is not None:
-            known("exporter", self.exporter, EXPORTERS)
+            ensure_known("exporter", self.exporter, EXPORTERS)
         _check_names(self.torch_nn_exceptions)
 
     def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:

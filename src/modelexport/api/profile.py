@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.relink import relinked
+from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
 from modelexport.inspect.profile import Timeline, join_events, spread
@@ -67,7 +67,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):
             optimized = open_tagged(target)
-            found = relinked(ancestor, optimized, f"ort:{optimization}")
+            found = relink_graph(ancestor, optimized, f"ort:{optimization}")
             if not found.related:
                 raise RecordMismatch(
                     f"{path} was not made from {ancestor.name}: {found.lineage.kinship}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options, known, several
+from modelexport.api.options import as_sequence, ensure_known, parse_embedding
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
@@ -82,13 +82,15 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     report       compare with `file` module by module
     """
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(several(op_types)))
-    data = tuple(Path(path) for path in several(calibration))
+    settings = replace(
+        settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(as_sequence(op_types))
+    )
+    data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    embedding, target, path = embed_options(embed, "torch", False), Path(output), Path(file)
+    embedding, target, path = parse_embedding(embed, "torch", False), Path(output), Path(file)
     ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
@@ -96,7 +98,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
-        job.choose(several(exclude), several(include))
+        job.choose(as_sequence(exclude), as_sequence(include))
         wanted = static or check or report
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:
@@ -127,10 +129,10 @@ def _settings(
         if value is not None and not static:
             raise UserError(f"{option} {value} is for static quantization", f"Add --static, or leave {option} out.")
     return Quantization(
-        known("format", form or "qdq", list(FORMS)) if static else "",
-        weight_type=known("type", weight_type, list(TYPES)) if weight_type else "",
-        activation_type=known("type", activation_type, list(TYPES)) if activation_type else "",
-        method=known("method", method, list(METHODS)) if method else "",
+        ensure_known("format", form or "qdq", list(FORMS)) if static else "",
+        weight_type=ensure_known("type", weight_type, list(TYPES)) if weight_type else "",
+        activation_type=ensure_known("type", activation_type, list(TYPES)) if activation_type else "",
+        method=ensure_known("method", method, list(METHODS)) if method else "",
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.reading import with_small_external_data
 from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
@@ -98,7 +98,7 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     ensure_sizes(sizes)
     opened = open_tagged(Path(source))
     record = _record(opened)
-    found = count(str(source), small_inside(opened), opened.graph, record, sizes)
+    found = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
     ensure_axes(found, sizes)
     changed = record is not None and not opened.is_up_to_date
     return replace(found, notes=(*found.notes, _CHANGED)) if changed else found

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options
-from modelexport.api.relink import relinked
+from modelexport.api.options import parse_embedding
+from modelexport.api.relink import relink_graph
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
@@ -71,7 +71,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
         with clock.step("link"):
             made = steps.last
             ensure_sound(made.proto, made.graph, f"what {run.label} made")
-            found = replace(relinked(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
+            found = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
         if not found.related:
             return replace(found, seconds=clock.seconds)
         with clock.step("write"):
@@ -254,7 +254,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     from modelexport.transform.tools.catalogue import parse_chain
 
     chain = parse_chain(tool)
-    embedding = embed_options(embed, "torch", False)
+    embedding = parse_embedding(embed, "torch", False)
     target = Path(output)
     path = Path(file)
     ensure_model_target(target)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from modelexport.api.options import known, several
+from modelexport.api.options import as_sequence, ensure_known
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
@@ -62,8 +62,8 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     device     for layer-ann, one for each query or one for all: gpu if it is left out
     label      for layer-ann, one for each query
     """
-    chosen = DIALECTS[known("tool", dialect, list(DIALECTS))]
-    settings = Settings(precision, tuple(several(device)), tuple(several(label)))
+    chosen = DIALECTS[ensure_known("tool", dialect, list(DIALECTS))]
+    settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
     opened = open_tagged(Path(source))
@@ -87,7 +87,7 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
 
 
 def _queries(query: str | Sequence[str]) -> Sequence[str]:
-    queries = several(query)
+    queries = as_sequence(query)
     if not queries:
         raise UserError("there is no query", "Give one, such as op=MatMul.")
     return queries

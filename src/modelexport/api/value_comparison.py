@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from modelexport.api.relink import relinked
+from modelexport.api.relink import relink_graph
 from modelexport.graph.file.metadata import ensure_flat
-from modelexport.graph.file.reading import contents
+from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ROOT, ModuleCall
@@ -39,7 +39,7 @@ def crossing_values(file: TaggedFile) -> frozenset[str]:
     return frozenset(values.union(file.graph.outputs))
 
 
-def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
+def pair_outputs(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
     """Outputs of a graph with those of the reference: by name, and what remains by place.
 
     If some names differ of as many outputs, somebody has renamed them, and names may be those of others: then by place.
@@ -52,7 +52,7 @@ def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, 
     return [(name, other or left.pop(0)) for name, other in pairs if other or left]
 
 
-class Sampler:
+class ValueSampler:
     """Samples of a run's values, each no finer than what it was made from."""
 
     def __init__(self, file: TaggedFile) -> None:
@@ -70,7 +70,7 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SampleComparison:
     """What one sample showed.
 
     seen     samples of the file's values
@@ -87,7 +87,7 @@ class Finding:
     seen: Mapping[str, Sample]
 
 
-class Observer:
+class RunComparison:
     """Looks at each value of the file as it is made."""
 
     def __init__(
@@ -96,12 +96,12 @@ class Observer:
         """outputs  of the reference, by name"""
         graph = file.graph
         self._numbers = ValueComparison(reference, graph, file.crossings, tolerance)
-        self._sampler = Sampler(file)
+        self._sampler = ValueSampler(file)
         self._file = file
         self._reference = reference
         self._outputs = outputs
         self._labels: dict[str, list[str]] = {}
-        for name, label in paired_names(graph.outputs, outputs):
+        for name, label in pair_outputs(graph.outputs, outputs):
             self._labels.setdefault(name, []).append(label)
         self._returned: dict[str, Difference] = {}
 
@@ -118,13 +118,13 @@ class Observer:
                 seen = self._sampler.seen.get(name) or sample(array)
                 self._returned[label] = self._compared(self._outputs[label], array, seen)
 
-    def finding(self, calls: Sequence[CallTensors]) -> Finding:
+    def finding(self, calls: Sequence[CallTensors]) -> SampleComparison:
         subject, numbers = self._file, self._numbers
         graph, provenance = subject.graph, subject.provenance
         numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
         compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
-        return Finding(
+        return SampleComparison(
             calls=summarize_calls(compared.values(), provenance),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
@@ -155,11 +155,11 @@ class Observer:
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 
 
-def see_stored_outputs(file: TaggedFile, observer: Observer) -> None:
+def compare_stored_outputs(file: TaggedFile, observer: RunComparison) -> None:
     """What a model returns may be a weight: no node makes it."""
     stored = set(file.graph.outputs) & set(file.graph.initializers)
     if stored:
-        for name, array in contents(file):
+        for name, array in initializer_arrays(file):
             if name in stored:
                 observer.see_output(name, array)
 
@@ -181,4 +181,4 @@ def optimize_for_run(file: TaggedFile) -> Iterator[TaggedFile]:
         target = Path(folder) / "optimized.onnx"
         save_optimized(file.path, target)
         optimized = open_tagged(target)
-        yield replace(optimized, believed=relinked(find_ancestor(file), optimized, _TOOL).provenance)
+        yield replace(optimized, believed=relink_graph(find_ancestor(file), optimized, _TOOL).provenance)

@@ -16,8 +16,14 @@ import numpy as np
 from modelexport.api.attach import prepare_for_file
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import VerifyOptions
-from modelexport.api.value_comparison import Finding, Observer, Sampler, crossing_values, see_stored_outputs
-from modelexport.api.verify_model import as_it_runs, drawing_notes, summed, verify_against_model
+from modelexport.api.value_comparison import (
+    RunComparison,
+    SampleComparison,
+    ValueSampler,
+    compare_stored_outputs,
+    crossing_values,
+)
+from modelexport.api.verify_model import note_random_nodes, open_judged, summarize_samples, verify_against_model
 from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.crossings import calls_by_end
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
@@ -97,30 +103,30 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
 
     notes = _overlap_notes(file, believed)
     reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
-    findings: list[Finding] = []
-    with as_it_runs(file, options, clock) as judged:
+    findings: list[SampleComparison] = []
+    with open_judged(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, crossing_values(judged), often=options.runs_often)
         for feed in _feeds(believed, options, clock):
             with TensorSpill() as spool:
-                recorder = _Recorder(believed, spool)
+                recorder = _ReferenceRecorder(believed, spool)
                 with clock.step("reference"):
                     reference.run(_taken(feed, believed), recorder.see)
                 with clock.step("file"):
-                    observer = Observer(judged, recorder.reference(), recorder.outputs, options.tolerance)
+                    observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
                     pieces.run(_taken(feed, judged), observer.see)
-                    see_stored_outputs(judged, observer)
+                    compare_stored_outputs(judged, observer)
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
-    found = summed(file, str(believed.path), findings, options, clock)
-    return replace(found, notes=(*notes, *found.notes, *drawing_notes(file), *drawing_notes(believed)))
+    found = summarize_samples(file, str(believed.path), findings, options, clock)
+    return replace(found, notes=(*notes, *found.notes, *note_random_nodes(file), *note_random_nodes(believed)))
 
 
-class _Recorder:
+class _ReferenceRecorder:
     """Keeps what crosses the modules of the file that is believed."""
 
     def __init__(self, believed: TaggedFile, spool: TensorSpill) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
-        self._sampler = Sampler(believed)
+        self._sampler = ValueSampler(believed)
         self._believed = believed
         self._spool = spool
 

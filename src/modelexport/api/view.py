@@ -10,7 +10,7 @@ from pathlib import Path
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.graph.file.atomic import write_atomically
-from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.reading import with_small_external_data
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
@@ -87,7 +87,7 @@ def make_page(
     opened = open_tagged(Path(file))
     record = opened.provenance
     laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
-    cost = count(str(file), small_inside(opened), opened.graph, record, {})
+    cost = count(str(file), with_small_external_data(opened), opened.graph, record, {})
     sizes = _sizes(opened, cost, dict(at or {}))
     notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
     subject = PageSubject(
