@@ -1,4 +1,13 @@
-"""Exporting: load, make inputs, run once, export, attribute, write, check."""
+"""Export: load, make inputs, run once, export, attribute, write, check. `_Export.run` is the story, step by step.
+
+    forward with hooks ─► Hierarchy          which module calls there are          capture/hierarchy
+    torch.onnx.export  ─► graph with scopes  which call an exporter names          capture/dynamo, capture/torchscript
+    strategies         ─► Provenance         one attribution for each node         attribute/judge
+    embed, save        ─► file.onnx          record in the metadata and beside it  graph/file
+
+The file is the one that plain `torch.onnx.export` writes, metadata aside.
+https://docs.pytorch.org/docs/stable/onnx_export.html
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What can be asked of an export.
+"""Options: the values of keywords and command-line options, and the words that users choose from.
 
-Words that users choose from, turned into values; an unknown word names the nearest known one.
+A word is turned into its value once, at the public function: `parse_embedding("lean", …)` gives `EmbedOptions`. An
+unknown word raises UnknownName with the nearest known one ("Did you mean 'dynamo'?").
 """
 
 from __future__ import annotations

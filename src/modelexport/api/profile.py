@@ -1,4 +1,9 @@
-"""Where the time of a file goes, module by module."""
+"""Profile: where the time of a file goes, module by module.
+
+ONNX Runtime fuses nodes before it runs them, and its profiler times what is left. The optimized graph is saved, traced
+back to the tagged file as `relink` does, and every kernel's time is charged to the modules whose work it does.
+https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
+"""
 
 from __future__ import annotations
 

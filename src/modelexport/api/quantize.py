@@ -1,4 +1,10 @@
-"""ONNX Runtime's quantizers, told by module what to leave alone; what comes out keeps its record."""
+"""Quantize: ONNX Runtime's quantizers, told by module what to leave in float; what comes out keeps its record.
+
+    quantize("bert.onnx", "int8.onnx", exclude="module=encoder.layer.0")
+
+Queries become names of nodes, because that is what a quantizer is told; nodes without a usable name get one first.
+https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+"""
 
 from __future__ import annotations
 
@@ -114,7 +120,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         found = replace(found, notes=(*found.notes, _NOTHING))
     if not report:
         return found
-    return replace(found, report=_reported(written, path, feeds, progress))
+    return replace(found, report=_verify_quantized(written, path, feeds, progress))
 
 
 def _narrow_tensors(opened: TaggedFile) -> int:
@@ -227,7 +233,7 @@ def _feeds(
         yield from sample_feeds(proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))
 
 
-def _reported(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:
+def _verify_quantized(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:
     from modelexport.api.verify import verify
 
     return verify(path, against=source, inputs=[dict(feed) for feed in feeds[:_MOST_REPORTED]], progress=progress)

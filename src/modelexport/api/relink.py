@@ -1,4 +1,10 @@
-"""Carrying a record to the file that a tool made of a tagged one."""
+"""Relink: carry the record of a tagged file to the file that a tool made of it.
+
+    before   MatMul (fc), Add (fc)   ─► tool ─►   after   FusedGemm: fc
+
+Steps: find the ancestor (the tagged file, or the outline of it inside of the made one), trace every node back to it by
+lineage, inherit the attributions, and refuse files that were not made from it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ from modelexport.graph.outline import digested, sketches_like, sketches_of
 from modelexport.graph.related import WeightComparison, is_made_from
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.inherit import inherited
+from modelexport.lineage.inherit import inherit_record
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import RelinkResult
@@ -72,7 +78,7 @@ def relink_graph(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResul
     graph = made.graph
     sketches = skip_unreadable(_sketches(made, ancestor))
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
-    record = inherited(ancestor.record, lineage, graph, tool)
+    record = inherit_record(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
     weights = WeightComparison(ancestor.graph, graph, (ancestor.sketches, sketches), lineage)
     related = is_made_from(graph, ancestor.graph, lineage, weights.share)

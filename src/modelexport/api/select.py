@@ -1,4 +1,9 @@
-"""Choosing nodes by a query, for another tool. Nothing here needs torch, runs a model or reads a weight."""
+"""Select: nodes chosen by a query, written as another tool wants to be told about them.
+
+    select("bert.onnx", "role=norm", "ort-exclude").text      # the list for nodes_to_exclude of a quantizer
+
+Nothing here needs torch, runs a model or reads a weight.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +75,9 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     for target in targets:
         ensure_apart(target, opened.path)
     answers = [find_nodes(text, opened.provenance_with_edges) for text in _queries(query)]
-    notes = tuple(note for text, answer in zip(_queries(query), answers, strict=True) for note in _inside(text, answer))
+    notes = tuple(
+        note for text, answer in zip(_queries(query), answers, strict=True) for note in _note_inside(text, answer)
+    )
     if named is not None:
         opened, count = opened.with_names(chosen.refuses)
         told = (
@@ -80,7 +87,7 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     selection = _selection(opened, answers, chosen)
     check(selection, chosen)
     found = chosen.write(selection, settings)
-    files = _written(opened, chosen, (selection, settings), found.text, output=output, named=named)
+    files = _write_selection(opened, chosen, (selection, settings), found.text, output=output, named=named)
     entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
     queries = tuple(answer.query for answer in answers)
     return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
@@ -117,7 +124,7 @@ def _check_settings(dialect: Dialect, settings: Settings) -> None:
             raise UserError(f"{options[field.name]} means nothing for {dialect.name}", f"It is for {users}.")
 
 
-def _inside(text: str, answer: Answer) -> Iterator[str]:
+def _note_inside(text: str, answer: Answer) -> Iterator[str]:
     """Who names a module may well mean everything inside of it, which the query leaves out."""
     whole = answer_query(text, answer.provenance, whole_modules=True)
     more = {entry.key for entry in whole.nodes} - {entry.key for entry in answer.nodes}
@@ -136,7 +143,7 @@ def _dtypes(opened: TaggedFile, groups: Iterable[Iterable[Node]]) -> dict[str, i
     return {output: dtype for output in outputs if (dtype := opened.types.dtype(output))}
 
 
-def _written(
+def _write_selection(
     opened: TaggedFile,
     dialect: Dialect,
     chosen: tuple[Selection, Settings],

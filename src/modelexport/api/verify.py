@@ -1,6 +1,9 @@
-"""Holding a file against the model that it came from, or against another file of that model.
+"""Verify: hold a file against the model that it came from, or against another file of that model.
 
-One file against another one of the same model.
+    verify("bert.onnx", model)                       numbers module by module, weights, and a proof of attributions
+    verify("int8.onnx", against="bert.onnx")         the same numbers, without torch
+
+`verify_model` has the comparison with a model; the one with a file is here.
 """
 
 from __future__ import annotations
@@ -110,10 +113,10 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
             with TensorSpill() as spool:
                 recorder = _ReferenceRecorder(believed, spool)
                 with clock.step("reference"):
-                    reference.run(_taken(feed, believed), recorder.see)
+                    reference.run(_bind_feed(feed, believed), recorder.see)
                 with clock.step("file"):
                     observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
-                    pieces.run(_taken(feed, judged), observer.see)
+                    pieces.run(_bind_feed(feed, judged), observer.see)
                     compare_stored_outputs(judged, observer)
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
     found = summarize_samples(file, str(believed.path), findings, options, clock)
@@ -169,7 +172,9 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     proto, graph = believed.proto, believed.graph
-    given = [bind_inputs(proto, one) for one in _given(source.inputs, graph.inputs)] if not source.input_files else []
+    given = (
+        [bind_inputs(proto, one) for one in _given_feeds(source.inputs, graph.inputs)] if not source.input_files else []
+    )
     if not given:
         request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
         given = list(sample_feeds(proto, graph, request))
@@ -179,7 +184,7 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
         yield make_feed(proto, graph, seed=source.seed + number, shapes=shapes)
 
 
-def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+def _given_feeds(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Inputs as Python has them: by name, one alone, several in the order of the graph, or a list of any of these."""
     if inputs is None:
         return
@@ -187,7 +192,7 @@ def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarra
         yield {name: _array(value) for name, value in inputs.items()}
     elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
         for one in inputs:
-            yield from _given(one, names)
+            yield from _given_feeds(one, names)
     else:
         values = inputs if isinstance(inputs, list | tuple) else [inputs]
         if len(values) != len(names):
@@ -219,7 +224,7 @@ def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> 
         yield {name: to_array(tensor) for name, tensor in call.tensors.items()}
 
 
-def _taken(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
+def _bind_feed(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     return bind_inputs(opened.proto, feed)

@@ -1,4 +1,8 @@
-"""One file against one model: run both, compare while they run, and judge."""
+"""Verification against a model: run both on the same inputs, compare while they run, and judge.
+
+The model runs twice: a model that draws random numbers has no reference, and is refused (`ModelUnrepeatable`). The
+witness shares no code with the strategies that it judges (decision 0009).
+"""
 
 from __future__ import annotations
 
@@ -48,20 +52,20 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
 
     runs = ModelRuns(file, options, clock)
     with clock.step("parameters"):
-        parameters = _parameters(file, runs.first)
+        parameters = _compare_parameters(file, runs.first)
     findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
-    with _weights_said(parameters), open_judged(file, options, clock) as judged:
+    with _blame_weights(parameters), open_judged(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, often=options.runs_often)
         for run in runs.all():
             with TensorSpill() as spool:
                 with clock.step("model"):
                     watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
-                    finding = _finding(judged, pieces, run.arguments, watched, spool, options.tolerance)
+                    finding = _compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
             if options.proof and proof is None:
                 with clock.step("proof"):
-                    proof = _proof(judged, watched, finding, options.tolerance)
+                    proof = _prove_attributions(judged, watched, finding, options.tolerance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     found = summarize_samples(file, runs.prepared.source, findings, options, clock)
     return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
@@ -165,7 +169,7 @@ def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ..
     return found.notes
 
 
-def _parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
+def _compare_parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
     from modelexport.capture.arguments import to_stored_array
     from modelexport.capture.hierarchy import state_tensors
 
@@ -174,7 +178,7 @@ def _parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
 
 
 @contextmanager
-def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
+def _blame_weights(parameters: ParameterCheck) -> Iterator[None]:
     """A file that cannot be run may be so because of its weights: that they differ is said first."""
     try:
         yield
@@ -218,7 +222,7 @@ def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
     return all(a.shape == b.shape and measure(a, b, Tolerance()).agrees for a, b in pairs)
 
 
-def _finding(
+def _compare_run(
     opened: TaggedFile,
     pieces: PiecewiseRun,
     arguments: CallArguments,
@@ -237,7 +241,7 @@ def _finding(
     return observer.finding(watched.run.calls)
 
 
-def _proof(
+def _prove_attributions(
     opened: TaggedFile, watched: WatchedRun, finding: SampleComparison, tolerance: Tolerance
 ) -> AttributionProof:
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE

@@ -1,4 +1,7 @@
-"""Writing a model together with its record: all files appear, or none."""
+"""Writing a tagged file: the model, its record inside and beside it, and further texts: all files appear, or none.
+
+Every file is first written under another name in its folder and then renamed (`graph/file/atomic`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
-"""What nodes without a partner belong together, and which of the other file do weight work.
+"""Changed regions: connected nodes without a partner on one side, and those that do their work on the other.
 
-What became of the weights of nodes that others do the work of now.
+    before   MatMul ─► Add ─► Relu          one region: (MatMul, Add, Relu) replaced by (FusedGemm)
+    after    FusedGemm
+
+Nodes are joined (union-find) if one reads the other within a module, if they make the value that a paired node reads in
+the same place, if lineage links them, or if they lie beside the same paired node. `ReplacedWeights` says what became of
+the weights of such nodes: cast, quantized, transposed, packed, or gone.
 """
 
 from __future__ import annotations
@@ -14,9 +19,8 @@ import numpy as np
 from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.index import Node
 from modelexport.inspect.diff.match_keys import Constant, DiffGraph
-from modelexport.inspect.diff.node_diff import NodeComparison
-from modelexport.inspect.diff.pairing import NodePairs
-from modelexport.inspect.diff.weight_diff import WeightComparison, packed_input, unpack_weight, weight_ref
+from modelexport.inspect.diff.node_diff import NodeComparison, NodePairs
+from modelexport.inspect.diff.weight_diff import WeightDiff, packed_input, unpack_weight, weight_ref
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.results.diff import WeightChange, WeightForm
 
@@ -223,7 +227,7 @@ _NEAR = 0.25
 
 
 class ReplacedWeights:
-    def __init__(self, pairs: NodePairs, nodes: NodeComparison, weights: WeightComparison) -> None:
+    def __init__(self, pairs: NodePairs, nodes: NodeComparison, weights: WeightDiff) -> None:
         self._pairs, self._nodes, self._weights = pairs, nodes, weights
 
     def changes(self, region: ChangedRegion) -> Iterator[WeightChange]:

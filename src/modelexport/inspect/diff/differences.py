@@ -1,4 +1,12 @@
-"""Everything that is different between two files, put where it belongs."""
+"""Diff: everything that is different between two files, put into the module where it belongs.
+
+match_io        which inputs and outputs are the same
+pair_nodes      which nodes are the same; prefer_same_module where several would do
+NodeComparison  what differs about paired nodes and their constants
+align_modules   which modules are the same
+RegionFinder    what unpaired nodes became: replaced, removed, added
+Diff            all of it by module, in the order of the first file
+"""
 
 from __future__ import annotations
 
@@ -21,7 +29,7 @@ from modelexport.inspect.diff.module_alignment import (
 from modelexport.inspect.diff.node_diff import NodeComparison, output_label
 from modelexport.inspect.diff.pairing import Links, pair_nodes, prefer_same_module
 from modelexport.inspect.diff.sides import DiffSide, match_io
-from modelexport.inspect.diff.weight_diff import WeightComparison
+from modelexport.inspect.diff.weight_diff import WeightDiff
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import (
     Change,
@@ -92,7 +100,7 @@ class _DifferenceFinder:
             if side.hierarchy is not None:
                 prefer_same_module(self._pairs, index, side.calls, side.stack)
         self._nodes = NodeComparison(left, right, self._pairs)
-        self._weights = WeightComparison(left.holdings, right.holdings)
+        self._weights = WeightDiff(left.holdings, right.holdings)
         self._replaced = ReplacedWeights(self._pairs, self._nodes, self._weights)
         self._entries: dict[str, _ModuleFindings] = {}
         self._states: tuple[dict[str, Change], dict[str, Change]] = ({}, {})

@@ -1,8 +1,10 @@
-"""What two models are given and return: which of these are the same, and what is different about them.
+"""Inputs, outputs and attributes of two models: which are the same, and what is different about them.
 
-What two nodes of one operator say about how they work.
+    input ids: int64[batch, 128]  →  int64[batch, seq]     axis 1 was fixed and is open now: a difference
+    input ids: int64[batch, seq]  →  int64[b, s]           other names of axes alone: none
 
-Numbers for people: as short as they can be without two different ones looking the same.
+An attribute that is left out has its default, which depends on the opset: Softmax without `axis` is -1 since opset 13
+and 1 before. See https://onnx.ai/onnx/operators/onnx__Softmax.html.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""A graph as it is compared: what is computed, from what, and which constants go into it. Names do not matter here.
+"""Value numbering for a diff: what a node computes, and what becomes of it, as numbers that are equal in both graphs.
 
-Numbers for what a node computes and for what becomes of it: equal in both graphs if it is the same, names aside.
+`NodeSignatures` gives every node three numbers: `own` (operator, attributes, constants), `down` (what it computes from
+the inputs of the model on) and `up` (what is made of its results). Names do not go into them.
 
-What makes two nodes of two graphs the same: equal keys, from those that are certain to those that are likely.
+    x ──► MatMul(w) ──► Relu ──► y         down(Relu) = number("Relu", down(MatMul))
+                                           up(MatMul) = number(own(Relu), up(Relu))
+
+Match keys are made of these numbers: two nodes with an equal key may be partners. They are listed from certain (equal
+`down` and `up`) to likely (equal operator beside equal neighbours); `pairing.py` uses them in this order.
 """
 
 from __future__ import annotations

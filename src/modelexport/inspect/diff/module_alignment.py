@@ -1,8 +1,11 @@
-"""Which module of the one file is which of the other, and where every node belongs.
+"""Module alignment: which module call of the one file is which of the other, and where every node belongs.
 
-Modules that one of the files has and the other has not.
+    encoder.layer.0  ↔  encoder.layer.0
+    encoder.layer.1      removed: all of its nodes, and its weights, are gone
+    encoder.layer.2  ↔  encoder.layer.1      renamed: its nodes are paired with these
 
-What the modules that differ cost in both files.
+Calls are aligned by the nodes that they share; name and class decide ties. A file without a record borrows the modules
+of the other one, node by node. Costs and counts of modules that differ are added at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import onnx
 
 from modelexport.graph.index import Node
 from modelexport.inspect.diff.changed_regions import ChangedRegion
-from modelexport.inspect.diff.pairing import NodePairs
+from modelexport.inspect.diff.node_diff import NodePairs
 from modelexport.inspect.diff.sides import DiffSide
 from modelexport.record.hierarchy import ROOT, ModuleCall, common_prefix
 from modelexport.record.lineage import Link

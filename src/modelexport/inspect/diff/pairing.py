@@ -1,21 +1,18 @@
-"""Pairing the nodes of two graphs one to one, from what is certain to what is merely likely.
+"""Graph matching: the nodes of two graphs paired one to one, from what is certain to what is merely likely.
 
-First come nodes that compute the same, or of which the same is made; then those that read the same weights; then the
-neighbours of what is paired. What a node is called never counts, and which module it is in only where several would do.
+    1. nodes that compute the same and are used alike (value numbers of both directions)
+    2. nodes whose neighbourhood is unique: same weights around them, at most eight steps away
+    3. nodes that do the same beside nodes that are paired already, spreading outwards
+    4. what lineage says of the rest
 
-Which node of the one graph is which of the other, and what that makes the same thing in both.
-
-Of two nodes that would do as the partner of a third, the one whose module is still there.
-
-Where a layer is taken out, what came first in it and what comes first behind it may be the same operator, on the same
-value now. Which of the two is gone cannot be told from what they compute; that all of one module is gone can.
+The name of a node never counts, and its module only where several candidates would do. `lineage` matches graphs too,
+but many to many and with evidence: a fusion has several sources. A diff needs one partner or none, and exactness.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import Node
@@ -46,97 +43,8 @@ from modelexport.inspect.diff.match_keys import (
     same_value_keys,
     within_module,
 )
+from modelexport.inspect.diff.node_diff import NodePairs
 from modelexport.record.lineage import Link
-
-
-@dataclass(frozen=True)
-class NodePairs:
-    """
-    right  by the key of a node of the first graph: the node of the second
-    left   the other way round
-    ends   inputs and outputs of the first graph (`i:name`, `o:name`), mapped to their names in the second
-    exact  the signatures of both, with what weights hold
-    """
-
-    left_graph: DiffGraph
-    right_graph: DiffGraph
-    ends: Mapping[str, str]
-    exact: tuple[NodeSignatures, NodeSignatures]
-    right: dict[str, Node] = field(default_factory=dict)
-    left: dict[str, Node] = field(default_factory=dict)
-
-    def add(self, node: Node, other: Node) -> None:
-        self.right[node.key] = other
-        self.left[other.key] = node
-
-    def are_same(self, value: str, other: str) -> bool:
-        """Whether two values that are no constants are the same thing in both graphs; one may have several makers."""
-        if not value or not other:
-            return value == other
-        mine, theirs = self.left_graph.producers.get(value), self.right_graph.producers.get(other)
-        if mine is None or theirs is None:
-            return mine is None and theirs is None and self._are_given(value, other)
-        if mine[1] != theirs[1]:
-            return False
-        partner, origin = self.right.get(mine[0].key), self.left.get(theirs[0].key)
-        if partner is None or origin is None:
-            return False
-        if partner is theirs[0]:
-            return True
-        # Several nodes may compute one value: it does not matter which of them is read.
-        left, right = self.exact[0].down, self.exact[1].down
-        twins = right.get(partner.outputs[theirs[1]]) == right.get(other)
-        return twins or left.get(origin.outputs[mine[1]]) == left.get(value)
-
-    def aligned_inputs(self, node: Node, other: Node) -> list[tuple[str, str]]:
-        """What two paired nodes read in the same place; an input that only one of them has goes with an empty name.
-
-        The inputs of a commutative operator have no places: `Max(a, b)` beside `Max(b, c)` gives `(b, b), (a, c)`.
-        """
-        length = max(len(node.inputs), len(other.inputs))
-        left, right = ([*one.inputs, *[""] * (length - len(one.inputs))] for one in (node, other))
-        if reads_unordered(node):
-            right = self._reordered(left, right)
-        return list(zip(left, right, strict=True))
-
-    def _reordered(self, left: list[str], right: list[str]) -> list[str]:
-        """The inputs of the second node, each in the place of the one that is the same; the rest as they come."""
-        spare = dict(enumerate(right))
-        matches: dict[int, str] = {}
-        for index, value in enumerate(left):
-            candidates = sorted(spare, key=lambda other: other != index)
-            match = next((other for other in candidates if self._are_equal(value, spare[other])), None)
-            if match is not None:
-                matches[index] = spare.pop(match)
-        rest = iter(spare.values())
-        return [matches[index] if index in matches else next(rest) for index in range(len(left))]
-
-    def _are_equal(self, value: str, other: str) -> bool:
-        """The same value, or constants of the same content."""
-        one, now = self.left_graph.constants.get(value), self.right_graph.constants.get(other)
-        if one is None and now is None:
-            return self.are_same(value, other)
-        return one is not None and now is not None and (one.digest, one.shape) == (now.digest, now.shape)
-
-    def _are_given(self, value: str, other: str) -> bool:
-        if self.ends.get(f"i:{value}") == other:
-            return True
-        left, right = _subgraph_input(value, self.left_graph), _subgraph_input(other, self.right_graph)
-        if left is None or right is None:
-            return False
-        owner, body, place = left
-        partner = self.right.get(owner)
-        return partner is not None and (partner.key, body, place) == right
-
-
-def _subgraph_input(value: str, flow: DiffGraph) -> tuple[str, str, int] | None:
-    """For what a body is given: the node that runs it, which of its bodies, and the place."""
-    body = value.rpartition("|")[0]
-    if body not in flow.graph.body_owner or value not in flow.graph.body_inputs[body]:
-        return None
-    owner = flow.graph.body_owner[body]
-    return owner, body.removeprefix(owner), flow.graph.body_inputs[body].index(value)
-
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
 _LOOKED_AT = 48

@@ -1,10 +1,9 @@
-"""One of the two files that are compared, as far as it is looked at.
+"""Diff side: one of the two files that are compared, with its constants, its modules, and its inputs and outputs.
 
-What the constants of a file hold: a digest each, and their numbers where two of them are compared.
-
-A part of a graph as a graph: what one module does.
-
-Inputs and outputs under other names: which are the same, by what is made of them and how they are made.
+DiffSide       graph without functions, module calls of nodes, types of values
+ConstantStore  a digest for every constant, its numbers only where two constants differ
+cut_part       the graph of one module: `diff A B --left-module encoder.layer.3`
+match_io       inputs and outputs under other names, matched by what is made of them and how they are made
 """
 
 from __future__ import annotations

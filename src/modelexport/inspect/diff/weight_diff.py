@@ -1,6 +1,12 @@
-"""By how much two constants differ, and what was done to the one to get the other.
+"""Weight difference: by how much two constants differ, and what was done to the one to get the other.
 
-Weights of a few bits, several in a byte, as the numbers that they stand for.
+    float32[4, 8] and float32[8, 4], equal when turned      TRANSPOSED
+    float32 and float16, nearly equal                       CAST
+    float32 and int8, equal up to a scale and a zero point  QUANTIZED
+    equal type and shape                                    VALUES: largest and relative difference, how many changed
+
+Weights of MatMulNBits are unpacked first: several numbers of a few bits in a byte, scaled block by block. See
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md, com.microsoft.MatMulNBits.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ def weight_ref(constant: Constant) -> WeightRef:
     return WeightRef(constant.name, type_name(constant.dtype), constant.shape)
 
 
-class WeightComparison:
+class WeightDiff:
     def __init__(self, left: ConstantStore, right: ConstantStore) -> None:
         self._left, self._right = left, right
 
