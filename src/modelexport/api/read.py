@@ -1,4 +1,4 @@
-"""Read: load, analyze, query, cost, compare and validate a tagged file. None needs torch, runs a model or reads a weight.
+"""Read: load, analyze, query, cost, compare and validate a tagged file. No torch, no run of a model, no weight is read.
 
     load("bert.onnx").attribution("node_linear").module     # 'encoder.layer.0.attention.self.query'
     query("bert.onnx", "module=encoder.** & op=MatMul")     # nodes, in file order
