@@ -274,16 +274,12 @@ def _name_projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[s
             if key in serves or (len(sources) == 1 and key in flow.products and flow.products[key].weight):
                 serves.setdefault(key, set()).add(part)
                 kinds.setdefault(key, set()).add(kind)
-    return {key: f"{_kind(kinds[key])}.{_part(parts)}" for key, parts in serves.items()}
+    names = {key: _TOGETHER.get(frozenset(parts)) or next(iter(parts)) for key, parts in serves.items()}
+    return {key: f"{_kind(kinds[key])}.{name}" for key, name in names.items()}
 
 
 def _kind(kinds: set[str]) -> str:
     return SELF if SELF in kinds else CROSS
-
-
-def _part(parts: Iterable[str]) -> str:
-    distinct = frozenset(parts)
-    return _TOGETHER.get(distinct) or next(iter(distinct))
 
 
 def _name_outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:

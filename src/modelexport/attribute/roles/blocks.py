@@ -82,16 +82,10 @@ def _find_gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], f
 
 
 def _nodes_between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]) -> Iterator[Node]:
-    """The nodes between the products."""
-    waiting = [down.data]
-    seen = set(opening)
-    while waiting:
-        node = flow.graph.producers.get(waiting.pop())
-        if node is None or node.key in seen:
-            continue
-        seen.add(node.key)
-        yield node
-        waiting += [value for value in node.inputs if flow.origin(value).sources & opening.keys()]
+    def inputs_from_opening(node: Node) -> list[str]:
+        return [value for value in node.inputs if flow.origin(value).sources & opening.keys()]
+
+    return flow.walk_back([down.data], inputs_from_opening, set(opening))
 
 
 def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ Facts merge where values meet: flags by "or", sources by union, the root only if
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from modelexport.graph.constants import integer, is_single, vanishes
@@ -102,6 +102,21 @@ class RoleFlow:
         """The one product that a value comes from."""
         sources = self.origin(value).sources
         return self.products.get(next(iter(sources))) if len(sources) == 1 else None
+
+    def walk_back(
+        self, values: Iterable[str], onward: Callable[[Node], Iterable[str]], seen: set[str]
+    ) -> Iterator[Node]:
+        """Backward slice: the makers of values, each once, and on along the inputs that `onward` picks.
+
+        seen  keys of nodes where it stops; it takes in those that it passes, so that several walks share their steps
+        """
+        waiting = list(values)
+        while waiting:
+            node = self.graph.producers.get(waiting.pop())
+            if node is not None and node.key not in seen:
+                seen.add(node.key)
+                yield node
+                waiting += onward(node)
 
     def uncast(self, value: str) -> str:
         """The value before it was converted to another type."""
@@ -225,7 +240,7 @@ class _OriginTracer:
             sources=self._sources(node, content or operands),
             root=roots.pop() if len(roots) == 1 else node.key if roots else "",
             activated=node.op_type in ACTIVATIONS or any(operand.activated for operand in operands),
-            part=_same(operand.part for operand in content),
+            part=common_text(operand.part for operand in content),
             weight=operands[0].weight if node.op_type in CARRIERS and operands else "",
             learned=any(operand.learned for operand in operands),
             masking=self._masks(node) or any(operand.masking for operand in operands),
@@ -255,7 +270,8 @@ def _with_part(origin: ValueOrigin, part: str) -> ValueOrigin:
     return origin if origin.part == part else replace(origin, part=part)
 
 
-def _same(texts: Iterable[str]) -> str:
+def common_text(texts: Iterable[str]) -> str:
+    """The text that all of them are; empty if they differ."""
     distinct = set(texts)
     return distinct.pop() if len(distinct) == 1 else ""
 
