@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from modelexport.attribute.projection.matched_values import ValueIndex, data_values
+from modelexport.attribute.matched_values import ValueIndex, data_values
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind

@@ -45,7 +45,7 @@ from modelexport.attribute.strategies import (
 )
 from modelexport.graph.index import Graph, Node, edges_of
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.inherit import adopt, carry
+from modelexport.lineage.inherit import carry_claims, claim_folded_modules
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING, Lineage, Relation
 from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin, Provenance
@@ -141,7 +141,12 @@ def run_strategy(strategy: Strategy, case: AttributionInput) -> StrategyResult:
     start = time.perf_counter()
     owned: set[str] | None = None
     if case.before is not None and _reads_exporter(strategy, case.signals):
-        claims, owned = _judge_before_optimizer(strategy, case, case.before)
+        if case.before.fingerprint == case.graph.fingerprint:
+            # The optimizer found nothing to do: every node is kept, and there is nothing to trace.
+            claims = strategy.judge(case.before, case.hierarchy, case.signals)
+            owned = _owner_paths(claims.nodes)
+        else:
+            claims, owned = _judge_before_optimizer(strategy, case, case.before)
     else:
         claims = strategy.judge(case.graph, case.hierarchy, case.signals)
         if case.unfolded is not None and strategy.infers and _reads_exporter(strategy, case.signals):
@@ -168,8 +173,8 @@ def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: 
     """
     graph, hierarchy, lineage = case.graph, case.hierarchy, case.lineage
     origin = strategy.judge(before, hierarchy, case.signals)
-    nodes = carry(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
-    initializers = carry(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
+    nodes = carry_claims(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
+    initializers = carry_claims(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
     initializers |= initializer_claims(graph, hierarchy, strategy.name)
     if strategy.infers:
@@ -189,9 +194,11 @@ def _look_behind_folding(
     before = unfolded()
     origin = strategy.judge(before, case.hierarchy, Signals(scopes=case.signals.scopes))
     lineage = trace_lineage(before, case.graph)
-    nodes = dict(claims.nodes) | adopt(claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
+    nodes = dict(claims.nodes) | claim_folded_modules(
+        claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING
+    )
     initializers = dict(claims.initializers)
-    initializers |= adopt(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
+    initializers |= claim_folded_modules(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), case.hierarchy)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)

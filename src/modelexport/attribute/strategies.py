@@ -11,9 +11,9 @@ A strategy is a function `(graph, hierarchy, signals) -> GraphClaims`. It decide
 of other strategies, and `resolve.py` is the one place with opinions. It reads the graph and the recorded signals, never
 the PyTorch model.
 
-To add one: write the function here (evidence of a new kind has a file of its own, as `scopes.py` or `projection/`), and
-a line in the literal at the end of this file. It says what must be recorded for the strategy (`Need`), and whether it
-reads what the exporter wrote. The command line, `compare` and `make strategies` take it from there.
+To add one: write the function here (evidence of a new kind has a file of its own, as `scopes.py` or `projection.py`),
+and a line in the literal at the end of this file. It says what must be recorded for the strategy (`Need`), and whether
+it reads what the exporter wrote. The command line, `compare` and `make strategies` take it from there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from modelexport.attribute.anchor_regions import uses_of, weight_uses
 from modelexport.attribute.dataflow import (
     dataflow_claims,
     initializer_claims,
@@ -29,9 +30,8 @@ from modelexport.attribute.dataflow import (
     parameter_claims,
     weight_claims,
 )
-from modelexport.attribute.projection.anchor_regions import uses_of, weight_uses
-from modelexport.attribute.projection.matched_values import MatchedRun
-from modelexport.attribute.projection.project import project
+from modelexport.attribute.matched_values import MatchedRun
+from modelexport.attribute.projection import project
 from modelexport.attribute.scopes import (
     dynamo_calls,
     dynamo_claims,

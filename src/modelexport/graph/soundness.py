@@ -23,7 +23,7 @@ import onnx.shape_inference
 
 from modelexport.errors import FileUnreadable, some_of
 from modelexport.graph.file import external
-from modelexport.graph.file.reading import ModelFile, contents
+from modelexport.graph.file.reading import ModelFile, initializer_arrays
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 
@@ -183,8 +183,8 @@ def _written(messages: Iterable[onnx.ValueInfoProto | onnx.OperatorSetIdProto]) 
 
 
 def _same_data(one: ModelFile, other: ModelFile) -> bool:
-    theirs = dict(contents(other))
-    return all(np.array_equal(_bits(array), _bits(theirs[name])) for name, array in contents(one))
+    theirs = dict(initializer_arrays(other))
+    return all(np.array_equal(_bits(array), _bits(theirs[name])) for name, array in initializer_arrays(one))
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

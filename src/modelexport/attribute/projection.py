@@ -21,14 +21,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from modelexport.attribute.projection.anchor_regions import (
+from modelexport.attribute.anchor_regions import (
     Anchor,
     AnchorRegions,
     passing_anchors,
     value_anchors,
     weight_anchors,
 )
-from modelexport.attribute.projection.matched_values import MatchedRun, ValueIndex, match_values
+from modelexport.attribute.matched_values import MatchedRun, ValueIndex, match_values
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.related import ValueOverlap, value_overlap
 from modelexport.record.hierarchy import Hierarchy, ModuleCall

@@ -3,8 +3,7 @@
     graph                               run (ops by index, values by number)
     /fc/MatMul_out  [0.31, -1.2, …]  ≈  #17, made by ops[9] = addmm, call encoder.fc
 
-Everything in this folder says `op_index` for the index of an operator in the order of the run, and `number` for a value
-of the run.
+`op_index` is the index of an operator in the order of the run, `number` that of a value of the run.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from modelexport.attribute.projection.matched_values import MatchedRun
+from modelexport.attribute.matched_values import MatchedRun
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
