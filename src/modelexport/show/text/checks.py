@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.inspect.analyze import FileFacts, ModuleFacts
-from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Pair, Score, Scores
+from modelexport.inspect.compare import Comparison, CountPair, Dispute, ModuleDifference, Score, Scores
 from modelexport.inspect.validate import Finding, Severity, Validation
 from modelexport.record.provenance import Claim, Confidence
 from modelexport.show.text.console import bytes_text, count_text, counted, operators_text, plain, share_text, table
@@ -121,7 +121,7 @@ def _also(difference: ModuleDifference) -> Iterator[str]:
         yield f"size {bytes_text(difference.bytes.a)} → {bytes_text(difference.bytes.b)}"
 
 
-def _differs(pair: Pair) -> bool:
+def _differs(pair: CountPair) -> bool:
     return pair.a != pair.b
 
 
@@ -140,7 +140,7 @@ def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType
         yield shown
 
 
-def _unattributed(operators: Mapping[str, Pair]) -> Iterator[RenderableType]:
+def _unattributed(operators: Mapping[str, CountPair]) -> Iterator[RenderableType]:
     if operators:
         counts = ", ".join(f"{name} {pair.a} → {pair.b}" for name, pair in operators.items())
         yield plain(f"nodes without a module: {counts}")
