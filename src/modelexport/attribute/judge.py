@@ -144,7 +144,12 @@ def run_strategy(strategy: Strategy, case: AttributionInput) -> StrategyResult:
     start = time.perf_counter()
     owned: set[str] | None = None
     if case.before is not None and _reads_exporter(strategy, case.signals):
-        claims, owned = _judge_before_optimizer(strategy, case, case.before)
+        if case.before.fingerprint == case.graph.fingerprint:
+            # The optimizer found nothing to do: every node is kept, and there is nothing to trace.
+            claims = strategy.judge(case.before, case.hierarchy, case.signals)
+            owned = _owner_paths(claims.nodes)
+        else:
+            claims, owned = _judge_before_optimizer(strategy, case, case.before)
     else:
         claims = strategy.judge(case.graph, case.hierarchy, case.signals)
         if case.unfolded is not None and strategy.infers and _reads_exporter(strategy, case.signals):

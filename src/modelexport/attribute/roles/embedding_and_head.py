@@ -42,8 +42,12 @@ def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapp
     for node in flow.order:
         if node.key in known:
             continue
-        role = _role_of_lookup(flow, node) if node.op_type == "Gather" else _role_of_addition(flow, node)
-        if node.op_type == "EmbedLayerNormalization":
+        role = ""
+        if node.op_type == "Gather":
+            role = _role_of_lookup(flow, node)
+        elif node.op_type == "Add":
+            role = _role_of_addition(flow, node)
+        elif node.op_type == "EmbedLayerNormalization":
             role = EMBEDDING
         if role:
             roles[node.key] = role
@@ -61,7 +65,7 @@ def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
 
 
 def _role_of_addition(flow: RoleFlow, node: Node) -> str:
-    if node.op_type != "Add" or not flow.origin(node.key).content:
+    if not flow.origin(node.key).content:
         return ""
     for value, stream in (node.inputs, node.inputs[::-1]):
         if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
@@ -222,6 +226,8 @@ def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[st
     begun_lists = {lists[key] for key in residuals if key in lists}
     blocks = frozenset(key for key, name in lists.items() if name in begun_lists or not begun_lists)
     after, begun, before = set[str](), set[str](), set[str]()
+    if not blocks and not residuals:
+        return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))
     for node in flow.order:
         made_of = [item.key for item in flow.graph.predecessors(node)]
         if any(key in blocks or key in after for key in made_of):
