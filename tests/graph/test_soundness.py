@@ -11,7 +11,7 @@ from tests.support.graphs import models
 
 from modelexport.errors import FileUnreadable
 from modelexport.graph.index import index_model
-from modelexport.graph.soundness import find_cycle, ensure_sound
+from modelexport.graph.soundness import ensure_sound, find_cycle
 
 
 def check(proto: onnx.ModelProto) -> None:
