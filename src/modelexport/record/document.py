@@ -1,4 +1,12 @@
-"""Provenance as a readable JSON document: the sidecar file. Its schema is `schema/hierarchy.schema.json`."""
+"""Hierarchy document: provenance as readable JSON, the sidecar `FILE.hierarchy.json`.
+
+    {"path": "first", "class": "Linear", "tag": "", "parameters": [{"name": "weight", "shape": [8, 4], …}], …}
+    {"call": ["first", 0], "parent": ["", 0]}
+
+One line for each module, call and node, so that two sidecars can be compared line by line. What the rest implies (tags)
+is written for readers and ignored when a document is read. The schema is `schema/hierarchy.schema.json`; documents of
+schema 1 stay readable.
+"""
 
 from __future__ import annotations
 

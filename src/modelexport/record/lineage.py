@@ -1,4 +1,10 @@
-"""Lineage: which nodes of the graph before became this node of the graph after."""
+"""Lineage: which nodes of the graph before became this node of the graph after.
+
+    before   MatMul a ─► Add b          after   Gemm c         c: FUSED from a, b
+    before   Softmax a, Softmax b       after   Softmax a      a: SHARED from a, b
+
+Links are written into the record as evidence (`fused from 2`), and read back from there by `descent_of`.
+"""
 
 from __future__ import annotations
 

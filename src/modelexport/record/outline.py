@@ -1,12 +1,13 @@
-"""The outline of a graph: what it takes to recognize it in a graph that a tool made of it.
+"""Outline: a graph in brief, stored beside the record, so that lineage can be traced when the tagged file is gone.
 
-An outline packed into one string, beside the record and with its help: keys and operators are there already.
+It has what it takes to recognize the graph in one that a tool made of it: operators, edges, digests of attributes and
+constants, and a `Sketch` of every weight, which is enough to know it again after it was cast, transposed, rescaled or
+quantized.
 
-Values are referred to by number: what the graph is given, its initializers, then what its nodes make. An input is
-written as the distance to the node that made it, or as the step from the initializer that was read before: both repeat
-from layer to layer, so that next to nothing is left of them when they are compressed.
-
-A weight in a few numbers: enough to know it again after it was cast, turned, rescaled or quantized.
+Packed, it is one string that leans on the record: keys and operators are there already. Values are referred to by
+number: what the graph is given, its initializers, then what its nodes make. An input is written as the distance to the
+node that made it, or as the step from the initializer that was read before: both repeat from layer to layer, so that
+next to nothing is left of them when they are compressed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""How an answer is known, and how sure it is.
+"""Provenance: the module tree, and one attribution for every node and every initializer of one ONNX graph.
 
-Provenance: the module tree, and one attribution for every node and every initializer of one ONNX graph.
+    claim        "node_linear is encoder.fc's, EXACT, by its scope"     what one strategy says
+    attribution  owners, ancestor, confidence, evidence, role           the answer for one node
+    provenance   hierarchy + attributions + where they come from        the answer for one file
 
-A tensor and everything that it connects; the tensors that go into a module and come out of it.
-
-Which nodes make and which read each value of a graph. It comes from the graph and is never stored in a record.
+`Edges` (which nodes make and read each value) come from the graph and are never stored in a record; with them, a
+provenance also answers which tensors go into a module and come out of it (`boundary`).
 """
 
 from __future__ import annotations

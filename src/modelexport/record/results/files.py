@@ -1,6 +1,7 @@
-"""What came of cutting a module out of a file.
+"""Results of the verbs that write files: export, relink, quantize, fold, flatten, extract.
 
-What folding made of a file.
+Each names the files that were written, has the record as it is in them, and says what a user should know (`notes`). A
+result that is not `ok` is a finding and no error: the command ends with exit code 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What `verify` found: how far each module's numbers are right, and what the values say about each node's module."""
+"""Verification result: how far each module's numbers are right, and what the values say about each node's module.
+
+numbers      Difference of each call's outputs from the reference, and the first call that diverges
+attribution  CONFIRMED, CONTRADICTED or not shown, for each node, by an independent witness
+"""
 
 from __future__ import annotations
 
