@@ -82,7 +82,7 @@ def convert(
     """
     ensure_format(to)
     path, target = Path(source), Path(output)
-    given = [Path(one) for one in overlays]
+    given = [Path(path) for path in overlays]
     other = None if against is None else Path(against)
     if to != _EXPLORER and (given or other is not None):
         raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
@@ -94,15 +94,15 @@ def convert(
     drawn = _draw_file(path)
     beside = [] if other is None else [_draw_file(other)]
     shown = picture(drawn.drawing, to, depth)
-    extras = [*_node_data(drawn, given, target), *(_sync_file(drawn, one, target) for one in beside)]
-    weights = [file for one in (drawn, *beside) for file in data_files(one.opened.proto, one.opened.path.parent)]
+    extras = [*_node_data(drawn, given, target), *(_sync_file(drawn, counterpart, target) for counterpart in beside)]
+    weights = [file for item in (drawn, *beside) for file in data_files(item.opened.proto, item.opened.path.parent)]
     ensure_spared([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
         _write_parts(stage, target, shown.parts)
         for extra in extras:
             stage.write(extra.path, extra.text)
-    told = (note for extra in extras for note in extra.notes)
-    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *told))
+    side_notes = (note for extra in extras for note in extra.notes)
+    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *side_notes))
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:

@@ -116,13 +116,13 @@ def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
-    queries = [one for one in asked if _is_query(one, provenance)]
+    queries = [text for text in asked if _is_query(text, provenance)]
     if not queries:
         return select_modules(provenance, asked)
     nodes: dict[str, NodeEntry] = {}
     for text in queries:
         nodes.update({entry.key: entry for entry in _query_nodes(text, provenance)})
-    names = [one for one in asked if one not in queries]
+    names = [text for text in asked if text not in queries]
     if names:
         meant = select_modules(provenance, names)
         nodes.update(

@@ -139,12 +139,12 @@ class ExtractionReference:
 
     def _numbers(self, calls: Iterable[ModuleCall], *, inputs: bool) -> list[int]:
         tensors = [self._by_call[call] for call in calls if call in self._by_call]
-        found = (number for one in tensors for number in (one.inputs if inputs else one.outputs))
+        found = (number for call in tensors for number in (call.inputs if inputs else call.outputs))
         return [number for number in dict.fromkeys(found) if number in self.spool]
 
     @cached_property
     def _by_call(self) -> Mapping[ModuleCall, CallTensors]:
-        return {one.call: one for one in self.watched.run.calls}
+        return {tensors.call: tensors for tensors in self.watched.run.calls}
 
     @cached_property
     def kept(self) -> list[int]:
@@ -267,7 +267,7 @@ class _Outputs:
                 found[end.name] = self._returned(end, array, agreeing=False)
             if found[end.name] is None:
                 found[end.name] = self._in_file(end, array)
-        return tuple(one for one in found.values() if one is not None)
+        return tuple(comparison for comparison in found.values() if comparison is not None)
 
     def _returned(self, end: End, array: np.ndarray, *, agreeing: bool) -> OutputComparison | None:
         """The nearest of what was returned and has not been found yet; it may be far away, and wrong."""
@@ -289,7 +289,9 @@ class _Outputs:
             return 0
         here = [sample(array) for array in results]
         left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
-        return len([one for one in map(self._reference.sample, left) if not any(alike(one, other) for other in here)])
+        return len(
+            [lost for lost in map(self._reference.sample, left) if not any(alike(lost, other) for other in here)]
+        )
 
     def _is_elsewhere(self, number: int, end: End) -> bool:
         return bool(self._places.get(number, set()) - {end.value})
@@ -297,13 +299,13 @@ class _Outputs:
     @cached_property
     def _places(self) -> Mapping[int, set[str]]:
         """By what was returned and is not among the results: the values of the whole file that hold the same."""
-        wanted = [(number, one) for number in self.missing if (one := self._reference.sample(number)).telling]
+        wanted = [(number, returned) for number in self.missing if (returned := self._reference.sample(number)).telling]
         found: dict[int, set[str]] = {}
 
         def see(name: str, array: np.ndarray) -> None:
             seen = sample(array)
-            for number, one in wanted:
-                if alike(one, seen):
+            for number, returned in wanted:
+                if alike(returned, seen):
                     found.setdefault(number, set()).add(name)
 
         if wanted:
@@ -318,7 +320,11 @@ class _Outputs:
         return self._apart(self._reference.spool.get(number).reshape(array.shape), array)
 
     def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
-        coarse = [] if self._chosen else [one.grain for one in map(sample, (reference, array)) if one.is_coarse]
+        coarse = (
+            []
+            if self._chosen
+            else [coarse_sample.grain for coarse_sample in map(sample, (reference, array)) if coarse_sample.is_coarse]
+        )
         allowed = max([self._usual, *coarse])
         self.coarsest = max(self.coarsest, allowed)
         return measure(reference, array, Tolerance(self._usual, allowed))
@@ -327,10 +333,10 @@ class _Outputs:
         """A value of the run that the module did not return, such as one that is kept for later."""
         wanted = sample(array)
         kept = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
-        found = [one for one in (self._measured(number, array) for number in kept) if one.agrees]
+        found = [difference for difference in (self._measured(number, array) for number in kept) if difference.agrees]
         if not found or not wanted.telling:
             return None
-        return OutputComparison(end.name, "run", min(found, key=lambda one: one.max_abs))
+        return OutputComparison(end.name, "run", min(found, key=lambda difference: difference.max_abs))
 
     def _in_file(self, end: End, array: np.ndarray) -> OutputComparison | None:
         seen = self._reference.values.get(end.value)

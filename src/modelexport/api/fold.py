@@ -137,8 +137,8 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     file = replace(opened, proto=found.model)
     packed = read_record(found.model) or found.record
     provenance = unpack(packed) if packed else None
-    gone = [function_id(one) for one in opened.proto.functions]
-    left = {function_id(one) for one in found.model.functions}
+    gone = [function_id(function) for function in opened.proto.functions]
+    left = {function_id(function) for function in found.model.functions}
     flattening = Flattening(
         len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
     )
@@ -218,6 +218,6 @@ def strip(
 def _full_key(name: str) -> str:
     key = name if name.startswith(PREFIX) else PREFIX + name
     if key not in _KEYS:
-        known = ", ".join(one.removeprefix(PREFIX) for one in _KEYS)
+        known = ", ".join(key.removeprefix(PREFIX) for key in _KEYS)
         raise UserError(f"there is no key {name!r}", f"These can be kept: {known}.")
     return key

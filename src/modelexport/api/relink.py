@@ -62,7 +62,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(made.proto, made.graph, str(after))
         ancestor = outlined_ancestor(made) if before is None else find_ancestor(open_tagged(Path(before)))
     if target is not None:
-        ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
+        ensure_apart(target, *(Path(path) for path in (after, before) if path is not None))
     with clock.step("link"):
         found = relink_graph(ancestor, made, tool or "relink")
     written: tuple[Path, ...] = ()

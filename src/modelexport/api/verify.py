@@ -173,7 +173,9 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
 
     proto, graph = believed.proto, believed.graph
     given = (
-        [bind_inputs(proto, one) for one in _given_feeds(source.inputs, graph.inputs)] if not source.input_files else []
+        [bind_inputs(proto, feed) for feed in _given_feeds(source.inputs, graph.inputs)]
+        if not source.input_files
+        else []
     )
     if not given:
         request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
@@ -190,9 +192,9 @@ def _given_feeds(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.
         return
     if isinstance(inputs, Mapping):
         yield {name: _array(value) for name, value in inputs.items()}
-    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
-        for one in inputs:
-            yield from _given_feeds(one, names)
+    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(item, Mapping) for item in inputs):
+        for item in inputs:
+            yield from _given_feeds(item, names)
     else:
         values = inputs if isinstance(inputs, list | tuple) else [inputs]
         if len(values) != len(names):

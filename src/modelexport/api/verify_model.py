@@ -185,7 +185,7 @@ def _blame_weights(parameters: ParameterCheck) -> Iterator[None]:
     except RuntimeFailed as error:
         if not parameters.differing:
             raise
-        names = some_of([one.name for one in parameters.differing])
+        names = some_of([parameter.name for parameter in parameters.differing])
         said = f"the model's weights are not those of the file ({names})"
         raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 
@@ -255,7 +255,7 @@ def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:
 
     Of coarse types it is known how far apart they may be.
     """
-    if not tolerance.is_chosen or any(one.is_coarse for one in finding.seen.values()):
+    if not tolerance.is_chosen or any(value.is_coarse for value in finding.seen.values()):
         return True
     return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 

@@ -194,7 +194,7 @@ class Hierarchy:
         calls = tuple(owners)
         if len(calls) == 1:
             return calls[0].path
-        stacks = [[call.path for call in self.stack(one)] for one in calls]
+        stacks = [[call.path for call in self.stack(inner)] for inner in calls]
         shared = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
         return shared[-1] if shared else None
 

@@ -72,8 +72,8 @@ def descent_of(attribution: Attribution) -> Descent | None:
     """As evidence tells it. A new name alone leaves no evidence. None for a node of which nothing is known."""
     if not attribution.owners:
         return None
-    told = (item.detail for item in reversed(attribution.evidence) if item.kind is EvidenceKind.LINEAGE)
-    return next(filter(None, map(_parsed, told)), Descent(Relation.KEPT))
+    details = (item.detail for item in reversed(attribution.evidence) if item.kind is EvidenceKind.LINEAGE)
+    return next(filter(None, map(_parsed, details)), Descent(Relation.KEPT))
 
 
 def _parsed(detail: str) -> Descent | None:

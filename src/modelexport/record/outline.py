@@ -104,7 +104,7 @@ def _correlation(a: tuple[int, ...], b: tuple[int, ...]) -> float:
     x = [value - sum(a) / len(a) for value in a]
     y = [value - sum(b) / len(b) for value in b]
     scale = math.sqrt(sum(value * value for value in x) * sum(value * value for value in y))
-    return sum(one * other for one, other in zip(x, y, strict=True)) / scale if scale else 0.0
+    return sum(left * other for left, other in zip(x, y, strict=True)) / scale if scale else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,9 +352,16 @@ def _fold_sketches(sketches: Mapping[str, Sketch], names: Sequence[str]) -> list
     places = [place for place, name in enumerate(names) if name in sketches]
     chosen = [sketches[names[place]] for place in places]
     steps = [place - before for before, place in zip([0, *places], places, strict=False)]
-    data = b"".join(_SKETCH.pack(shortened(one.middle), shortened(one.spread), *one.steps) for one in chosen)
+    data = b"".join(
+        _SKETCH.pack(shortened(sketch.middle), shortened(sketch.spread), *sketch.steps) for sketch in chosen
+    )
     sides = Table()
-    return [steps, base64.b85encode(data).decode("ascii"), [sides.place(one.sides) for one in chosen], sides.values]
+    return [
+        steps,
+        base64.b85encode(data).decode("ascii"),
+        [sides.place(sketch.sides) for sketch in chosen],
+        sides.values,
+    ]
 
 
 def _unfold_sketches(folded: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Sketch]]:

@@ -1,7 +1,8 @@
 """Saving a model whose weights were never read: bytes go from where they are to where they shall be.
 
 `Layout` decides for each tensor whether its data goes into the model file or a data file beside it. A protobuf
-message ends at 2 GiB, so larger models are split. A model that was read from two files and is saved over the first keeps the second.
+message ends at 2 GiB, so larger models are split. A model that was read from two files and is saved over the first one
+keeps the second.
 https://protobuf.dev/programming-guides/encoding/#size-limit
 """
 

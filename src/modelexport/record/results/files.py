@@ -75,12 +75,12 @@ class ExtractionCheck:
     def ok(self) -> bool:
         """Whether something was compared with what the module returned, all that was compared agrees, and nothing that
         others get from the module is missing. What nodes make may be nowhere but in the whole file."""
-        compared = any(one.against == RETURNED or not self.whole for one in self.outputs)
-        return compared and not self.lost and all(one.difference.agrees for one in self.outputs)
+        compared = any(output.against == RETURNED or not self.whole for output in self.outputs)
+        return compared and not self.lost and all(output.difference.agrees for output in self.outputs)
 
     @property
     def max_abs(self) -> float:
-        return max((one.difference.max_abs for one in self.outputs), default=0.0)
+        return max((output.difference.max_abs for output in self.outputs), default=0.0)
 
 
 RETURNED = "returned"

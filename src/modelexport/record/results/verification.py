@@ -1,7 +1,9 @@
 """Verification result: how far each module's numbers are right, and what the values say about each node's module.
 
-numbers      Difference of each call's outputs from the reference, and the first call that diverges
-attribution  CONFIRMED, CONTRADICTED or not shown, for each node, by an independent witness
+    numbers      Difference of each call's outputs from the reference, and the first call that diverges
+    attribution  PROVED, ENCLOSED, CONTRADICTED, … for each node (`Verdict`)
+
+The second is the word of a witness that shares nothing with the strategies which attributed the nodes (decision 0009).
 """
 
 from __future__ import annotations
