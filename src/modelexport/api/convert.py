@@ -143,10 +143,10 @@ def _node_data(drawn: _DrawnFile, overlays: Iterable[Path], target: Path) -> Ite
 
     for path in overlays:
         overlay = read_overlay(path, drawn.opened.provenance.hierarchy)
-        for found in node_data(overlay, drawn.drawing):
+        for colouring in node_data(overlay, drawn.drawing):
             name = path.stem.removeprefix(f"{target.stem}.")
-            extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
-            yield _SideFile(extra, found.text(drawn.drawing), found.notes)
+            extra = target.with_name(f"{target.stem}.{name}{colouring.suffix}.node-data.json")
+            yield _SideFile(extra, colouring.text(drawn.drawing), colouring.notes)
 
 
 def _sync_file(left: _DrawnFile, right: _DrawnFile, target: Path) -> _SideFile:
@@ -162,12 +162,12 @@ def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[
     from modelexport.api.relink import relink_graph
 
     try:
-        found = relink_graph(tagged_ancestor(left), right, "convert")
+        relinked = relink_graph(tagged_ancestor(left), right, "convert")
     except RecordMissing:
         return None, ()
-    if not found.related:
+    if not relinked.related:
         return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
-    lineage = found.lineage
+    lineage = relinked.lineage
     links = (*lineage.nodes.items(), *lineage.initializers.items())
     return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
 

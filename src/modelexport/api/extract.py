@@ -91,12 +91,12 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         cutter = Cutter(opened, opened.provenance_with_edges)
         cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules)))
     with clock.step("write"):
-        found = write_part(opened, cutter, cut, target, embedding)
+        extraction = write_part(opened, cutter, cut, target, embedding)
     if source is not None:
         from modelexport.api.extract_check import check_extracted
 
-        found = replace(found, check=check_extracted(opened, cut, found, source, tolerance, clock))
-    return replace(found, seconds=clock.seconds)
+        extraction = replace(extraction, check=check_extracted(opened, cut, extraction, source, tolerance, clock))
+    return replace(extraction, seconds=clock.seconds)
 
 
 def write_part(

@@ -121,13 +121,13 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
         with clock.step("link"):
             made = steps.last
             ensure_sound(made.proto, made.graph, f"what {run.label} made")
-            found = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
-        if not found.related:
-            return replace(found, seconds=clock.seconds)
+            result = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
+        if not result.related:
+            return replace(result, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made, found.provenance, run.target, run.embedding)
+            written = write_tagged(made, result.provenance, run.target, run.embedding)
     files, provenance = written.files, written.provenance
-    return replace(found, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
+    return replace(result, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
 
 
 class _Steps:

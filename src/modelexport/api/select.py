@@ -86,11 +86,11 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
         notes = (*notes, renaming)
     selection = _selection(opened, answers, chosen)
     check(selection, chosen)
-    found = chosen.write(selection, settings)
-    files = _write_selection(opened, chosen, (selection, settings), found.text, output=output, named=named)
+    written = chosen.write(selection, settings)
+    files = _write_selection(opened, chosen, (selection, settings), written.text, output=output, named=named)
     entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
     queries = tuple(answer.query for answer in answers)
-    return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
+    return Selected(chosen.name, queries, entries, written.text, files, (*notes, *written.notes))
 
 
 def _queries(query: str | Sequence[str]) -> Sequence[str]:

@@ -91,8 +91,8 @@ class RunComparison:
             maker = subject.graph.producers.get(name)
             if maker is not None and not all(difference.agrees for difference in wrong):
                 root = ModuleCall(ROOT)
-                found = class_name(subject.provenance.hierarchy, root)
-                return Divergence((root,), (found,), maker.key, None, wrong[0], maker.name)
+                class_of_root = class_name(subject.provenance.hierarchy, root)
+                return Divergence((root,), (class_of_root,), maker.key, None, wrong[0], maker.name)
         return None
 
     def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:

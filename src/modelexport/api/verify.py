@@ -119,8 +119,10 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
                     pieces.run(_bind_feed(feed, judged), observer.see)
                     compare_stored_outputs(judged, observer)
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
-    found = summarize_samples(file, str(believed.path), findings, options, clock)
-    return replace(found, notes=(*notes, *found.notes, *note_random_nodes(file), *note_random_nodes(believed)))
+    verification = summarize_samples(file, str(believed.path), findings, options, clock)
+    return replace(
+        verification, notes=(*notes, *verification.notes, *note_random_nodes(file), *note_random_nodes(believed))
+    )
 
 
 class _ReferenceRecorder:
@@ -154,13 +156,13 @@ class _ReferenceRecorder:
         return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
-        found: dict[ModuleCall, list[int]] = {}
+        numbers_by_call: dict[ModuleCall, list[int]] = {}
         for value, calls in crossing.items():
             number = self._numbers.get(value)
             if number is not None and self._samples[number].kind == "float":
                 for call in calls:
-                    found.setdefault(call, []).append(number)
-        return {call: tuple(numbers) for call, numbers in found.items()}
+                    numbers_by_call.setdefault(call, []).append(number)
+        return {call: tuple(numbers) for call, numbers in numbers_by_call.items()}
 
 
 def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
@@ -233,10 +235,10 @@ def _bind_feed(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, 
 
 
 def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
-    found = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
-    if not found.related:
+    overlap = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
+    if not overlap.related:
         raise ModelMismatch(
-            f"{opened.path} and {believed.path} are not of one model: {found}",
+            f"{opened.path} and {believed.path} are not of one model: {overlap}",
             "Give two files that were made from the same model.",
         )
-    return found.notes
+    return overlap.notes

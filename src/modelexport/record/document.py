@@ -85,7 +85,7 @@ def from_document(document: object) -> Provenance:
         raise RecordUnreadable("the hierarchy record is not a JSON object", _NEXT)
     check_version(document.get("schema"))
     try:
-        found = Provenance(
+        provenance = Provenance(
             hierarchy=Hierarchy.of(map(module_in, document["modules"]), map(_call_in, document["calls"])),
             nodes={entry.key: entry for entry in map(_node_in, document["nodes"])},
             initializers={text_in(item["name"]): attribution_in(item) for item in document["initializers"]},
@@ -93,10 +93,10 @@ def from_document(document: object) -> Provenance:
             policy=policy_in(document["policy"]),
             absent=_texts_in(document["absent"]),
         )
-        check_coherent(found)
+        check_coherent(provenance)
     except DAMAGE as error:
         raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}", _NEXT) from error
-    return found
+    return provenance
 
 
 def check_coherent(provenance: Provenance) -> None:

@@ -167,11 +167,11 @@ class Hierarchy:
     @cached_property
     def stacks(self) -> Mapping[ModuleCall, tuple[ModuleCall, ...]]:
         """For each recorded call, the calls that were open while it ran, root first, itself last."""
-        found: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
+        stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
         for site in self.calls:
-            above = () if site.parent is None else found[site.parent]
-            found[site.call] = (*above, site.call)
-        return found
+            above = () if site.parent is None else stacks[site.parent]
+            stacks[site.call] = (*above, site.call)
+        return stacks
 
     def stack(self, call: ModuleCall) -> tuple[ModuleCall, ...]:
         """The calls that were open while `call` ran; by path where the call was never recorded."""

@@ -174,11 +174,11 @@ def unpack_outline(packed: str, record: Provenance) -> Outline:
             "Update modelexport, or give the file from before the tool ran as well.",
         )
     try:
-        found = _unfold(unsqueeze(payload), record)
-        _check_coherent(found)
+        outline = _unfold(unsqueeze(payload), record)
+        _check_coherent(outline)
     except (*DAMAGE, OSError, EOFError, RecursionError, struct.error) as error:
         raise RecordUnreadable(f"the outline in the file is damaged: {error}", "Export the model again.") from error
-    return found
+    return outline
 
 
 def _check_coherent(outline: Outline) -> None:

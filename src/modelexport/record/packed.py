@@ -64,10 +64,10 @@ def unsqueeze(text: str, largest: int | None = None) -> Any:
     """Raises ValueError or OSError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
     largest = largest or _LARGEST
     inflater = bz2.BZ2Decompressor()
-    found = inflater.decompress(base64.b85decode(text), largest)
+    data = inflater.decompress(base64.b85decode(text), largest)
     if not inflater.eof:
         raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {largest} bytes")
-    return json.loads(found)
+    return json.loads(data)
 
 
 _NAME = "modelexport-record"
@@ -86,13 +86,13 @@ def unpack(packed: str) -> Provenance:
     # Nobody gets to a version of more digits than these, and Python refuses to read one of some thousand.
     check_version(int(version[:9]) if version.isdecimal() else None)
     try:
-        found = _unfold(unsqueeze(payload))
-        check_coherent(found)
+        provenance = _unfold(unsqueeze(payload))
+        check_coherent(provenance)
     except (*DAMAGE, OSError, EOFError, RecursionError) as error:
         raise RecordUnreadable(
             f"the embedded record is damaged: {error}", "Export the model again, or read its .hierarchy.json."
         ) from error
-    return found
+    return provenance
 
 
 def _fold(provenance: Provenance) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class TensorEntry:
     @property
     def consuming_modules(self) -> tuple[ModuleCall, ...]:
         """Every module call that reads it, once, in file order."""
-        return tuple(dict.fromkeys(owner for found in self.consumers.values() for owner in found.owners))
+        return tuple(dict.fromkeys(owner for attribution in self.consumers.values() for owner in attribution.owners))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +268,10 @@ class Provenance:
 
     def entry(self, name_or_key: str) -> NodeEntry:
         """The node with this name or key."""
-        found = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)
-        if found is None:
+        entry = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)
+        if entry is None:
             raise UnknownName("node", name_or_key, [entry.name or entry.key for entry in self.nodes.values()])
-        return found
+        return entry
 
     def attribution(self, name_or_key: str) -> Attribution:
         return self.entry(name_or_key).attribution
@@ -326,7 +326,7 @@ class Provenance:
     def issued_within(self, module: str) -> Callable[[Attribution], bool]:
         """Whether something was issued inside a module (all of its calls), or inside the one call in `block#2`."""
         inside = self.ran_within(module)
-        return lambda found: any(map(inside, found.owners))
+        return lambda attribution: any(map(inside, attribution.owners))
 
     def ran_within(self, module: str) -> Callable[[ModuleCall], bool]:
         """The same of a call."""

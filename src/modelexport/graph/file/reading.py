@@ -199,9 +199,9 @@ def with_small_external_data(file: ModelFile) -> onnx.ModelProto:
     """The file's own structure where nothing small is outside. What cannot be read stays outside."""
     if not any(map(_is_small_outside, tensors(file.proto))):
         return file.proto
-    found = onnx.ModelProto()
-    found.CopyFrom(file.proto)
-    for tensor in filter(_is_small_outside, tensors(found)):
+    model = onnx.ModelProto()
+    model.CopyFrom(file.proto)
+    for tensor in filter(_is_small_outside, tensors(model)):
         try:
             data = bytes(external_data(tensor, file.directory).raw())
         except ModelExportError:
@@ -209,7 +209,7 @@ def with_small_external_data(file: ModelFile) -> onnx.ModelProto:
         tensor.ClearField("external_data")
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = data
-    return found
+    return model
 
 
 def _is_small_outside(tensor: onnx.TensorProto) -> bool:
