@@ -162,15 +162,12 @@ class NestedGraph:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._members: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            self._members.setdefault(node.graph, []).append(node)
 
     def nodes_inside(self, node: Node) -> Iterator[Node]:
         """The nodes in a node's bodies, however deep."""
         waiting = list(self.graph.subgraphs.get(node.key, ()))
         while waiting:
-            for member in self._members.get(waiting.pop(0), ()):
+            for member in self.graph.members.get(waiting.pop(0), ()):
                 yield member
                 waiting += self.graph.subgraphs.get(member.key, ())
 
