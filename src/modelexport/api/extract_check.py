@@ -1,6 +1,8 @@
-"""Holding an extracted file against the PyTorch module: fed what that was given, compared with what it returned.
+"""Extraction check: an extracted part is fed what the PyTorch module was given, and compared with what it returned.
 
-What an extracted file is held against: one run of the model, and one of the whole file on the same inputs.
+Which tensor of the run goes into which input of the part is found by content: the whole file runs on the same inputs,
+and what it holds at the border of the part is looked up in the run. So renamed, reordered or flattened arguments do not
+matter, and a module that a file hands something else than PyTorch did is noticed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import onnx
 
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
-from modelexport.api.verify_model import ModelRuns, watched_run
+from modelexport.api.verify_model import ModelRuns, watch_run
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, alike, distance, sample
@@ -40,10 +42,83 @@ if TYPE_CHECKING:
     from modelexport.capture.eager import TensorSpill, WatchedRun
 
 See: TypeAlias = Callable[[str, np.ndarray], None]
+# A tensor of the file that is further away from PyTorch's than this is another one.
+_RELATED = 0.5
+
+
+def check_extracted(
+    opened: TaggedFile, cut: Cut, found: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
+) -> ExtractionCheck:
+    """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
+    need_torch("running a model")
+    from modelexport.capture.eager import TensorSpill
+
+    with TensorSpill() as spool:
+        reference = run_reference(opened, source, spool, clock, border_values(found))
+        with clock.step("compare"):
+            return compare_part(found, cut, reference, tolerance)
+
+
+def compare_part(
+    found: Extraction, cut: Cut, reference: ExtractionReference, tolerance: float | None
+) -> ExtractionCheck:
+    """Run the extracted file, and compare."""
+    usual = TOLERANCE if tolerance is None else tolerance
+    feeding = _Feeding(cut, reference)
+    tensors = {end.name: feeding.tensor(end) for end in found.inputs}
+    feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if len(feed) < len(tensors):
+        return ExtractionCheck(reference.name, usual, feeding.fed, ())
+    results = _run(found, feed)
+    outputs = _Outputs(cut, reference, tolerance)
+    compared = outputs.compared(found.outputs, results)
+    return ExtractionCheck(
+        reference.name,
+        outputs.coarsest,
+        feeding.fed,
+        compared,
+        missing=len(outputs.missing),
+        lost=outputs.lost(results),
+        whole=outputs.whole,
+    )
+
+
+def run_reference(
+    opened: TaggedFile,
+    source: ModelSource,
+    spool: TensorSpill,
+    clock: Clock,
+    wanted: frozenset[str] | None,
+) -> ExtractionReference:
+    """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
+    from modelexport.capture.arguments import to_array
+    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+    from modelexport.capture.onnxruntime.session import bind_inputs
+
+    runs = ModelRuns(opened, VerifyOptions(source), clock)
+    with clock.step("model"):
+        watched = watch_run(runs.first, spool, source.seed)
+    values: dict[str, np.ndarray] = {}
+
+    def see(name: str, array: np.ndarray) -> None:
+        if wanted is None or name in wanted:
+            values[name] = np.array(array)
+
+    arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
+    feed = bind_inputs(opened.proto, arrays)
+
+    def again(show: See) -> None:
+        PiecewiseRun(opened, None, often=False).run(feed, show)
+
+    for name, array in feed.items():  # a part may read what the model is given
+        see(name, array)
+    with clock.step("file"):
+        PiecewiseRun(opened, wanted, often=False).run(feed, see)
+    return ExtractionReference(runs.prepared.source, watched, spool, values, again)
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExtractionReference:
     """A run of the model, and what the whole file makes of the same inputs.
 
     values  of the file, by id: those at the ends of what is to be checked
@@ -80,81 +155,8 @@ class Reference:
         return self.watched.samples[number]
 
 
-def run_reference(
-    opened: TaggedFile,
-    source: ModelSource,
-    spool: TensorSpill,
-    clock: Clock,
-    wanted: frozenset[str] | None,
-) -> Reference:
-    """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
-    from modelexport.capture.arguments import to_array
-    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
-    from modelexport.capture.onnxruntime.session import bind_inputs
-
-    runs = ModelRuns(opened, VerifyOptions(source), clock)
-    with clock.step("model"):
-        watched = watched_run(runs.first, spool, source.seed)
-    values: dict[str, np.ndarray] = {}
-
-    def see(name: str, array: np.ndarray) -> None:
-        if wanted is None or name in wanted:
-            values[name] = np.array(array)
-
-    arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-    feed = bind_inputs(opened.proto, arrays)
-
-    def again(show: See) -> None:
-        PiecewiseRun(opened, None, often=False).run(feed, show)
-
-    for name, array in feed.items():  # a part may read what the model is given
-        see(name, array)
-    with clock.step("file"):
-        PiecewiseRun(opened, wanted, often=False).run(feed, see)
-    return Reference(runs.prepared.source, watched, spool, values, again)
-
-
-# A tensor of the file that is further away from PyTorch's than this is another one.
-_RELATED = 0.5
-
-
-def check_extracted(
-    opened: TaggedFile, cut: Cut, found: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
-) -> ExtractionCheck:
-    """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
-    need_torch("running a model")
-    from modelexport.capture.eager import TensorSpill
-
-    with TensorSpill() as spool:
-        reference = run_reference(opened, source, spool, clock, ends_of(found))
-        with clock.step("compare"):
-            return compare(found, cut, reference, tolerance)
-
-
-def ends_of(found: Extraction) -> frozenset[str]:
+def border_values(found: Extraction) -> frozenset[str]:
     return frozenset(end.value for end in (*found.inputs, *found.outputs))
-
-
-def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float | None) -> ExtractionCheck:
-    """Run the extracted file, and compare."""
-    usual = TOLERANCE if tolerance is None else tolerance
-    feeding = _Feeding(cut, reference)
-    tensors = {end.name: feeding.tensor(end) for end in found.inputs}
-    feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    if len(feed) < len(tensors):
-        return ExtractionCheck(reference.name, usual, feeding.fed, ())
-    results = _run(found, feed)
-    outputs = _Outputs(cut, reference, tolerance)
-    compared = outputs.compared(found.outputs, results)
-    return ExtractionCheck(
-        reference.name,
-        outputs.coarsest,
-        feeding.fed,
-        compared,
-        missing=len(outputs.missing),
-        lost=outputs.lost(results),
-        whole=outputs.whole,
-    )
 
 
 def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -173,7 +175,7 @@ def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 class _Feeding:
     """Which tensor of PyTorch's goes into which input: by what the whole file holds there, else by shape and type."""
 
-    def __init__(self, cut: Cut, reference: Reference) -> None:
+    def __init__(self, cut: Cut, reference: ExtractionReference) -> None:
         self.fed: dict[str, Feed] = {}
         self._cut = cut
         self._reference = reference
@@ -237,7 +239,7 @@ class _Outputs:
     whole     whole calls were cut out: nodes of one need not return what it returned
     """
 
-    def __init__(self, cut: Cut, reference: Reference, tolerance: float | None) -> None:
+    def __init__(self, cut: Cut, reference: ExtractionReference, tolerance: float | None) -> None:
         self._usual = self.coarsest = TOLERANCE if tolerance is None else tolerance
         self._chosen = tolerance is not None
         self.whole = cut.selection.nodes is None

@@ -1,4 +1,9 @@
-"""Where the time of a file goes, module by module."""
+"""Profile: where the time of a file goes, module by module.
+
+ONNX Runtime fuses nodes before it runs them, and its profiler times what is left. The optimized graph is saved, traced
+back to the tagged file as `relink` does, and every kernel's time is charged to the modules whose work it does.
+https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.relink import relinked
+from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
 from modelexport.inspect.profile import Timeline, join_events, spread
@@ -67,7 +72,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):
             optimized = open_tagged(target)
-            found = relinked(ancestor, optimized, f"ort:{optimization}")
+            found = relink_graph(ancestor, optimized, f"ort:{optimization}")
             if not found.related:
                 raise RecordMismatch(
                     f"{path} was not made from {ancestor.name}: {found.lineage.kinship}",

@@ -256,3 +256,16 @@ def _resample_floats(tensor: torch.Tensor, generator: torch.Generator) -> torch.
     spread, middle = tensor[finite].std(unbiased=False), tensor[finite].mean()
     drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) * (spread or 1.0) + middle
     return torch.where(finite, drawn, tensor)
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """All tensors in a nest of lists, tuples and dictionaries, in order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_pointer(tensor: torch.Tensor) -> int:
+    """Where a tensor's data lies, which a tensor shares with its views; 0 if it has none, or none that can be seen."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0

@@ -22,11 +22,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from modelexport.capture.arguments import CallArguments, output_tensors
+from modelexport.capture.arguments import CallArguments, output_tensors, storage_pointer, tensors_in
 from modelexport.capture.hierarchy import call_model
 from modelexport.capture.isolation import EXPORT_LOCK, preserve_model
 from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
@@ -179,7 +178,7 @@ class _ValueNumbers:
         if writes == self._writes_into(tensor):
             return int(number)
         # Something else that looks at the same memory was written into: the writer made this value as well.
-        writer = self._writes[_memory(tensor)].op
+        writer = self._writes[storage_pointer(tensor)].op
         before = (number, *writer.makes)
         new = self.add(tensor, computed=not self.computed.isdisjoint(before), reads=before)
         self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
@@ -196,7 +195,7 @@ class _ValueNumbers:
         return not any(self.samples[number].trouble for number in numbers)
 
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
-        self._writes[_memory(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
+        self._writes[storage_pointer(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
         number, _ = self._numbers[tensor]
         self._numbers[tensor] = (number, self._writes_into(tensor))
 
@@ -206,7 +205,7 @@ class _ValueNumbers:
 
     def _writes_into(self, tensor: torch.Tensor) -> int:
         # An empty dictionary is the usual case, and asking a tensor for its memory is not free.
-        latest = self._writes.get(_memory(tensor)) if self._writes else None
+        latest = self._writes.get(storage_pointer(tensor)) if self._writes else None
         return 0 if latest is None else latest.count
 
 
@@ -271,7 +270,7 @@ class _CallWatcher:
     def _kept(self, given: object) -> tuple[int, ...]:
         numbers: dict[int, None] = {}
         with _disable_current_modes():  # looking at a tensor is no operator of the model's
-            for tensor in _tensors(given):
+            for tensor in tensors_in(given):
                 number = self._values.number(tensor)
                 self._values.keep(number, tensor)
                 numbers[number] = None
@@ -319,17 +318,13 @@ def _mutated_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         return []
     given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
     writes = [spec.name for spec in schema.arguments if spec.alias_info is not None and spec.alias_info.is_write]
-    return list(_tensors([given.get(name) for name in writes]))
+    return list(tensors_in([given.get(name) for name in writes]))
 
 
 def _is_view(func: Any) -> bool:
     """Whether an operator says of itself that what it returns is what it was given, looked at in another way."""
     schema = getattr(func, "_schema", None)
     return schema is not None and bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
-
-
-def _tensors(value: object) -> Iterable[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _plain_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
@@ -339,13 +334,6 @@ def _plain_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _plain_tensors(value)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return 0
 
 
 def _sample(tensor: torch.Tensor, is_sound: bool) -> Sample:

@@ -26,10 +26,9 @@ import onnx
 import torch
 from torch.onnx import _constants
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modelexport.capture.arguments import fingerprint_tensor
+from modelexport.capture.arguments import fingerprint_tensor, storage_pointer, tensors_in
 from modelexport.capture.isolation import quiet
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
@@ -156,11 +155,11 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         # An operator may write into what it reads: its inputs are numbered before it runs.
-        read = tuple(self._values.number(tensor) for tensor in _tensors_in((args, kwargs)))
+        read = tuple(self._values.number(tensor) for tensor in tensors_in((args, kwargs)))
         result = func(*args, **kwargs)
         call = self._current() if threading.get_ident() == self._thread else None
         written = _written_tensors(func, args, kwargs)
-        changed = {id(tensor): tensor for tensor in [*_tensors_in(result), *written]}
+        changed = {id(tensor): tensor for tensor in [*tensors_in(result), *written]}
         made = [self._values.add(tensor) for tensor in changed.values()]
         made += [number for tensor in written for number in self._values.change(tensor)]
         if made and call is not None:
@@ -207,13 +206,15 @@ class _TensorNumbers:
         self.prints.append(fingerprint_tensor(tensor))
         reference = weakref.ref(tensor)
         self._known[id(tensor)] = (reference, number)
-        self._sharing.setdefault(_memory(tensor), []).append(reference)
+        self._sharing.setdefault(storage_pointer(tensor), []).append(reference)
         return number
 
     def change(self, tensor: torch.Tensor) -> list[int]:
         """New numbers for the tensors that look at the memory of this one, which was written into."""
         others = self._others(tensor)
-        self._sharing[_memory(tensor)] = [weakref.ref(tensor)]  # without those that are gone, or come back just now
+        self._sharing[storage_pointer(tensor)] = [
+            weakref.ref(tensor)
+        ]  # without those that are gone, or come back just now
         return [self.add(other) for other in others]
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -221,18 +222,12 @@ class _TensorNumbers:
         return number if reference is not None and reference() is tensor else self.add(tensor)
 
     def _others(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        memory = _memory(tensor)
+        memory = storage_pointer(tensor)
         seen = [other for reference in self._sharing.get(memory, ()) if (other := reference()) is not None]
-        alive = {id(other): other for other in seen if memory and other is not tensor and _memory(other) == memory}
+        alive = {
+            id(other): other for other in seen if memory and other is not tensor and storage_pointer(other) == memory
+        }
         return list(alive.values())
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """Where a tensor's data lies; 0 if it has none, or none that can be seen."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return 0
 
 
 def _operator_name(func: Any) -> str:
@@ -246,8 +241,4 @@ def _written_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         return []
     known = func._schema.arguments
     given = {**{spec.name: value for spec, value in zip(known, args, strict=False)}, **kwargs}
-    return _tensors_in([given.get(spec.name) for spec in known if spec.alias_info and spec.alias_info.is_write])
-
-
-def _tensors_in(value: object) -> Iterable[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return tensors_in([given.get(spec.name) for spec in known if spec.alias_info and spec.alias_info.is_write])

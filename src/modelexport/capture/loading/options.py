@@ -52,7 +52,7 @@ _PROBE_SECONDS = 5
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Silence progress bars, load reports and warnings of transformers; its settings are put back after."""
     reports, bars_of_hub = library("transformers.utils.logging"), library("huggingface_hub.utils")
     hub = logging.getLogger("huggingface_hub")
@@ -91,12 +91,12 @@ def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
     except ModelExportError:
         raise
     except ImportError as error:
-        raise ExtraMissing(f"{failure}: {reason(error)}", "Install the package that it names.") from error
+        raise ExtraMissing(f"{failure}: {summarize_error(error)}", "Install the package that it names.") from error
     except Exception as error:
-        raise ModelUnloadable(f"{failure}: {reason(error)}", hint) from error
+        raise ModelUnloadable(f"{failure}: {summarize_error(error)}", hint) from error
 
 
-def reason(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """The first paragraph of an error's text: what went wrong without the advice that follows it."""
     paragraph = str(error).strip().split("\n\n")[0].strip()
     text = " ".join(paragraph.split()) or "no reason given"
@@ -110,7 +110,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ExtraMissing(
-            f"{name} cannot be imported: {reason(error)}", "pip install 'modelexport[export]'"
+            f"{name} cannot be imported: {summarize_error(error)}", "pip install 'modelexport[export]'"
         ) from error
 
 

@@ -23,9 +23,9 @@ from modelexport.capture.loading.options import (
     explain_failure,
     hub_is_reachable,
     library,
-    quiet,
-    reason,
+    quiet_transformers,
     seed_torch,
+    summarize_error,
     torch_dtype,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
@@ -241,7 +241,7 @@ class _Blueprint:
 
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     checkpoint = open_checkpoint(folder, options.allow_pickle)
-    with quiet():
+    with quiet_transformers():
         blueprint = _read_blueprint(source, folder, checkpoint.config, options)
         if checkpoint.weights is None:
             module, notes = _build_random(blueprint, options)
@@ -253,13 +253,13 @@ def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
 def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
     """Random weights, even if trained ones lie beside the file: the user named the configuration alone."""
     raw = read_config(path)
-    with quiet():
+    with quiet_transformers():
         module, notes = _build_random(_read_blueprint(source, path, raw, options), options)
     return LoadedModel(module, source, path.parent, notes=notes, processing=path.parent)
 
 
 def load_hub(source: str, options: ModelSource) -> LoadedModel:
-    with quiet():
+    with quiet_transformers():
         offline = not hub_is_reachable()
         raw = read_config(_fetch_config(source, options, offline))
         blueprint = _read_blueprint(source, source, raw, options, offline)
@@ -285,7 +285,7 @@ def _not_found(source: str, offline: bool, error: Exception) -> ModelNotFound:
             "Download the model where there is a network, then give its folder: -m ./folder-with-config.json",
         )
     return ModelNotFound(
-        f"{source!r} is neither a local folder nor a model on the Hugging Face hub: {reason(error)}",
+        f"{source!r} is neither a local folder nor a model on the Hugging Face hub: {summarize_error(error)}",
         "Check the spelling, or log in with `hf auth login` if the model is private.",
     )
 
