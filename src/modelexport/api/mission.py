@@ -36,7 +36,7 @@ from modelexport.errors import ExportFailed, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
 from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMALIZATIONS
 from modelexport.inspect.query.answer import check_names, select
-from modelexport.inspect.query.expression import Field, Glob, Operator, Term
+from modelexport.inspect.query.expression import Glob, Operator, QueryField, Term
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.provenance import Attribution, NodeEntry, Origin, Provenance
 from modelexport.record.results.files import ExportResult
@@ -358,7 +358,7 @@ class SemanticQueryInterface:
 
     def find_nodes_by_role(self, role: str) -> tuple[NodeEntry, ...]:
         """A role or a pattern of roles: `attention.query`, `mlp.*`."""
-        term = Term(Field.ROLE, Operator.IS, Glob(role))
+        term = Term(QueryField.ROLE, Operator.IS, Glob(role))
         check_names(term, self.provenance)
         return select(term, self.provenance)
 

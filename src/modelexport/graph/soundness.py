@@ -99,9 +99,7 @@ def _steps(came_from: Mapping[str, str], end: str, start: str) -> tuple[str, ...
 
 
 def _outermost(graph: Graph, key: str) -> str:
-    while (owner := graph.body_owner.get(graph.by_key[key].graph)) is not None:
-        key = owner
-    return key
+    return [key, *(owner.key for owner in graph.enclosing_nodes(graph.by_key[key]))][-1]
 
 
 def _told(value: str) -> str:
