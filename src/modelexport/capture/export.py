@@ -118,9 +118,9 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
     request = replace(request, output_names=run.output_names)
     with EXPORT_LOCK, quiet(request.verbose), preserve_model(run.model), exportable_moe(run.model):
         if exporter == "dynamo":
-            exported = export_dynamo(run.model, run.arguments.copied(), request, run.hierarchy)
+            exported = export_dynamo(run.model, run.arguments.copy_tensors(), request, run.hierarchy)
         else:
-            exported = export_torchscript(run.model, run.arguments.copied(), request)
+            exported = export_torchscript(run.model, run.arguments.copy_tensors(), request)
     remarks = (*_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
     return replace(exported, notes=(*exported.notes, *remarks))
 
@@ -129,7 +129,7 @@ def export_unfolded_graph(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
     request = replace(request, output_names=run.output_names)
     with EXPORT_LOCK, quiet(request.verbose), preserve_model(run.model), exportable_moe(run.model):
-        return export_unfolded(run.model, run.arguments.copied(), request)
+        return export_unfolded(run.model, run.arguments.copy_tensors(), request)
 
 
 def _output_names(outputs: Mapping[str, torch.Tensor], arguments: CallArguments) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierar
     make, source = _GRAPH_SOURCES[kind]
     text = ""
     with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model), _remove_constants(model):
-        own = arguments.copied()
+        own = arguments.copy_tensors()
         try:
             made = make(model, own)
             text = fx_text(made.module, made.graph, hierarchy)

@@ -69,7 +69,7 @@ def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> Obser
 
 
 def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> ObservedRun:
-    own = arguments.copied()
+    own = arguments.copy_tensors()
     with preserve_model(model), _record_calls(model) as calls:
         recorder = OpRecorder(own.tensors, state_tensors(model), calls.current) if operators else None
         with nullcontext() if recorder is None else recorder.recording():
@@ -81,7 +81,7 @@ def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> 
 def run_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Run a model once, leaving it as it was."""
     with preserve_model(model):
-        return call_model(model, arguments.copied())
+        return call_model(model, arguments.copy_tensors())
 
 
 def state_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -138,7 +138,7 @@ def jit_graph_text(model: torch.nn.Module, arguments: CallArguments) -> str:
     """The traced graph; each node ends in its scope, the paths of the modules that were open: `layer.0/layer.0.fc`."""
     with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model):
         try:
-            graph = _trace_graph(model, arguments.copied())
+            graph = _trace_graph(model, arguments.copy_tensors())
         except Exception as error:
             raise export_failed(model, "torchscript", error, "Without --jit-graph this graph is not needed.") from error
     # Source ranges are paths of the machine that the trace was made on.
