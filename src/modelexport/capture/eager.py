@@ -358,7 +358,8 @@ def _is_view(func: Any) -> bool:
 def _plain_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """The tensors among an operator's arguments or results: alone, or in lists and tuples of them.
 
-    For this the general `tensors_in` would do; it takes several times as long, for every operator of a run.
+    The general `tensors_in` would do; it takes five times as long (26 against 5 µs for three arguments), and this runs
+    twice for every operator.
     """
     for value in values:
         if isinstance(value, torch.Tensor):
