@@ -3,7 +3,7 @@
 Every run of a model in this room happens inside of these context managers:
 
     with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model):   (`isolate_model` is all four)
-        ...                  eval mode, no gradients; mixture-of-experts layers in the one form that exporters understand
+        ...                  eval mode, no gradients; experts in the one form that exporters understand
                              afterwards training flags, buffers and random state are as they were
 
 The same file tells what training mode changes about a model, for a comparison that would not hold otherwise, and makes
@@ -156,7 +156,7 @@ _PLAIN = "eager"
 def exportable_moe(model: torch.nn.Module) -> Iterator[None]:
     """Mixture of experts: while this is open, experts run as batched matrix products; afterwards as they did before.
 
-    The usual loop over the experts that a token was sent to depends on data, and grouped products have no ONNX operator.
+    A loop over the experts that a token was sent to depends on data; grouped products have no ONNX operator.
     """
     before = _expert_implementations(model)
     if all(name == _PLAIN for name in before.values()):

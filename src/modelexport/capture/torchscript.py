@@ -7,7 +7,7 @@ module, this leaves every scope and every parameter name as it is:
     export_torchscript(bert, input_ids=…, return_dict=False)
         torch calls   forward(input_ids)                              what call_by_position put there
         which calls   bert.forward(input_ids=…, return_dict=False)    the original
-        a node        name_scope /encoder/layer.0/attention/self/query/MatMul
+        a node is     /encoder/layer.0/attention/self/query/MatMul
 
 `export_unfolded` gives the graph before constant folding, in which weights still have their own values;
 `jit_graph_text` the graph that the exporter starts from, for people to read.
