@@ -300,7 +300,7 @@ def test_mermaid_draws_more_modules_rather_than_a_single_box(
     written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
     assert written.notes == ("modules are drawn, 1 level deep",)
     assert "layers.1 (Block)" in written.path.read_text()
-    monkeypatch.setattr("modelexport.show.formats.text_formats.MOST_EDGES", 3)
+    monkeypatch.setattr("modelexport.show.formats.dot_mermaid_graphml_csv.MOST_EDGES", 3)
     written = mx.convert(small_path, tmp_path / "a.mmd", "mermaid")
     assert written.notes == ("modules are drawn, as one box",)
 

@@ -17,7 +17,7 @@ from torch import nn
 import modelexport as mx
 from modelexport.api import profile as api
 from modelexport.errors import RecordMismatch, RecordMissing
-from modelexport.inspect.profile.joining import join_events
+from modelexport.inspect.profile import join_events
 from modelexport.record.results.profile import KernelEvent
 from modelexport.show.data.trace import profile_trace
 

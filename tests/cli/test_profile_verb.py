@@ -32,7 +32,7 @@ import modelexport as mx
 from modelexport.api import profile as api
 from modelexport.errors import printable
 from modelexport.graph.file.metadata import RECORD_KEY
-from modelexport.inspect.profile.joining import join_events
+from modelexport.inspect.profile import join_events
 from modelexport.record.results.profile import Profile
 
 QUICK = ("--runs", 2, "--warmup", 0)

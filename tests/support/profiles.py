@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.building import hierarchies, provenances
 from tests.support.verification import EVIL, TEXT
 
-from modelexport.inspect.profile.timing import Timeline
+from modelexport.inspect.profile import Timeline
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap, Relation
 from modelexport.record.provenance import (

@@ -17,8 +17,8 @@ from modelexport.graph.outline import sketches_of
 from modelexport.graph.related import are_comparable, module_overlap
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
-from modelexport.inspect.diff.differences import differences, unchanged
-from modelexport.inspect.diff.sides import Compared, Holdings, part_of
+from modelexport.inspect.diff.differences import diff_equal_files, find_differences
+from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
@@ -59,11 +59,11 @@ def diff(
     same = parts[0] == parts[1] and _are_equal(*files)
     before, after = _sides(files, parts, read_weights=weights and not same)
     if same:
-        found = unchanged(before, after)
+        found = diff_equal_files(before, after)
         return replace(found, weights_read=weights, notes=tuple(_notes(found)))
     small = max(len(side.graph.nodes) for side in (before, after)) <= _COUNTED
     costs = (lambda: (_costs(before), _costs(after))) if (small if cost is None else cost) else None
-    found = differences(before, after, lambda: _links(before, after, weights=weights), costs)
+    found = find_differences(before, after, lambda: _links(before, after, weights=weights), costs)
     _ensure_related(found, *files)
     notes = _notes(found)
     if cost is None and not small and not found.identical:
@@ -86,9 +86,9 @@ def _are_equal(file: TaggedFile, other: TaggedFile) -> bool:
     return have_equal_bytes(file.path, other.path) and file.related_record == other.related_record
 
 
-def _sides(files: tuple[TaggedFile, TaggedFile], parts: tuple[str, str], *, read_weights: bool) -> list[Compared]:
+def _sides(files: tuple[TaggedFile, TaggedFile], parts: tuple[str, str], *, read_weights: bool) -> list[DiffSide]:
     """What is compared: two modules or two whole files; the same twice for a file and itself."""
-    made: dict[tuple[int, Source, bool, str], Compared] = {}
+    made: dict[tuple[int, Source, bool, str], DiffSide] = {}
     sides = []
     for file, (source, record), part in zip(files, _sources(*files), parts, strict=True):
         key = id(file), source, record is None, part
@@ -144,7 +144,7 @@ def _relinked(file: TaggedFile) -> Provenance | None:
     return found.provenance if found.related else None
 
 
-def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, read_weights: bool) -> Compared:
+def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, read_weights: bool) -> DiffSide:
     model = file.inlined
     flat = model.inlined
     calls = _hints(file) if record is None else _calls(record)
@@ -155,13 +155,13 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
     else:
         calls |= {key: str(call) for key, call in _put_in(record, flat.origins).items()}
     exporter = record or file.related_record
-    return Compared(
+    return DiffSide(
         path=str(file.path),
         file=file,
         graph=model.graph,
         model=model,
-        holdings=Holdings(file, model.graph, read_weights=read_weights),
-        told=calls,
+        holdings=ConstantStore(file, model.graph, read_weights=read_weights),
+        calls=calls,
         held={} if record is None else _held(record),
         hierarchy=None if record is None else record.hierarchy,
         source=source,
@@ -213,7 +213,7 @@ def _hints(file: TaggedFile) -> dict[str, str]:
     return known if len(known) >= _KNOWN * len(nodes) else {}
 
 
-def _part(side: Compared, module: str, file: TaggedFile) -> Compared:
+def _part(side: DiffSide, module: str, file: TaggedFile) -> DiffSide:
     record = _current_record(file)
     if _is_whole(module, record):
         return side
@@ -228,7 +228,7 @@ def _part(side: Compared, module: str, file: TaggedFile) -> Compared:
     keys |= {key for key, call in _put_in(record, origins).items() if ran_within(call)}
     if not keys:
         raise UserError(f"{module!r} has no nodes in {side.path}", "Choose a module that `modelexport analyze` lists.")
-    return replace(side, graph=part_of(side.graph, keys), module=module)
+    return replace(side, graph=cut_part(side.graph, keys), module=module)
 
 
 def _is_whole(module: str, record: Provenance | None) -> bool:
@@ -237,13 +237,13 @@ def _is_whole(module: str, record: Provenance | None) -> bool:
     return module in (ROOT, ROOT_NAME)
 
 
-def _links(left: Compared, right: Compared, *, weights: bool) -> Mapping[str, Link]:
+def _links(left: DiffSide, right: DiffSide, *, weights: bool) -> Mapping[str, Link]:
     if not weights:
         return trace_lineage(left.graph, right.graph).nodes
     return trace_lineage(left.graph, right.graph, (sketches_of(left.file), sketches_of(right.file))).nodes
 
 
-def _costs(side: Compared) -> dict[str, NodeCost]:
+def _costs(side: DiffSide) -> dict[str, NodeCost]:
     """Of nodes by key; a function costs what its calls do, and its nodes have no keys of their own there."""
     return dict(count(side.path, small_inside(side.file), side.file.graph, None, {}, side.model.inlined).by_key)
 

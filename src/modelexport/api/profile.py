@@ -11,8 +11,7 @@ from modelexport.api.environment import Clock, Progress
 from modelexport.api.relink import relinked
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
-from modelexport.inspect.profile.joining import join_events
-from modelexport.inspect.profile.timing import Timeline, spread
+from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 

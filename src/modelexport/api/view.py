@@ -12,7 +12,7 @@ from modelexport.api.writing import ensure_spared
 from modelexport.graph.file.atomic import write_atomically
 from modelexport.graph.file.reading import small_inside
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
-from modelexport.graph.types import AxisSizes, dims_of
+from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
@@ -140,7 +140,7 @@ def _sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str, int]
     usual = AxisSizes(inputs, {})
     found: dict[str, int] = {}
     for name, value in inputs.items():
-        pairs = zip(dims_of(value) or (), usual.shape(name) or (), strict=False)
+        pairs = zip(input_dims(value) or (), usual.shape(name) or (), strict=False)
         found.update({dim: size for dim, size in pairs if isinstance(dim, str) and dim in names})
     return {**found, **at}
 

@@ -1,18 +1,17 @@
-"""Constants that hold one number in all places, recognized by their content alone, be it a digest of that.
+"""Constants and attributes of an indexed graph, read without protobuf and without weights.
 
-Which initializers are trained weights, and which are constants that an exporter or a tool made.
+    is_all(tensor, 1)            an initializer of ones: `x * w` does nothing          (lineage: no-ops)
+    scalar_contents(0)           what any constant holds that is the number 0, in any type and up to five axes
+    constant(graph, "scale")     the numbers of a small constant, flat                 (roles: -0.5 is a square root)
+    integers(node, "perm")       an attribute of a node                                (roles: which axis is which)
 
-Small constants of a graph: their content, where the index kept it.
-
-Attributes of an indexed node, read when somebody asks for one.
-
-The index keeps attributes as one string: protobuf messages one after the other. Each begins with its name, the field
-of the lowest number, so that is where the string is cut.
+The index keeps a constant as its type, its shape and its data, or as a digest of these; so two are equal if and only
+if their contents are. It keeps attributes as one string, protobuf messages one after the other. Each message begins
+with its name, the field of the lowest number, so that is where the string is cut.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import cache
 
@@ -24,8 +23,6 @@ from modelexport.graph.file.weights import fields
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.graph.outline import digest
 from modelexport.graph.protos import described
-from modelexport.record.hierarchy import Hierarchy
-from modelexport.record.provenance import Attribution
 
 _TYPES = (
     TensorProto.FLOAT,
@@ -40,13 +37,13 @@ _TYPES = (
 _MOST_AXES = 5
 
 
-def is_filled(tensor: Tensor, number: int) -> bool:
+def is_all(tensor: Tensor, number: int) -> bool:
     """Whether a constant holds nothing but this number; False also where that is not known."""
     return tensor.content is not None and tensor.content in _filled(number, tensor.dtype, tensor.shape)
 
 
 @cache
-def single(number: int) -> frozenset[bytes]:
+def scalar_contents(number: int) -> frozenset[bytes]:
     """What constants hold that are this number alone, in any type."""
     shapes = [(1,) * axes for axes in range(_MOST_AXES + 1)]
     return frozenset(found for kind in _TYPES for shape in shapes for found in _filled(number, kind, shape))
@@ -58,25 +55,6 @@ def _filled(number: int, dtype: int, shape: tuple[int, ...]) -> tuple[bytes, ...
     array = np.full(shape, number).astype(helper.tensor_dtype_to_np_dtype(dtype))
     plain = described(dtype, shape, array.tobytes())
     return plain, digest(plain).encode()
-
-
-# Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
-NEVER_WEIGHTS = frozenset(
-    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
-)
-
-
-def is_folded_weight(tensor: Tensor, attribution: Attribution, hierarchy: Hierarchy) -> bool:
-    """Whether a tensor without a name in the model stands for a parameter: transposed, scaled or merged."""
-    if tensor.name in hierarchy.tensor_owners or tensor.dtype in NEVER_WEIGHTS or math.prod(tensor.shape) < 2:
-        return False
-    return is_of_trained(attribution, hierarchy)
-
-
-def is_of_trained(attribution: Attribution, hierarchy: Hierarchy) -> bool:
-    """Whether it belongs to a module that has parameters."""
-    owners = (hierarchy.modules.get(owner.path) for owner in attribution.owners)
-    return any(module is not None and module.parameters for module in owners)
 
 
 # What attention adds to a score to make it vanish is far below any score.

@@ -61,10 +61,8 @@ class ValueTypes:
 
     def dims(self, value: str) -> tuple[int | str, ...] | None:
         """Sizes and names of axes; an axis of which nothing is known is an empty name."""
-        found = self.get(value)
-        if found is None or not found.tensor_type.HasField("shape"):
-            return None
-        return tuple(map(_size, found.tensor_type.shape.dim))
+        kind = self.get(value)
+        return None if kind is None else dims_of(kind)
 
     @cached_property
     def _stated(self) -> Types:
@@ -88,12 +86,6 @@ def is_shaped(found: onnx.TypeProto) -> bool:
 def type_name(dtype: int) -> str:
     """`float16`; a number for a type that this version of ONNX does not know."""
     return _NAMES.get(dtype, f"type {dtype}")
-
-
-def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
-    if dim.HasField("dim_value"):
-        return dim.dim_value
-    return "" if dim.dim_param.startswith(_INVENTED) else dim.dim_param
 
 
 def _typed(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
@@ -125,12 +117,26 @@ _BATCH, _SEQUENCE, _SIGNAL, _PICTURE = 1, 16, 4096, 224
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
-    """Sizes, and the names of those that are open; None if not even their number is known."""
-    kind = value.type.tensor_type
-    if not kind.HasField("shape"):
-        return None
-    return tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in kind.shape.dim)
+def dims_of(kind: onnx.TypeProto, *, zero_is_open: bool = False) -> Dims | None:
+    """Sizes, and the names of those that are open, empty for no name; None if not even their number is known.
+
+    zero_is_open  an axis of size 0 is one that nobody has set, as in files of old exporters: a model can be fed no such
+                  input. Elsewhere 0 is a size: a tensor without elements
+    """
+    shape = kind.tensor_type.shape if kind.tensor_type.HasField("shape") else None
+    return None if shape is None else tuple(_axis(dim, zero_is_open=zero_is_open) for dim in shape.dim)
+
+
+def _axis(dim: onnx.TensorShapeProto.Dimension, *, zero_is_open: bool) -> int | str:
+    is_size = dim.HasField("dim_value") and (dim.dim_value > 0 or not zero_is_open)
+    if is_size:
+        return dim.dim_value
+    return "" if dim.dim_param.startswith(_INVENTED) else dim.dim_param
+
+
+def input_dims(value: onnx.ValueInfoProto) -> Dims | None:
+    """Of what a model is fed."""
+    return dims_of(value.type, zero_is_open=True)
 
 
 def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
@@ -158,14 +164,14 @@ class AxisSizes:
         self._inputs = inputs
         self._given: dict[str, int] = {}
         for name, shape in given.items():
-            for dim, size in zip(dims_of(inputs[name]) or (), shape, strict=False):
+            for dim, size in zip(input_dims(inputs[name]) or (), shape, strict=False):
                 self._bind(dim, size, name)
         self._usual = self._usual_sizes()
 
     def shape(self, name: str) -> Shape | None:
         """None if the file does not even say how many axes there are."""
         value = self._inputs[name]
-        dims = dims_of(value)
+        dims = input_dims(value)
         if dims is None:
             return None
         return tuple(self._size(dim, _usual(value, axis)) for axis, dim in enumerate(dims))
@@ -181,7 +187,7 @@ class AxisSizes:
         """An axis that an integer input has too is a sequence, and no signal."""
         found: dict[str, int] = {}
         for value in self._inputs.values():
-            for axis, dim in enumerate(dims_of(value) or ()):
+            for axis, dim in enumerate(input_dims(value) or ()):
                 if isinstance(dim, str) and dim:
                     found[dim] = min(found.get(dim, _SIGNAL), _usual(value, axis))
         return found
@@ -199,7 +205,7 @@ class AxisSizes:
 
 def _usual(value: onnx.ValueInfoProto, axis: int) -> int:
     """What an open axis is like, by where it is."""
-    dims = dims_of(value) or ()
+    dims = input_dims(value) or ()
     exact = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "biu"
     if axis == 0 and len(dims) > 1:
         return _BATCH
@@ -252,7 +258,7 @@ def value_sizes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[
 def _axes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int]]:
     for value in proto.graph.input:
         if value.name in feed:
-            pairs = zip(dims_of(value) or (), feed[value.name].shape, strict=False)
+            pairs = zip(input_dims(value) or (), feed[value.name].shape, strict=False)
             yield from ((dim, size) for dim, size in pairs if isinstance(dim, str) and dim)
 
 

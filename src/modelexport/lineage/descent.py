@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-from modelexport.graph.constants import is_filled, single
+from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
@@ -221,8 +221,8 @@ class _Removal:
     def _holds(self, value: str, number: int) -> bool:
         tensor = self._graph.initializers.get(value)
         if tensor is not None:
-            return is_filled(tensor, number)
-        return self._before.constants.get(self._before.of.get(value, NOTHING)) in single(number)
+            return is_all(tensor, number)
+        return self._before.constants.get(self._before.of.get(value, NOTHING)) in scalar_contents(number)
 
     @cached_property
     def _needed(self) -> frozenset[str]:

@@ -1,1 +1,1 @@
-"""New files from a file: extract, fold, tools, quantize, select."""
+"""New files from a file: extract a part, fold modules into functions, run tools, select nodes for tools."""

@@ -9,7 +9,7 @@ from modelexport.record.hierarchy import Hierarchy
 def numbers(hierarchy: Hierarchy) -> dict[str, int]:
     """The layer of every recorded call that is in one."""
     layers = Layers(hierarchy)
-    found = {str(site.call): layers.of(attribution(hierarchy, str(site.call))) for site in hierarchy.calls}
+    found = {str(site.call): layers.number_of(attribution(hierarchy, str(site.call))) for site in hierarchy.calls}
     return {call: number for call, number in found.items() if number is not None}
 
 
@@ -78,5 +78,5 @@ def test_a_block_whose_forward_is_run_without_calling_it() -> None:
 def test_what_several_layers_share_is_in_none() -> None:
     net = tree({"": "Net", "h": "ModuleList", **blocks("h", "0", "1")}, *("", "h.0", "h.1"))
     layers = Layers(net)
-    assert layers.of(attribution(net, "h.0", "h.1")) is None
-    assert layers.of(attribution(net)) is None
+    assert layers.number_of(attribution(net, "h.0", "h.1")) is None
+    assert layers.number_of(attribution(net)) is None

@@ -7,12 +7,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from modelexport.inspect.diff.ends import attribute_changes
+from modelexport.inspect.diff.io_matching import compare_attributes
 
 
 def changes(one: onnx.NodeProto, other: onnx.NodeProto, opset: int = 20) -> list[tuple[str, str, str]]:
     return [
-        (change.what, change.left, change.right) for change in attribute_changes(one, other, ({"": opset}, {"": opset}))
+        (change.what, change.left, change.right)
+        for change in compare_attributes(one, other, ({"": opset}, {"": opset}))
     ]
 
 

@@ -90,7 +90,7 @@ def test_a_file_and_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ma
     path, copy = make(tmp_path), tmp_path / "elsewhere" / "copy.onnx"
     copy.parent.mkdir()
     shutil.copy(path, copy)
-    monkeypatch.setattr(sides.Holdings, "_raw", fail)
+    monkeypatch.setattr(sides.ConstantStore, "_raw", fail)
     found = mx.diff(path, copy)
     monkeypatch.undo()
     assert (found.left.path, found.right.path) == (str(path), str(copy))
@@ -131,8 +131,8 @@ def test_no_weight_is_read_and_no_node_is_searched_for(tmp_path: Path, monkeypat
     model = stack()
     model.graph.initializer.append(numpy_helper.from_array(np.ones((256, 256), np.float32), "large"))
     onnx.save(model, path)
-    monkeypatch.setattr(sides.Holdings, "_raw", fail)
-    monkeypatch.setattr("modelexport.api.diff.differences", fail)
+    monkeypatch.setattr(sides.ConstantStore, "_raw", fail)
+    monkeypatch.setattr("modelexport.api.diff.find_differences", fail)
     assert mx.diff(path, path).identical
 
 

@@ -19,7 +19,7 @@ from tests.support.graphs import models
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx
-from modelexport.show.formats.text_formats import _writable, unescaped
+from modelexport.show.formats.dot_mermaid_graphml_csv import _writable, unescaped
 
 nx = pytest.importorskip("networkx")
 SPACE = "{http://graphml.graphdrawing.org/xmlns}"

@@ -13,7 +13,7 @@ from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx
-from modelexport.show.formats.text_formats import COLUMNS, MOST_CHARACTERS, MOST_EDGES
+from modelexport.show.formats.dot_mermaid_graphml_csv import COLUMNS, MOST_CHARACTERS, MOST_EDGES
 
 # A statement of a dot file as we write them: whatever is in quotes has its quotes and backslashes escaped.
 QUOTED = r'"(?:[^"\\\n]|\\.)*"'

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.show.page.flow import MOST_BOXES, Box, CallFlow, Drawing, Entering, Inner, Leaving, Own, draw_flow
+from modelexport.show.page.flow import MOST_BOXES, Box, CallFlow, DrawnFlow, Entering, Inner, Leaving, Own, draw_flow
 from modelexport.show.page.layout import laid_out
 
 
@@ -31,7 +31,7 @@ def layers(count: int) -> list[Box]:
     return [Inner(ModuleCall(f"layers.{number}")) for number in range(count)]
 
 
-def drawn(drawing: Drawing) -> set[Box]:
+def drawn(drawing: DrawnFlow) -> set[Box]:
     return {box for group in drawing.groups for box in group}
 
 

@@ -1,6 +1,14 @@
-"""Roles and layers for all nodes and initializers of a record.
+"""Role assignment: role and layer for all nodes and initializers of a record.
 
-Layers: the repeated blocks of a model, numbered in the order in which they run.
+A role says what a node is for (`attention.query`, `mlp.up`, `norm`), from the dataflow around it alone: no names of
+modules, no architectures. To add one: write a function `find_<role>(flow, known) -> {node key: role}` in
+`attention.py`, `blocks.py` or `embedding_and_head.py`, show the graph that it matches in the docstring of the file, and
+call it in `_find_roles` below, before the rules that are less specific. Questions about what a value is made of are
+answered by `value_origins.py`; a new fact about values is a field of `ValueOrigin`.
+
+A layer is a repeated block of the model, numbered in the order in which the blocks run:
+
+    encoder.layer (ModuleList)  ─ encoder.layer.0, encoder.layer.1, …       -> layer 0, layer 1, …
 
 A block holds parameters, lies in a ModuleList, ModuleDict or Sequential, and has modules inside or is not one of
 torch's own. What is numbered are calls made from inside of one call, so a single block called N times is N layers. A
@@ -33,30 +41,29 @@ from modelexport.record.provenance import Attribution, NodeEntry, Provenance
 
 @dataclass(frozen=True)
 class Layers:
+    """The numbers of repeated blocks."""
+
     hierarchy: Hierarchy
 
-    def of(self, attribution: Attribution) -> int | None:
+    def number_of(self, attribution: Attribution) -> int | None:
         block = self.block(attribution)
         return None if block is None else self._numbers[block]
 
     def block(self, attribution: Attribution) -> ModuleCall | None:
         """The outermost repeated block that something is part of."""
         call = attribution.ancestor
-        if call is not None and call not in self._known:
-            self._known[call] = self._block(call)
-        return None if call is None else self._known[call]
+        if call is not None and call not in self._blocks:
+            self._blocks[call] = self._outermost_block(call)
+        return None if call is None else self._blocks[call]
 
     @cached_property
-    def _known(self) -> dict[ModuleCall, ModuleCall | None]:
+    def _blocks(self) -> dict[ModuleCall, ModuleCall | None]:
         """Blocks that were asked for before: most nodes share their call with others."""
         return {}
 
-    def _block(self, call: ModuleCall) -> ModuleCall | None:
-        for above in self.hierarchy.stack(call):
-            found = next((block for block in self._blocks_at(above) if block in self._numbers), None)
-            if found is not None:
-                return found
-        return None
+    def _outermost_block(self, call: ModuleCall) -> ModuleCall | None:
+        blocks = (block for above in self.hierarchy.stack(call) for block in self._blocks_at(above))
+        return next((block for block in blocks if block in self._numbers), None)
 
     def _blocks_at(self, call: ModuleCall) -> Iterator[ModuleCall]:
         """The call if it is one of a block; before it, blocks around it whose forward was run without calling them."""
@@ -119,8 +126,8 @@ def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
     """The same record with role and layer of every node and initializer filled in."""
     layers = Layers(provenance.hierarchy)
     flow = trace_flow(graph)
-    roles = _find_roles(flow, _lists(provenance, layers))
-    numbers = {key: layers.of(entry.attribution) for key, entry in provenance.nodes.items()}
+    roles = _find_roles(flow, _block_lists(provenance, layers))
+    numbers = {key: layers.number_of(entry.attribution) for key, entry in provenance.nodes.items()}
     return replace(
         provenance,
         nodes={key: _with_role(entry, roles.get(key, ""), numbers[key]) for key, entry in provenance.nodes.items()},
@@ -131,54 +138,54 @@ def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
     )
 
 
-def _lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
+def _block_lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
     """For nodes inside a repeated block: the path of the list that holds the block."""
     blocks = {key: layers.block(entry.attribution) for key, entry in provenance.nodes.items()}
     return {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
 
 
 def _find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
-    """Earlier rules win: each one is told what is known already."""
+    """The most specific rules come first: each is given the roles that are known already, and leaves them alone."""
     roles = find_norms(flow)
     attentions = find_attentions(flow)
     roles |= name_attention_roles(flow, attentions)
     roles |= find_query_key_steps(flow, attentions, roles)
     roles |= find_embeddings(flow, attentions, roles)
     roles |= find_residuals(flow, roles)
-    places = locate_nodes(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
-    roles |= find_heads(flow, places, roles)
+    positions = locate_nodes(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
+    roles |= find_heads(flow, positions, roles)
     roles |= find_feed_forward(flow, roles)
-    roles |= name_other_products(flow, places, roles)
-    roles |= _biases(flow, roles)
-    roles |= _moved_weights(flow, roles)
+    roles |= name_other_products(flow, positions, roles)
+    roles |= _find_biases(flow, roles)
+    roles |= _find_moved_weights(flow, roles)
     return roles
 
 
-def _biases(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
+def _find_biases(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
     """Adding a vector to a product is part of it."""
-    found: dict[str, str] = {}
+    biases: dict[str, str] = {}
     for key, product in flow.products.items():
         readers = flow.graph.consumers.get(product.node.outputs[0], ())
         if key in roles and len(readers) == 1 and readers[0].op_type == "Add" and readers[0].key not in roles:
-            others = [value for value in readers[0].inputs if value not in product.node.outputs]
-            if product.weight and others and flow.trace(others[0]).weight:
-                found[readers[0].key] = roles[key]
-    return found
+            addends = [value for value in readers[0].inputs if value not in product.node.outputs]
+            if product.weight and addends and flow.origin(addends[0]).weight:
+                biases[readers[0].key] = roles[key]
+    return biases
 
 
-def _moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
+def _find_moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
     """Transposing or converting a weight is part of what reads it."""
-    found: dict[str, str] = {}
+    moves: dict[str, str] = {}
     for node in reversed(flow.order):
-        if node.op_type in CARRIERS and node.key not in roles and flow.trace(node.key).weight:
+        if node.op_type in CARRIERS and node.key not in roles and flow.origin(node.key).weight:
             readers = flow.graph.successors(node)
-            role = _agreed(found.get(reader.key) or roles.get(reader.key, "") for reader in readers)
+            role = _common_role(moves.get(reader.key) or roles.get(reader.key, "") for reader in readers)
             if role:
-                found[node.key] = role
-    return found
+                moves[node.key] = role
+    return moves
 
 
-def _agreed(roles: Iterable[str]) -> str:
+def _common_role(roles: Iterable[str]) -> str:
     distinct = set(roles)
     return distinct.pop() if len(distinct) == 1 else ""
 
@@ -188,7 +195,7 @@ def _with_role(entry: NodeEntry, role: str, layer: int | None) -> NodeEntry:
 
 
 def _role_of_weight(graph: Graph, name: str, roles: Mapping[str, str]) -> str:
-    return _agreed(roles.get(reader.key, "") for reader in graph.consumers.get(name, ()))
+    return _common_role(roles.get(reader.key, "") for reader in graph.consumers.get(name, ()))
 
 
 def _layer(graph: Graph, name: str, numbers: Mapping[str, int | None]) -> int | None:

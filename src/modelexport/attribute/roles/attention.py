@@ -1,13 +1,17 @@
 """Attention: a softmax between two products of computed values, or one node that is all of it.
 
-The product before makes the scores, the one after weighs the values. Which projections made query, key and value, and
-which one reads the result, is in the traces. A softmax over the product with a *weight* is a router or a
-classifier, and no attention.
+    x ─► MatMul(w) ─► q ──┐
+    x ─► MatMul(w) ─► k ──┴► MatMul ─► Div ─► Add(mask) ─► Softmax ─► p ──┐
+    x ─► MatMul(w) ─► v ──────────────────────────────────────────────────┴► MatMul ─► MatMul(w)
+         .query .key .value  .scores   .scale  .mask       .softmax          .context   .output
 
-Which operand of a product of scores is the key: the one whose axis is summed over in the product with the values.
+The product before the softmax makes the scores, the one after it weighs the values. Which projections made query, key
+and value, and which one reads the result, is in the value origins. A softmax over the product with a *weight* is a
+router or a classifier, and no attention.
 
-The axis is followed from the second product back to the first, counted from the last, because reshapes in
-between split and merge the axes in front.
+Operand order: the key is the operand of the scores whose axis is summed over in the product with the values. The axis
+is followed from the second product back to the first, counted from the last, because reshapes in between split and
+merge the axes in front.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ def key_is_left(scores: ProductNode, chain: list[tuple[Node, str]], context: Pro
     probabilities = chain[0][0].outputs if chain else scores.node.outputs
     axis = _summed_axis(context, is_left=context.left in probabilities)
     for node, _ in chain:
-        axis = _before(node, axis)
+        axis = _axis_before(node, axis)
     return _belongs_to_left(scores, axis)
 
 
@@ -36,14 +40,14 @@ def _summed_axis(product: ProductNode, *, is_left: bool) -> int:
     terms = _terms(product)
     if terms is not None:
         left, right, result = terms
-        mine, other = (left, right) if is_left else (right, left)
-        summed = [label for label in mine if label in other and label not in result]
-        return mine.index(summed[0]) - len(mine) if summed else _LAST
+        labels, partner = (left, right) if is_left else (right, left)
+        summed = [label for label in labels if label in partner and label not in result]
+        return labels.index(summed[0]) - len(labels) if summed else _LAST
     flipped = bool(integer(product.node, "transA" if is_left else "transB"))
     return _LAST if is_left != flipped else _BEFORE_LAST
 
 
-def _before(node: Node, axis: int) -> int:
+def _axis_before(node: Node, axis: int) -> int:
     """The axis of a node's input that becomes this axis of its output."""
     order = integers(node, "perm") if node.op_type == "Transpose" else ()
     return order[axis] - len(order) if len(order) >= -axis else axis
@@ -59,7 +63,7 @@ def _belongs_to_left(product: ProductNode, axis: int) -> bool:
 
 
 def _terms(product: ProductNode) -> tuple[str, str, str] | None:
-    """The two operands and the result of an Einsum, as labels of axes."""
+    """The two operands and the result of an Einsum, as labels of axes: https://onnx.ai/onnx/operators/onnx__Einsum.html"""
     if product.node.op_type != "Einsum":
         return None
     operands, _, result = text(product.node, "equation").replace(" ", "").replace("...", "").partition("->")
@@ -69,22 +73,22 @@ def _terms(product: ProductNode) -> tuple[str, str, str] | None:
 
 def chain_back(flow: RoleFlow, value: str, scores: ProductNode) -> list[tuple[Node, str]]:
     """The nodes from a value back to the product that it comes from, each with the input that leads there."""
-    passed: list[tuple[Node, str]] = []
+    chain: list[tuple[Node, str]] = []
     while True:
         node = flow.graph.producers.get(value)
         if node is None or node.key == scores.key:
-            return passed
-        leading = [item for item in data_inputs(node.op_type, node.inputs) if scores.key in flow.trace(item).sources]
+            return chain
+        leading = [item for item in data_inputs(node.op_type, node.inputs) if scores.key in flow.origin(item).sources]
         if not leading:
-            return passed
-        passed.append((node, leading[0]))
+            return chain
+        chain.append((node, leading[0]))
         value = leading[0]
 
 
 SELF, CROSS = "attention", "cross_attention"
 _RANK_OF_A_PROJECTION = 2
 
-# What can lie between the softmax and the product with the values.
+# What can lie between the softmax and the product with the values: moved, masked, scaled or joined with others.
 _CARRIES = CARRIERS | {"Where", "Mul", "Div", "Concat", "ScatterND", "ScatterElements"}
 
 
@@ -108,10 +112,10 @@ class Attention:
 
 
 def find_attentions(flow: RoleFlow) -> list[Attention]:
-    return [*_fused(flow), *_spelled_out(flow)]
+    return [*_find_fused(flow), *_find_decomposed(flow)]
 
 
-def _fused(flow: RoleFlow) -> Iterator[Attention]:
+def _find_fused(flow: RoleFlow) -> Iterator[Attention]:
     for node in flow.order:
         if node.op_type not in ATTENTIONS:
             continue
@@ -121,7 +125,7 @@ def _fused(flow: RoleFlow) -> Iterator[Attention]:
         yield Attention(kind, node, query, key, value)
 
 
-def _spelled_out(flow: RoleFlow) -> Iterator[Attention]:
+def _find_decomposed(flow: RoleFlow) -> Iterator[Attention]:
     probabilities = _probabilities(flow)
     for context in flow.products.values():
         if context.weight:
@@ -129,28 +133,30 @@ def _spelled_out(flow: RoleFlow) -> Iterator[Attention]:
         for operand, value in ((context.left, context.right), (context.right, context.left)):
             softmax = probabilities.get(operand)
             if softmax is not None and _is_computed(flow, value) and value not in probabilities:
-                yield from _between(flow, softmax, context, operand, value)
+                yield from _attentions_between(flow, softmax, context, operand, value)
 
 
 def _is_computed(flow: RoleFlow, value: str) -> bool:
     """Made of what the model is fed, or of learned vectors in place of it that went through a product."""
-    return flow.trace(value).content or flow.source(value) is not None
+    return flow.origin(value).content or flow.source(value) is not None
 
 
 def _probabilities(flow: RoleFlow) -> Mapping[str, Node]:
     """Values that are the result of a softmax, however masked, moved or converted since."""
-    found: dict[str, Node] = {}
+    softmax_of: dict[str, Node] = {}
     for node in flow.order:
         if node.op_type == "Softmax":
-            found.update(dict.fromkeys(node.outputs, node))
+            softmax_of.update(dict.fromkeys(node.outputs, node))
         elif node.op_type in _CARRIES:
-            carried = {found[value] for value in data_inputs(node.op_type, node.inputs) if value in found}
+            carried = {softmax_of[value] for value in data_inputs(node.op_type, node.inputs) if value in softmax_of}
             if len(carried) == 1:
-                found.update(dict.fromkeys(node.outputs, carried.pop()))
-    return found
+                softmax_of.update(dict.fromkeys(node.outputs, carried.pop()))
+    return softmax_of
 
 
-def _between(flow: RoleFlow, softmax: Node, context: ProductNode, operand: str, value: str) -> Iterator[Attention]:
+def _attentions_between(
+    flow: RoleFlow, softmax: Node, context: ProductNode, operand: str, value: str
+) -> Iterator[Attention]:
     for scores in _score_products(flow, softmax):
         steps = chain_back(flow, operand, scores)
         left = key_is_left(scores, steps, context)
@@ -165,43 +171,42 @@ def _score_products(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
 
     Some networks add products with positions to them: where one is of what the model is fed alone, those are not meant.
     """
-    found = [item for item in score_addends(flow, softmax) if not item.weight or _is_learned_query(flow, item)]
-    both = [item for item in found if flow.trace(item.left).content and flow.trace(item.right).content]
-    return both or found
+    products = [item for item in score_addends(flow, softmax) if not item.weight or _is_learned_query(flow, item)]
+    of_content = [item for item in products if flow.origin(item.left).content and flow.origin(item.right).content]
+    return of_content or products
 
 
 def _is_learned_query(flow: RoleFlow, product: ProductNode) -> bool:
     """The weight is a query that was worked out beforehand: it is split into heads already, as no projection is."""
-    tensor = flow.graph.initializers.get(flow.trace(product.weight).weight)
+    tensor = flow.graph.initializers.get(flow.origin(product.weight).weight)
     return product.weight == product.left and tensor is not None and len(tensor.shape) > _RANK_OF_A_PROJECTION
 
 
 def score_addends(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
     """All products that went into what a softmax reads."""
-    sources = flow.trace(softmax.inputs[0]).sources
+    sources = flow.origin(softmax.inputs[0]).sources
     return [flow.products[key] for key in sorted(sources) if key in flow.products]
 
 
 def _are_apart(flow: RoleFlow, query: str, key: str) -> bool:
     """Query and key come from different streams: what their projections read did not begin at one value."""
-    first, second = (_stream(flow, value) for value in (query, key))
-    return first != second
+    return _stream(flow, query) != _stream(flow, key)
 
 
 def _stream(flow: RoleFlow, value: str) -> str:
     source = flow.source(value)
-    return flow.trace(source.data if source is not None and source.weight else value).root
+    return flow.origin(source.data if source is not None and source.weight else value).root
 
 
 def name_attention_roles(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
     """Roles of the projections and of the nodes between them."""
-    found = list(attentions)
+    known = list(attentions)
     roles: dict[str, str] = {}
-    for item in found:
+    for item in known:
         _name_center(flow, item, roles)
         _name_positions(flow, item, roles)
-    roles.update(_projections(flow, found))
-    roles.update(_outputs(flow, found))
+    roles.update(_name_projections(flow, known))
+    roles.update(_name_outputs(flow, known))
     return roles
 
 
@@ -214,13 +219,13 @@ def _name_center(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> None
     roles[item.context.key] = f"{item.kind}.context"
     before = [node for node, _ in item.steps].index(item.softmax) if item.softmax in dict(item.steps) else 0
     for node, followed in item.steps[before + 1 :]:
-        component = _on_scores(flow, node, followed)
+        component = _component_on_scores(flow, node, followed)
         if component:
             roles.setdefault(node.key, f"{item.kind}.{component}")
 
 
-def _on_scores(flow: RoleFlow, node: Node, followed: str) -> str:
-    others = [flow.trace(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
+def _component_on_scores(flow: RoleFlow, node: Node, followed: str) -> str:
+    others = [flow.origin(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
     if node.op_type in ("Mul", "Div"):
         return "scale"
     if node.op_type == "Where":
@@ -235,13 +240,13 @@ def _name_positions(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> N
     if item.softmax is None or item.scores is None:
         return
     for product in score_addends(flow, item.softmax):
-        contents = [flow.trace(value).content for value in (product.left, product.right)]
+        contents = [flow.origin(value).content for value in (product.left, product.right)]
         if product.key == item.scores.key or all(contents):
             continue
         roles[product.key] = "position"
         for value in (product.left, product.right):
             source = flow.source(value)
-            if source is not None and not flow.trace(value).content:
+            if source is not None and not flow.origin(value).content:
                 roles[source.key] = "position"
 
 
@@ -255,11 +260,11 @@ _TOGETHER = {
 }
 
 
-def _projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
+def _name_projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
     serves: dict[str, set[str]] = {}
     kinds: dict[str, set[str]] = {}
     operands = [
-        (item.kind, part, flow.trace(value).sources)
+        (item.kind, part, flow.origin(value).sources)
         for item in attentions
         for part, value in zip(_PARTS, (item.query, item.key, item.value), strict=True)
     ]
@@ -281,12 +286,12 @@ def _part(parts: Iterable[str]) -> str:
     return _TOGETHER.get(distinct) or next(iter(distinct))
 
 
-def _outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
+def _name_outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
     """Products with a weight that read nothing but results of one kind of attention."""
     kinds = {item.context.key: item.kind for item in attentions}
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for product in flow.products.values():
-        sources = flow.trace(product.data).sources if product.weight else CROWD
+        sources = flow.origin(product.data).sources if product.weight else CROWD
         if sources and sources <= kinds.keys():
-            found[product.key] = f"{_kind({kinds[key] for key in sources})}.output"
-    return found
+            roles[product.key] = f"{_kind({kinds[key] for key in sources})}.output"
+    return roles

@@ -1,14 +1,22 @@
-"""Feed-forward networks: a product, a nonlinear function, a product; or two products, one of them gating the other.
+"""Blocks: feed-forward networks, normalizations and residual adds.
 
-Normalizations: one operator, or the arithmetic that it was taken apart into.
+Feed-forward: a product, a nonlinear function, a product; or two products, one of them gating the other.
 
-Taken apart, it is always a value divided by the root of the mean of its squares; a layer norm takes the mean off first.
+    x ─► MatMul ─► Gelu ─► MatMul          x ─► MatMul ─► Silu ─┬► Mul ─► MatMul
+         .up      .activation .down        x ─► MatMul ─────────┘         .down       .gate above, .up below
 
-Residual adds: a value is added to what was made of it.
+Normalization: one operator, or the arithmetic that it was decomposed into. Decomposed, it is always a value divided by
+the root of the mean of its squares; a layer norm subtracts the mean first, an RMS norm does not.
 
-A value that is read by an addition and elsewhere leaves a mark on everything made of it, until the last addition that
-reads it has run. Few marks are open at a time, so following them costs little. A shortcut may hold one product
-(a convolution that changes the shape): then what that product reads is the value.
+    x ─► Sub(ReduceMean(x)) ─► c ─► Pow ─► ReduceMean ─► Add(eps) ─► Sqrt ─► Div(c, ·) ─► Mul(w) ─► Add(b)     all norm
+
+Residual add: a value is added to what was made of it.
+
+    x ─┬► … ─► MatMul ─► Add ─► y          A value that an addition reads and others too leaves a mark on everything
+       └────────────────► ┘                made of it, until the last addition that reads it has run.
+
+Few marks are open at a time, so following them costs little. A shortcut may hold one product (a convolution that
+changes the shape): then what that product reads is the value.
 """
 
 from __future__ import annotations
@@ -24,18 +32,18 @@ UP, GATE, DOWN, ACTIVATION, GATE_UP = "mlp.up", "mlp.gate", "mlp.down", "mlp.act
 
 
 def find_feed_forward(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
-    gates, halves = _gates(flow)
-    found: dict[str, str] = {}
+    gates, halves = _find_gates(flow)
+    roles: dict[str, str] = {}
     for product in flow.products.values():
-        if not _is_linear(product) or product.key in known or not flow.trace(product.data).activated:
+        if not _is_linear(product) or product.key in known or not flow.origin(product.data).activated:
             continue
         opening = _opening(flow, product, gates, halves)
         if opening and not any(key in known for key in opening):
-            found.update(opening)
-            found[product.key] = DOWN
-            inside = (node for node in _between(flow, product, opening) if node.key not in known)
-            found.update((node.key, ACTIVATION) for node in inside if _is_activation(flow, node, opening))
-    return found
+            roles.update(opening)
+            roles[product.key] = DOWN
+            inside = (node for node in _nodes_between(flow, product, opening) if node.key not in known)
+            roles.update((node.key, ACTIVATION) for node in inside if _is_activation(flow, node, opening))
+    return roles
 
 
 def _is_linear(product: ProductNode) -> bool:
@@ -46,7 +54,7 @@ def _opening(
     flow: RoleFlow, down: ProductNode, gates: Mapping[frozenset[str], dict[str, str]], halves: frozenset[str]
 ) -> dict[str, str]:
     """The products that one reads through a nonlinear function, with their roles."""
-    sources = flow.trace(down.data).sources
+    sources = flow.origin(down.data).sources
     products = [flow.products[key] for key in sources if key in flow.products]
     if len(products) != len(sources) or not all(map(_is_linear, products)):
         return {}
@@ -55,14 +63,14 @@ def _opening(
     return gates.get(sources, {})
 
 
-def _gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], frozenset[str]]:
+def _find_gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], frozenset[str]]:
     """Pairs of products of which one gates the other, and products whose one half gates the other half."""
     pairs: dict[frozenset[str], dict[str, str]] = {}
     halves: set[str] = set()
     for node in flow.order:
         if node.op_type != "Mul":
             continue
-        first, second = (flow.trace(value) for value in node.inputs)
+        first, second = (flow.origin(value) for value in node.inputs)
         if not (len(first.sources) == len(second.sources) == 1) or first.activated == second.activated:
             continue
         gate, gated = (first, second) if first.activated else (second, first)
@@ -73,7 +81,7 @@ def _gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], frozen
     return pairs, frozenset(halves)
 
 
-def _between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]) -> Iterator[Node]:
+def _nodes_between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]) -> Iterator[Node]:
     """The nodes between the products."""
     waiting = [down.data]
     seen = set(opening)
@@ -83,21 +91,21 @@ def _between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]) -> I
             continue
         seen.add(node.key)
         yield node
-        waiting += [value for value in node.inputs if flow.trace(value).sources & opening.keys()]
+        waiting += [value for value in node.inputs if flow.origin(value).sources & opening.keys()]
 
 
 def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bool:
     """A nonlinear function, or the arithmetic of one that was taken apart; not a bias, not the gating."""
-    traces = [flow.trace(value) for value in node.inputs]
-    computed = [trace for trace in traces if trace.content]
+    origins = [flow.origin(value) for value in node.inputs]
+    computed = [origin for origin in origins if origin.content]
     if node.op_type in ACTIVATIONS or node.op_type in CARRIERS or not computed:
         return node.op_type in ACTIVATIONS
-    if flow.trace(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
+    if flow.origin(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
         return False
     is_bias = (
-        node.op_type == "Add" and len(computed) == 1 and any(trace.weight for trace in traces if not trace.content)
+        node.op_type == "Add" and len(computed) == 1 and any(origin.weight for origin in origins if not origin.content)
     )
-    is_gating = len({trace.part for trace in computed}) > 1
+    is_gating = len({origin.part for origin in computed}) > 1
     return not (is_bias and not computed[0].activated and not opening.keys().isdisjoint(node.inputs)) and not is_gating
 
 
@@ -108,16 +116,13 @@ _NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
 
 def find_norms(flow: RoleFlow) -> dict[str, str]:
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for node in flow.order:
         if node.op_type in _NORMS:
-            members = [node, *_affine(flow, node)]
+            roles.update((member.key, NORM) for member in (node, *_scale_and_shift(flow, node)))
         elif node.op_type == "Sqrt" or _is_negative_root(flow, node):
-            members = _around(flow, node)
-        else:
-            continue
-        found.update((member.key, NORM) for member in members)
-    return found
+            roles.update((member.key, NORM) for member in _norm_around(flow, node))
+    return roles
 
 
 def _is_negative_root(flow: RoleFlow, node: Node) -> bool:
@@ -125,20 +130,19 @@ def _is_negative_root(flow: RoleFlow, node: Node) -> bool:
     return exponent is not None and exponent.tolist() == [_NEGATIVE_ROOT]
 
 
-def _around(flow: RoleFlow, root: Node) -> list[Node]:
+def _norm_around(flow: RoleFlow, root: Node) -> list[Node]:
     """All nodes of the normalization that takes this square root; none if it is not one."""
-    before = _squares(flow, root)
+    before = _back_to_square(flow, root)
     if not before:
         return []
-    square = before[-1]
-    centered = square.inputs[0]
-    after = _division(flow, root, centered)
+    centered = before[-1].inputs[0]
+    after = _on_to_division(flow, root, centered)
     if not after:
         return []
-    return [root, *before, *_mean(flow, centered), *after, *_affine(flow, after[-1])]
+    return [root, *before, *_subtraction_of_mean(flow, centered), *after, *_scale_and_shift(flow, after[-1])]
 
 
-def _squares(flow: RoleFlow, root: Node) -> list[Node]:
+def _back_to_square(flow: RoleFlow, root: Node) -> list[Node]:
     """From the root back to the square, over the mean and the number that keeps it above zero."""
     passed: list[Node] = []
     node = flow.graph.producers.get(root.inputs[0])
@@ -151,7 +155,7 @@ def _squares(flow: RoleFlow, root: Node) -> list[Node]:
             averaged = True
         elif node.op_type not in ("Add", "Cast", "Clip", "Max"):
             return []
-        computed = [value for value in node.inputs if flow.trace(value).content]
+        computed = [value for value in node.inputs if flow.origin(value).content]
         node = flow.graph.producers.get(computed[0]) if len(computed) == 1 else None
     return []
 
@@ -160,7 +164,7 @@ def _is_square(node: Node) -> bool:
     return (node.op_type == "Mul" and node.inputs[0] == node.inputs[1]) or node.op_type == "Pow"
 
 
-def _division(flow: RoleFlow, root: Node, centered: str) -> list[Node]:
+def _on_to_division(flow: RoleFlow, root: Node, centered: str) -> list[Node]:
     """From the root on to where it divides the value that was squared."""
     passed: list[Node] = []
     value = root.outputs[0]
@@ -182,16 +186,16 @@ def _reads(flow: RoleFlow, node: Node, value: str) -> bool:
     return any(flow.uncast(item) == flow.uncast(value) for item in node.inputs)
 
 
-def _mean(flow: RoleFlow, centered: str) -> list[Node]:
+def _subtraction_of_mean(flow: RoleFlow, centered: str) -> list[Node]:
     """The subtraction of the mean, and the mean; none where only squares are averaged."""
-    taken = flow.graph.producers.get(flow.uncast(centered))
-    if taken is None or taken.op_type != "Sub":
+    subtraction = flow.graph.producers.get(flow.uncast(centered))
+    if subtraction is None or subtraction.op_type != "Sub":
         return []
-    mean = flow.graph.producers.get(flow.uncast(taken.inputs[1]))
-    return [taken, mean] if mean is not None and mean.op_type == "ReduceMean" else []
+    mean = flow.graph.producers.get(flow.uncast(subtraction.inputs[1]))
+    return [subtraction, mean] if mean is not None and mean.op_type == "ReduceMean" else []
 
 
-def _affine(flow: RoleFlow, node: Node) -> Iterator[Node]:
+def _scale_and_shift(flow: RoleFlow, node: Node) -> Iterator[Node]:
     """What scales and shifts the result by weights, each once."""
     waiting = ["Mul", "Add"]
     value = node.outputs[0]
@@ -219,11 +223,11 @@ def _has_vector(flow: RoleFlow, node: Node) -> bool:
 
 def _weight_behind(flow: RoleFlow, value: str) -> str:
     """The weight that a value is, or that it becomes by adding a constant (some norms store their scale less one)."""
-    weight = flow.trace(value).weight
+    weight = flow.origin(value).weight
     maker = flow.graph.producers.get(flow.uncast(value))
-    if weight or maker is None or flow.trace(value).content or maker.op_type != "Add":
+    if weight or maker is None or flow.origin(value).content or maker.op_type != "Add":
         return weight
-    return next((flow.trace(item).weight for item in maker.inputs if flow.trace(item).weight), "")
+    return next((flow.origin(item).weight for item in maker.inputs if flow.origin(item).weight), "")
 
 
 RESIDUAL = "residual"
@@ -234,33 +238,33 @@ _MOST_MARKS = 64
 def find_residuals(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
     last = _last_additions(flow)
     marks: dict[str, frozenset[str]] = {}
-    found: dict[str, str] = {}
-    for place, node in enumerate(flow.order):
+    roles: dict[str, str] = {}
+    for index, node in enumerate(flow.order):
         carried = frozenset[str]().union(*(_marks_of(value, marks, last) for value in node.inputs))
-        carried = frozenset(mark for mark in carried if last[mark] > place)
+        carried = frozenset(mark for mark in carried if last[mark] > index)
         if len(carried) > _MOST_MARKS:
             carried = frozenset()
         if node.op_type == "Add" and node.key not in known and _is_residual(flow, node, marks, last):
-            found[node.key] = RESIDUAL
+            roles[node.key] = RESIDUAL
         if carried:
             marks.update(dict.fromkeys(filter(None, node.outputs), carried))
-    return found
+    return roles
 
 
 def _marks_of(value: str, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> frozenset[str]:
-    found = marks.get(value, frozenset())
-    return found | {value} if value in last else found
+    carried = marks.get(value, frozenset())
+    return carried | {value} if value in last else carried
 
 
 def _last_additions(flow: RoleFlow) -> dict[str, int]:
-    """Values that an addition may come back to, with the place of the last one."""
+    """Values that an addition may come back to, with the index of the last one."""
     last: dict[str, int] = {}
-    for place, node in enumerate(flow.order):
+    for index, node in enumerate(flow.order):
         if node.op_type == "Add":
             for value in map(flow.uncast, node.inputs):
-                for origin in (value, _shortcut(flow, value)):
-                    if flow.trace(origin).content:
-                        last[origin] = place
+                for start in (value, _shortcut(flow, value)):
+                    if flow.origin(start).content:
+                        last[start] = index
     return last
 
 
@@ -271,12 +275,12 @@ def _shortcut(flow: RoleFlow, value: str) -> str:
 
 def _is_residual(flow: RoleFlow, node: Node, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> bool:
     operands = tuple(map(flow.uncast, node.inputs))
-    for value, other in (operands, operands[::-1]):
-        if value in last and value in marks.get(other, frozenset()):
+    for value, branch in (operands, operands[::-1]):
+        if value in last and value in marks.get(branch, frozenset()):
             # Without a product in between it is a function written as a polynomial.
-            return flow.trace(value).sources != flow.trace(other).sources
-        origin, end = _shortcut(flow, value), _shortcut(flow, other)
+            return flow.origin(value).sources != flow.origin(branch).sources
+        start, end = _shortcut(flow, value), _shortcut(flow, branch)
         # Two products of one value are a sum of products; the other branch must be longer than the shortcut.
-        if origin in last and origin in marks.get(end, frozenset()):
+        if start in last and start in marks.get(end, frozenset()):
             return True
     return False

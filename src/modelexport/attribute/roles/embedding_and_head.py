@@ -1,21 +1,25 @@
-"""Embeddings and positions: tables read by rows.
+"""Embeddings and positions, steps on queries and keys, stem and head.
 
-Read by what the model is fed, it is an embedding. Read by a count (a range, a running sum, a constant row of indices
-as long as the table), it is a position, and so is adding it, or adding any constant that differs along two axes, to a
-stream.
-A table that is read by indices of which nothing is known gets no role.
+Embedding: a table that is read by rows, by what the model is fed. Read by a count (a range, a running sum, a constant
+row of indices as long as the table), it is a position, and so is adding it, or adding any constant that differs along
+two axes, to a stream. A table that is read by indices of which nothing is known gets no role.
 
-What happens to queries and keys between their projection and their product: scaling, and turning by position.
+    input_ids ─► Gather(table) ─► Add ─► …       Gather embedding, Add position
+    Range ─► Gather(table) ────────► ┘           Gather position
 
-Turned by position (rotary): a value and a shuffled copy of it, each multiplied by a table, and added. The tables are
-sines and cosines, or constants where an exporter could work them out.
+Query and key steps: what happens to queries and keys between their projection and their product. Rotary positions are a
+value and a shuffled copy of it, each multiplied by a table, and added; the tables are sines and cosines, or constants
+where an exporter could work them out (https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html).
 
-Products that are neither attention nor feed-forward: where they stand in the network says what they are.
+    q ─┬► Mul(cos) ─────────► Add ─► Mul(0.125) ─► scores      both Mul and the Add position, Mul(0.125) attention.scale
+       └► shuffle ─► Mul(sin) ─┘
 
-head         after the last repeated block: no block depends on it
-stem         a convolution before the first block that has a residual add
-convolution  any other
-projection   any other product with a weight
+Stem and head: for products that are neither attention nor feed-forward, where they stand in the network decides.
+
+    head         after the last repeated block: no block depends on it
+    stem         a convolution before the first block that has a residual add
+    convolution  any other convolution
+    projection   any other product with a weight
 """
 
 from __future__ import annotations
@@ -34,54 +38,54 @@ _AXES_OF_A_TABLE = 2
 
 
 def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for node in flow.order:
         if node.key in known:
             continue
-        role = _looked_up(flow, node) if node.op_type == "Gather" else _added(flow, node)
+        role = _role_of_lookup(flow, node) if node.op_type == "Gather" else _role_of_addition(flow, node)
         if node.op_type == "EmbedLayerNormalization":
             role = EMBEDDING
         if role:
-            found[node.key] = role
-    found.update(dict.fromkeys(_added_to_scores(flow, attentions), POSITION))
-    return found
+            roles[node.key] = role
+    roles.update(dict.fromkeys(_tables_on_scores(flow, attentions), POSITION))
+    return roles
 
 
-def _looked_up(flow: RoleFlow, node: Node) -> str:
-    trace = flow.trace(node.key)
-    if trace.sources != {node.key}:
+def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
+    origin = flow.origin(node.key)
+    if origin.sources != {node.key}:
         return ""
-    if trace.counted:
+    if origin.counted:
         return POSITION
-    return EMBEDDING if trace.content else ""
+    return EMBEDDING if origin.content else ""
 
 
-def _added(flow: RoleFlow, node: Node) -> str:
-    if node.op_type != "Add" or not flow.trace(node.key).content:
+def _role_of_addition(flow: RoleFlow, node: Node) -> str:
+    if node.op_type != "Add" or not flow.origin(node.key).content:
         return ""
-    for value, other in (node.inputs, node.inputs[::-1]):
-        if flow.trace(other).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
+    for value, stream in (node.inputs, node.inputs[::-1]):
+        if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
             return POSITION
     return ""
 
 
 def _is_position(flow: RoleFlow, value: str) -> bool:
     """It comes from one table, read by a count, and nothing else."""
-    trace = flow.trace(value)
-    sources = trace.sources
-    if trace.angle and not trace.content:
+    origin = flow.origin(value)
+    sources = origin.sources
+    if origin.angle and not origin.content:
         return True
-    return len(sources) == 1 and trace.positional and all(flow.trace(source).counted for source in sources)
+    return len(sources) == 1 and origin.positional and all(flow.origin(source).counted for source in sources)
 
 
 def _is_constant_table(flow: RoleFlow, value: str) -> bool:
-    tensor = flow.graph.initializers.get(flow.trace(value).weight)
-    if tensor is None or tensor.dtype not in FLOATS or not flow.trace(value).learned:
+    tensor = flow.graph.initializers.get(flow.origin(value).weight)
+    if tensor is None or tensor.dtype not in FLOATS or not flow.origin(value).learned:
         return False
     return sum(size > 1 for size in tensor.shape) >= _AXES_OF_A_TABLE
 
 
-def _added_to_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
+def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
     """Tables that reach the scores of an attention without being projected: relative positions."""
     seen: set[str] = set()
     for item in attentions:
@@ -94,28 +98,26 @@ def _added_to_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterabl
             if node is None or node.key in seen or node.key in products:
                 continue
             seen.add(node.key)
-            trace = flow.trace(node.key)
-            if node.op_type == "Gather" and trace.sources == {node.key} and not trace.content:
+            origin = flow.origin(node.key)
+            if node.op_type == "Gather" and origin.sources == {node.key} and not origin.content:
                 yield node.key
-            elif trace.learned:
+            elif origin.learned:
                 waiting += node.inputs
 
 
-ROTARY_POSITION = "position"
-
-
 def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    """Scaling and rotary positions between the projections of queries and keys and their product."""
+    roles: dict[str, str] = {}
     seen: set[str] = set()
     for item in attentions:
         for value in (item.query, item.key):
             for node in _back_to_source(flow, value, seen):
-                role = "" if node.key in known else _role(flow, node, item.kind)
+                role = "" if node.key in known else _role_of_step(flow, node, item.kind)
                 if role:
-                    found.setdefault(node.key, role)
-                if role == ROTARY_POSITION:
-                    found.update(dict.fromkeys(_angles(flow, node, seen), ROTARY_POSITION))
-    return found
+                    roles.setdefault(node.key, role)
+                if role == POSITION:
+                    roles.update(dict.fromkeys(_angles(flow, node, seen), POSITION))
+    return roles
 
 
 def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node]:
@@ -123,32 +125,32 @@ def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node
     waiting = [value]
     while waiting:
         node = flow.graph.producers.get(waiting.pop())
-        if node is None or node.key in seen or flow.trace(node.key).sources == {node.key}:
+        if node is None or node.key in seen or flow.origin(node.key).sources == {node.key}:
             continue
         seen.add(node.key)
         yield node
-        waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.trace(item).sources]
+        waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.origin(item).sources]
 
 
-def _role(flow: RoleFlow, node: Node, kind: str) -> str:
-    moving = [flow.trace(value) for value in node.inputs if flow.trace(value).sources]
-    beside = [value for value in node.inputs if not flow.trace(value).sources]
+def _role_of_step(flow: RoleFlow, node: Node, kind: str) -> str:
+    moving = [flow.origin(value) for value in node.inputs if flow.origin(value).sources]
+    beside = [value for value in node.inputs if not flow.origin(value).sources]
     if node.op_type == "RotaryEmbedding" or (node.op_type in ("Add", "Sub") and _are_copies(moving)):
-        return ROTARY_POSITION
+        return POSITION
     if node.op_type in ("Mul", "Div") and beside and moving:
-        if flow.trace(beside[0]).angle or (not _is_scale(flow, beside[0]) and _is_turned(flow, node)):
-            return ROTARY_POSITION
+        if flow.origin(beside[0]).angle or (not _is_scale(flow, beside[0]) and _is_turned(flow, node)):
+            return POSITION
         return f"{kind}.scale" if _is_scale(flow, beside[0]) else ""
     return ""
 
 
-def _are_copies(traces: list[ValueOrigin]) -> bool:
-    return len(traces) > 1 and len({trace.sources for trace in traces}) == 1
+def _are_copies(origins: list[ValueOrigin]) -> bool:
+    return len(origins) > 1 and len({origin.sources for origin in origins}) == 1
 
 
 def _is_scale(flow: RoleFlow, value: str) -> bool:
     """One constant number, or one that was worked out from a shape."""
-    return is_single(flow.graph, value) or not (flow.trace(value).weight or flow.trace(value).learned)
+    return is_single(flow.graph, value) or not (flow.origin(value).weight or flow.origin(value).learned)
 
 
 def _is_turned(flow: RoleFlow, node: Node) -> bool:
@@ -156,12 +158,12 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
     readers = flow.graph.consumers.get(node.outputs[0], ())
     if len(readers) != 1 or readers[0].op_type not in ("Add", "Sub"):
         return False
-    return _are_copies([flow.trace(value) for value in readers[0].inputs])
+    return _are_copies([flow.origin(value) for value in readers[0].inputs])
 
 
 def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
     """The sines and cosines that a multiplication reads."""
-    waiting = [value for value in node.inputs if flow.trace(value).angle and not flow.trace(value).sources]
+    waiting = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
     while waiting:
         maker = flow.graph.producers.get(waiting.pop())
         if maker is None or maker.key in seen:
@@ -170,7 +172,7 @@ def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
         if maker.op_type in ANGLES:
             yield maker.key
         else:
-            waiting += [value for value in maker.inputs if flow.trace(value).angle]
+            waiting += [value for value in maker.inputs if flow.origin(value).angle]
 
 
 HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection"
@@ -178,7 +180,7 @@ HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection
 
 @dataclass(frozen=True, slots=True)
 class NetworkPositions:
-    """Keys of nodes by where they stand.
+    """Keys of nodes by where they stand relative to the repeated blocks.
 
     inside   in a block that repeats
     after    made of something from inside a block
@@ -192,30 +194,30 @@ class NetworkPositions:
     begun: frozenset[str]
 
 
-def find_heads(flow: RoleFlow, places: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
+def find_heads(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
     return {
         key: HEAD
         for key, product in flow.products.items()
         if product.weight
         and key not in known
-        and key in places.after
-        and key not in places.inside
-        and key not in places.before
+        and key in positions.after
+        and key not in positions.inside
+        and key not in positions.before
         and product.node.op_type not in CONVOLUTIONS
     }
 
 
-def name_other_products(flow: RoleFlow, places: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def name_other_products(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
+    roles: dict[str, str] = {}
     for key, product in flow.products.items():
         if not product.weight or key in known:
             continue
         if product.node.op_type in CONVOLUTIONS:
-            is_stem = key in places.before and key not in places.begun
-            found[key] = STEM if is_stem else CONVOLUTION
-        elif flow.trace(product.data).content:
-            found[key] = PROJECTION
-    return found
+            is_stem = key in positions.before and key not in positions.begun
+            roles[key] = STEM if is_stem else CONVOLUTION
+        elif flow.origin(product.data).content:
+            roles[key] = PROJECTION
+    return roles
 
 
 def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[str, str]) -> NetworkPositions:

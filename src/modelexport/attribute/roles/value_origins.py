@@ -1,7 +1,13 @@
-"""What each value of a graph is made of: found in one pass over the nodes, in the order in which they run.
+"""Value origins (forward dataflow analysis): what each value of a graph is made of, in one pass over the nodes.
 
 Roles are questions about the neighbourhood of a product: which product made this operand, does anything but positions
-go into it, do these two come from one stream? A trace answers them for every value without walking the graph again.
+go into it, do these two come from one stream? A `ValueOrigin` answers them for every value without another walk:
+
+    ids ─► Gather(table) ─► h ─► MatMul(w) ─► q ─► Softmax ─► p
+           h: content, sources {Gather}, root Gather     q: content, sources {MatMul}, root Gather
+           p: as q, for Softmax neither multiplies nor joins streams
+
+Facts merge where values meet: flags by "or", sources by union, the root only if both have the same.
 """
 
 from __future__ import annotations
@@ -63,7 +69,7 @@ _BLANK = ValueOrigin()
 
 @dataclass(frozen=True, slots=True)
 class ProductNode:
-    """A node that multiplies two operands.
+    """A node that multiplies two operands: a matrix product or a convolution.
 
     weight  the operand that is a weight; empty if both are computed
     data    the other operand, where one is a weight
@@ -82,19 +88,19 @@ class ProductNode:
 
 @dataclass(frozen=True)
 class RoleFlow:
-    """A graph, its nodes in the order in which they run, the trace of every value, and every product by node key."""
+    """A graph, its nodes in the order in which they run, the origin of every value, and every product by node key."""
 
     graph: Graph
     order: tuple[Node, ...]
-    traces: Mapping[str, ValueOrigin]
+    origins: Mapping[str, ValueOrigin]
     products: Mapping[str, ProductNode]
 
-    def trace(self, value: str) -> ValueOrigin:
-        return self.traces.get(value, _BLANK)
+    def origin(self, value: str) -> ValueOrigin:
+        return self.origins.get(value, _BLANK)
 
     def source(self, value: str) -> ProductNode | None:
         """The one product that a value comes from."""
-        sources = self.trace(value).sources
+        sources = self.origin(value).sources
         return self.products.get(next(iter(sources))) if len(sources) == 1 else None
 
     def uncast(self, value: str) -> str:
@@ -110,37 +116,37 @@ def trace_flow(graph: Graph) -> RoleFlow:
     tracer = _OriginTracer(graph)
     for node in graph.running_order:
         tracer.add(node)
-    return RoleFlow(graph, graph.running_order, tracer.traces, tracer.products)
+    return RoleFlow(graph, graph.running_order, tracer.origins, tracer.products)
 
 
 class _OriginTracer:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.products: dict[str, ProductNode] = {}
-        self.traces: dict[str, ValueOrigin] = {}
+        self.origins: dict[str, ValueOrigin] = {}
         self.inputs = frozenset(graph.inputs) - graph.initializers.keys()
         for name in self.inputs:
-            self.traces[name] = ValueOrigin(content=True, sources=frozenset({name}), root=name)
+            self.origins[name] = ValueOrigin(content=True, sources=frozenset({name}), root=name)
         for name, tensor in graph.initializers.items():
             learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in FLOATS
             masking = learned and vanishes(graph, name)
-            self.traces[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
+            self.origins[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
         self.returned: dict[str, list[str]] = {}
         for body, owner in graph.body_owner.items():
             self.returned.setdefault(owner, []).extend(graph.body_outputs[body])
 
-    def trace(self, value: str) -> ValueOrigin:
-        return self.traces.get(value, _BLANK)
+    def origin(self, value: str) -> ValueOrigin:
+        return self.origins.get(value, _BLANK)
 
     def add(self, node: Node) -> None:
-        found = self._made_by(node)
-        for place, output in enumerate(filter(None, node.outputs)):
-            part = output if node.op_type in SUBSETS and found.content else found.part
-            # What is chosen is content, which were chosen is not.
-            chosen = node.op_type == "TopK" and place > 0
-            self.traces[output] = ValueOrigin(masking=True) if chosen else _with_part(found, part)
+        result = self._origin_of(node)
+        for index, output in enumerate(filter(None, node.outputs)):
+            part = output if node.op_type in SUBSETS and result.content else result.part
+            # The values of TopK are content, its indices are not: https://onnx.ai/onnx/operators/onnx__TopK.html
+            is_choice = node.op_type == "TopK" and index > 0
+            self.origins[output] = ValueOrigin(masking=True) if is_choice else _with_part(result, part)
 
-    def _made_by(self, node: Node) -> ValueOrigin:
+    def _origin_of(self, node: Node) -> ValueOrigin:
         if node.op_type in PRODUCTS:
             return self._multiply(node)
         if node.op_type in ATTENTIONS:
@@ -153,13 +159,13 @@ class _OriginTracer:
 
     def _multiply(self, node: Node) -> ValueOrigin:
         first, second = PRODUCTS[node.op_type]
-        left, right = (node.inputs[place] if place < len(node.inputs) else "" for place in (first, second))
-        before, after = self.trace(left), self.trace(right)
+        left, right = (node.inputs[index] if index < len(node.inputs) else "" for index in (first, second))
+        before, after = self.origin(left), self.origin(right)
         # Where both are constants, exporters put the weight second.
         second_first = ((right, left), (left, right))
-        weight, data = next(((mine, other) for mine, other in second_first if self._is_weight(mine)), ("", ""))
+        weight, data = next((pair for pair in second_first if self._is_weight(pair[0])), ("", ""))
         self.products[node.key] = ProductNode(node, left, right, weight, data)
-        given = self.trace(data) if weight else _BLANK
+        given = self.origin(data) if weight else _BLANK
         return ValueOrigin(
             content=given.content if weight else before.content or after.content,
             sources=frozenset({node.key}),
@@ -170,16 +176,16 @@ class _OriginTracer:
 
     def _is_weight(self, value: str) -> bool:
         """Stored in the file, or worked out from what is without a product: a scale taken apart from its direction."""
-        trace = self.trace(value)
-        computed = trace.content or trace.sources or trace.angle or trace.positional
-        return bool(trace.weight) or (trace.learned and not computed)
+        origin = self.origin(value)
+        computed = origin.content or origin.sources or origin.angle or origin.positional
+        return bool(origin.weight) or (origin.learned and not computed)
 
     def _reads_table(self, node: Node) -> bool:
         if node.op_type != "Gather" or integer(node, "axis"):
             return False
-        tensor = self.graph.initializers.get(self.trace(node.inputs[0]).weight)
+        tensor = self.graph.initializers.get(self.origin(node.inputs[0]).weight)
         # Rows picked by a constant are a cut of the table, unless they are many: then it is read by position.
-        indices = self.trace(node.inputs[1])
+        indices = self.origin(node.inputs[1])
         return (
             tensor is not None
             and len(tensor.shape) == _TABLE_RANK
@@ -196,7 +202,7 @@ class _OriginTracer:
         return next(iter(self._shape(initializer)), 0)
 
     def _look_up(self, node: Node) -> ValueOrigin:
-        table, indices = (self.trace(value) for value in node.inputs[:2])
+        table, indices = (self.origin(value) for value in node.inputs[:2])
         counted = indices.counted or self._is_as_long(indices.weight, table.weight)
         content = node.inputs[1] in self.graph.computed
         sources = frozenset({node.key})
@@ -211,7 +217,7 @@ class _OriginTracer:
 
     def _combine(self, node: Node) -> ValueOrigin:
         values = (*data_inputs(node.op_type, node.inputs), *self.returned.get(node.key, ()))
-        operands = [self.trace(value) for value in values]
+        operands = [self.origin(value) for value in values]
         content = [operand for operand in operands if operand.content]
         roots = {operand.root for operand in content}
         return ValueOrigin(
@@ -229,11 +235,11 @@ class _OriginTracer:
         )
 
     def _sources(self, node: Node, operands: list[ValueOrigin]) -> frozenset[str]:
-        found = [operand.sources for operand in operands if operand.sources]
+        sources = [operand.sources for operand in operands if operand.sources]
         if node.op_type not in ("Add", "Sub", "Sum"):
             # What a network is fed as it stands scales, masks or precedes (a cache) what was computed beside it.
-            found = [sources for sources in found if not sources <= self.inputs] or found
-        union = frozenset[str]().union(*found)
+            sources = [keys for keys in sources if not keys <= self.inputs] or sources
+        union = frozenset[str]().union(*sources)
         return CROWD if union & CROWD or len(union) > _MOST_SOURCES else union
 
     def _masks(self, node: Node) -> bool:
@@ -242,11 +248,11 @@ class _OriginTracer:
         return node.op_type == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
 
     def _counts(self, node: Node) -> bool:
-        return node.op_type in ("Range", "CumSum") or any(self.trace(value).counted for value in node.inputs)
+        return node.op_type in ("Range", "CumSum") or any(self.origin(value).counted for value in node.inputs)
 
 
-def _with_part(trace: ValueOrigin, part: str) -> ValueOrigin:
-    return trace if trace.part == part else replace(trace, part=part)
+def _with_part(origin: ValueOrigin, part: str) -> ValueOrigin:
+    return origin if origin.part == part else replace(origin, part=part)
 
 
 def _same(texts: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ import onnx
 
 from modelexport.capture.onnxruntime.inputs import read_arrays, required_inputs
 from modelexport.errors import InputError
-from modelexport.graph.types import Dims, dims_of, fits
+from modelexport.graph.types import Dims, fits, input_dims
 
 _NUMBERED = re.compile(r"(?P<name>.+)[/.](?P<number>\d+)", re.DOTALL)
 _HOW = "Write it with numpy.savez(path, NAME=samples, …); see docs/quantize.md."
@@ -64,7 +64,7 @@ def _split_samples(
 ) -> Sequence[np.ndarray]:
     if isinstance(found, list):
         return found
-    dims = dims_of(value)
+    dims = input_dims(value)
     if dims is None or fits(dims, found.shape):
         return [found]
     if found.ndim == len(dims) + 1:
@@ -87,7 +87,7 @@ def _sample_count(path: Path, samples: Mapping[str, Sequence[np.ndarray]]) -> in
 
 
 def _check_sample(path: Path, value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
-    dims = dims_of(value)
+    dims = input_dims(value)
     if dims is not None and not fits(dims, array.shape):
         raise _unfit(path, value, dims, array)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)

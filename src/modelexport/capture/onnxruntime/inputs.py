@@ -27,7 +27,7 @@ from modelexport.capture.onnxruntime.session import bind_inputs
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
 from modelexport.graph.operators import ELEMENTS_ONLY, Trait, having
-from modelexport.graph.types import AxisSizes, Shape, dims_of, fits
+from modelexport.graph.types import AxisSizes, Shape, fits, input_dims
 
 # Their outputs hold elements of these inputs, and no others that matter.
 _ARRANGING = {
@@ -229,7 +229,7 @@ def _shapes(inputs: Mapping[str, onnx.ValueInfoProto], given: Mapping[str, Shape
 def _check(inputs: Mapping[str, onnx.ValueInfoProto], name: str, shape: Shape) -> None:
     if name not in inputs:
         raise InputError(f"the file takes no input {name!r}", f"It takes: {', '.join(inputs)}.")
-    dims = dims_of(inputs[name])
+    dims = input_dims(inputs[name])
     if dims is not None and not fits(dims, shape):
         raise InputError(
             f"the file takes {name!r} as {_format_shape(dims)}, not as {_format_shape(shape)}",

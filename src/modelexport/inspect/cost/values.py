@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from modelexport.graph.types import dims_of
 from modelexport.record.polynomial import Polynomial, Size, largest, quotient, smallest
 
 Shape = tuple[Size, ...]
@@ -114,14 +115,6 @@ def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
     raise NotSizes(name)
 
 
-def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
-    """Sizes, 0 among them, and the names of those that are open; None if not even their number is known."""
-    kind = value.type.tensor_type
-    if not kind.HasField("shape"):
-        return None
-    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)
-
-
 class Axes:
     """The open sizes of one file, by name, in the order in which they come up."""
 
@@ -131,13 +124,13 @@ class Axes:
         self._at = at
         self.given: dict[str, str] = {}
         self.found: dict[str, str] = {}
-        texts = {dim for value in values for dim in dims_of(value) or () if isinstance(dim, str) and dim}
+        texts = {dim for value in values for dim in dims_of(value.type) or () if isinstance(dim, str) and dim}
         plain = {text for text in texts if text.isidentifier()}
         self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
         self.inputs = {value.name: self._shape(value) for value in values}
 
     def _shape(self, value: onnx.ValueInfoProto) -> Shape | None:
-        dims = dims_of(value)
+        dims = dims_of(value.type)
         if dims is None:
             return None
         return tuple(self._dim(dim, value.name, place) for place, dim in enumerate(dims))
@@ -156,7 +149,7 @@ class Axes:
 
     def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
         """A shape that the file states: sizes in terms of the axes of inputs, None where it is in other terms."""
-        dims = dims_of(value)
+        dims = dims_of(value.type)
         return None if dims is None else tuple(map(self._stated, dims))
 
     def _stated(self, dim: int | str) -> Size | None:

@@ -1,1 +1,1 @@
-"""Pairs the nodes of two graphs by what they compute, and puts what differs into modules."""
+"""Graph diff: how two files differ, node by node and module by module. The story is in `differences.py`."""

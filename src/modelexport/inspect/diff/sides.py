@@ -1,10 +1,9 @@
-"""One of the two files that are compared, as far as it is looked at.
+"""Diff side: one of the two files that are compared, with its constants, its modules, and its inputs and outputs.
 
-What the constants of a file hold: a digest each, and their numbers where two of them are compared.
-
-A part of a graph as a graph: what one module does.
-
-Inputs and outputs under other names: which are the same, by what is made of them and how they are made.
+DiffSide       graph without functions, module calls of nodes, types of values
+ConstantStore  a digest for every constant, its numbers only where two constants differ
+cut_part       the graph of one module: `diff A B --left-module encoder.layer.3`
+match_io       inputs and outputs under other names, matched by what is made of them and how they are made
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, w
 from modelexport.graph.module_totals import ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
 from modelexport.graph.protos import data_of, described, type_of
-from modelexport.inspect.diff.ends import ValueType, named_alike, paired_ends, value_type
-from modelexport.inspect.diff.flow import Flow, Signatures, by_content, by_shape, is_literal
+from modelexport.inspect.diff.io_matching import ValueType, match_names, match_rest, read_value_type
+from modelexport.inspect.diff.match_keys import DiffGraph, NodeSignatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.diff import Source
@@ -37,7 +36,7 @@ _DIGEST_SIZE = 16
 _CHUNK = 1 << 24
 
 
-class Holdings:
+class ConstantStore:
     """The constants of a file by the names that its graph has for them; nodes that hold one go by their keys."""
 
     def __init__(self, file: ModelFile, graph: Graph, *, read_weights: bool = True) -> None:
@@ -72,7 +71,7 @@ class Holdings:
     @cached_property
     def _inner(self) -> Mapping[str, onnx.TensorProto]:
         """Tensors of bodies whose data is in another file."""
-        inside = (found for key, node in walk_nodes(self._file.proto) for found in subgraphs_with_ids(node, key))
+        inside = (body for key, node in walk_nodes(self._file.proto) for body in subgraphs_with_ids(node, key))
         return {
             value_id(body_id, tensor.name): tensor
             for body_id, body in inside
@@ -109,7 +108,7 @@ class Holdings:
         return found
 
 
-def part_of(graph: Graph, keys: Collection[str]) -> Graph:
+def cut_part(graph: Graph, keys: Collection[str]) -> Graph:
     """The nodes with these keys, bodies and constants included; it is given what they read, and returns what others
     read of what they make."""
     inside = set(keys)
@@ -130,7 +129,7 @@ def part_of(graph: Graph, keys: Collection[str]) -> Graph:
     read = {value for node in graph.nodes if node.key not in inside for value in node.inputs} | returned
     leaves = dict.fromkeys(value for node in working if not node.graph for value in node.outputs if value in read)
     used = {value for node in working for value in node.inputs} | {
-        value for one in graph.body_outputs.values() for value in one
+        value for values in graph.body_outputs.values() for value in values
     }
     # Those of others are not even looked at.
     weights = {name: tensor for name, tensor in graph.initializers.items() if name in used}
@@ -138,7 +137,7 @@ def part_of(graph: Graph, keys: Collection[str]) -> Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class DiffSide:
     """
     graph      what is compared: without functions, and only the part that was asked for
     told       by the key of a node: the call of the module that it belongs to, where that is known
@@ -153,8 +152,8 @@ class Compared:
     file: ModelFile
     graph: Graph
     model: InlinedModel
-    holdings: Holdings
-    told: Mapping[str, str] = field(default_factory=dict)
+    holdings: ConstantStore
+    calls: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     hierarchy: Hierarchy | None = None
     source: Source = Source.NONE
@@ -174,14 +173,14 @@ class Compared:
         return ParameterMatching(self.file.graph, None, self.model)
 
     @cached_property
-    def flow(self) -> Flow:
-        return Flow(self.graph, self.holdings.digest, self.told)
+    def flow(self) -> DiffGraph:
+        return DiffGraph(self.graph, self.holdings.digest, self.calls)
 
     @cached_property
     def types(self) -> Mapping[str, ValueType]:
         """What the file says of its values."""
         graph = self.file.proto.graph
-        stated = ((one.name, value_type(one)) for one in (*graph.value_info, *graph.input, *graph.output))
+        stated = ((one.name, read_value_type(one)) for one in (*graph.value_info, *graph.input, *graph.output))
         return {name: kind for name, kind in stated if kind is not None}
 
     @property
@@ -208,7 +207,7 @@ class Compared:
     def inner_stack(self, call: str) -> tuple[str, ...]:
         """Without the calls around the part that was asked for."""
         stack = self.stack(call)
-        first = next((place for place, one in enumerate(stack) if self.is_part(one)), 0)
+        first = next((index for index, one in enumerate(stack) if self.is_part(one)), 0)
         return stack[first:]
 
     def is_part(self, call: str) -> bool:
@@ -230,66 +229,70 @@ _Ends = Mapping[str, ValueType | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class MatchedIO:
     """Inputs and outputs of the first graph, mapped to what they are in the second."""
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
 
-def find_ends(left: Compared, right: Compared) -> Ends:
+def match_io(left: DiffSide, right: DiffSide) -> MatchedIO:
     """By name; then by what they are for; the rest by type and order."""
-    inputs, outputs = named_alike(left.inputs, right.inputs), named_alike(left.outputs, right.outputs)
-    several = _are_several(left.inputs, right.inputs, inputs) or _are_several(left.outputs, right.outputs, outputs)
+    inputs, outputs = match_names(left.inputs, right.inputs), match_names(left.outputs, right.outputs)
+    several = _is_ambiguous(left.inputs, right.inputs, inputs) or _is_ambiguous(left.outputs, right.outputs, outputs)
     for seen in (by_content, by_shape) if several else ():
         numbers = ValueNumbers()
         signatures = [
-            Signatures(side.flow, numbers, seen, _labels(side, place, inputs, outputs))
-            for place, side in enumerate((left, right))
+            NodeSignatures(side.flow, numbers, seen, _label_io(side, index, inputs, outputs))
+            for index, side in enumerate((left, right))
         ]
-        inputs |= _matched(left.inputs, right.inputs, inputs, [_use_of(one) for one in signatures])
-        outputs |= _matched(left.outputs, right.outputs, outputs, [_result_of(one) for one in signatures])
-    return Ends(
-        paired_ends(left.inputs, right.inputs, inputs),
-        paired_ends(left.outputs, right.outputs, outputs),
+        inputs |= _match_unique(
+            left.inputs, right.inputs, inputs, [_number_uses(signature) for signature in signatures]
+        )
+        outputs |= _match_unique(
+            left.outputs, right.outputs, outputs, [_number_results(signature) for signature in signatures]
+        )
+    return MatchedIO(
+        match_rest(left.inputs, right.inputs, inputs),
+        match_rest(left.outputs, right.outputs, outputs),
     )
 
 
-def _are_several(one: _Ends, other: _Ends, known: Mapping[str, str]) -> bool:
+def _is_ambiguous(one: _Ends, other: _Ends, known: Mapping[str, str]) -> bool:
     """Whether it is open which is which."""
     rest = len(one) - len(known), len(other) - len(known)
     return min(rest) > 0 and max(rest) > 1
 
 
-def _labels(side: Compared, place: int, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> dict[str, object]:
+def _label_io(side: DiffSide, index: int, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> dict[str, object]:
     """What is known to be the same has one label in both files; of the rest the type is all that can be said."""
-    found: dict[str, object] = {}
+    io: dict[str, object] = {}
     for kind, ends, known in (("i", side.inputs, inputs), ("o", side.outputs, outputs)):
-        same = {pair[place]: pair[0] for pair in known.items()}
+        same = {pair[index]: pair[0] for pair in known.items()}
         for name, stated in ends.items():
             rank = None if stated is None or stated.dims is None else len(stated.dims)
-            found[f"{kind}:{name}"] = same.get(name, (stated and stated.dtype, rank))
-    return found
+            io[f"{kind}:{name}"] = same.get(name, (stated and stated.dtype, rank))
+    return io
 
 
-def _matched(
+def _match_unique(
     one: _Ends, other: _Ends, known: Mapping[str, str], words: Iterable[Callable[[str], object]]
 ) -> dict[str, str]:
     """Those of which there is one in each file."""
     mine_of, theirs_of = words
     taken = set(known.values())
-    mine = {name: mine_of(name) for name in one if name not in known}
-    theirs = {name: theirs_of(name) for name in other if name not in taken}
-    counts = Counter(mine.values()), Counter(theirs.values())
-    single = {word: name for name, word in theirs.items() if counts[1][word] == 1}
-    return {name: single[word] for name, word in mine.items() if counts[0][word] == 1 and word in single}
+    left = {name: mine_of(name) for name in one if name not in known}
+    right = {name: theirs_of(name) for name in other if name not in taken}
+    counts = Counter(left.values()), Counter(right.values())
+    single = {word: name for name, word in right.items() if counts[1][word] == 1}
+    return {name: single[word] for name, word in left.items() if counts[0][word] == 1 and word in single}
 
 
-def _result_of(signatures: Signatures) -> Callable[[str], object]:
+def _number_results(signatures: NodeSignatures) -> Callable[[str], object]:
     return signatures.down.get
 
 
-def _use_of(signatures: Signatures) -> Callable[[str], object]:
+def _number_uses(signatures: NodeSignatures) -> Callable[[str], object]:
     def found(value: str) -> object:
         uses = signatures.flow.uses.get(value, ())
         return tuple(

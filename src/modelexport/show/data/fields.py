@@ -44,7 +44,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Field:
+class ResultField:
     """One key of an object, or one column.
 
     read    its value, from the item that the table is about and from the whole result
@@ -66,32 +66,34 @@ class Field:
         return value if self.digits is None else _rounded(value, self.digits)
 
 
-Fields = Sequence[Field]
+Fields = Sequence[ResultField]
 Tables = Mapping[type, Fields]
 
 
-def fields(*parts: str | Field) -> tuple[Field, ...]:
+def fields(*parts: str | ResultField) -> tuple[ResultField, ...]:
     """A table, from texts in the notation above and from fields that are computed."""
-    return tuple(field for part in parts for field in ([part] if isinstance(part, Field) else _parse_fields(part)))
+    return tuple(
+        field for part in parts for field in ([part] if isinstance(part, ResultField) else _parse_fields(part))
+    )
 
 
-def computed(name: str, read: Callable[[Any], object], *, digits: int | None = None) -> Field:
+def computed(name: str, read: Callable[[Any], object], *, digits: int | None = None) -> ResultField:
     """A field that is more than an attribute."""
-    return Field(name, lambda item, _: read(item), digits=digits)
+    return ResultField(name, lambda item, _: read(item), digits=digits)
 
 
-def constant(name: str, value: object) -> Field:
-    return Field(name, lambda *_: value)
+def constant(name: str, value: object) -> ResultField:
+    return ResultField(name, lambda *_: value)
 
 
-def _parse_fields(text: str) -> Iterator[Field]:
+def _parse_fields(text: str) -> Iterator[ResultField]:
     for word in text.split():
         match = _NOTATION.fullmatch(word)
         if match is None:
             raise ValueError(f"{word!r} is no field")
         path = match["path"] or match["name"]
         digits = None if match["digits"] is None else int(match["digits"])
-        yield Field(match["name"], _reader(path), path, digits, match["empty"] or "")
+        yield ResultField(match["name"], _reader(path), path, digits, match["empty"] or "")
 
 
 def _reader(path: str) -> Callable[[Any, Any], object]:
@@ -160,7 +162,7 @@ class _Writer:
                 document[field.name] = None
         return document
 
-    def _field_value(self, field: Field, value: Any) -> Any:
+    def _field_value(self, field: ResultField, value: Any) -> Any:
         return self.value(value) if field.fields is None else [self.document(item, field.fields) for item in value]
 
 

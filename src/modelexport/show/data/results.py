@@ -23,46 +23,11 @@ from modelexport.inspect.query.answer import Answer
 from modelexport.inspect.validate import Finding, Validation
 from modelexport.record.lineage import Consistency, NodeOverlap, Relation, descent_of
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
+from modelexport.record.results import diff, files, verification
 from modelexport.record.results.cost import Amounts, Axis, Cost, ModuleCost, NodeCost
-from modelexport.record.results.diff import (
-    Diff,
-    FieldChange,
-    ModuleChange,
-    NodeChange,
-    NodeRef,
-    Renamed,
-    Side,
-    WeightChange,
-    WeightRef,
-)
-from modelexport.record.results.files import (
-    End,
-    ExportResult,
-    Extraction,
-    ExtractionCheck,
-    FlattenResult,
-    FoldedFunction,
-    FoldResult,
-    OutputComparison,
-    QuantizeResult,
-    RelinkResult,
-    Unfolded,
-)
 from modelexport.record.results.profile import ModuleTime, NodeTime, Profile, SharedTime, SumCheck
-from modelexport.record.results.verification import (
-    AttributionProof,
-    CallNumbers,
-    Difference,
-    Divergence,
-    NodeProof,
-    NotFinite,
-    ParameterCheck,
-    ParameterDifference,
-    Tolerance,
-    Verification,
-)
 from modelexport.record.signals import OutputCheck
-from modelexport.show.data.fields import Field, Fields, Tables, computed, constant, csv_text, fields, json_text
+from modelexport.show.data.fields import Fields, ResultField, Tables, computed, constant, csv_text, fields, json_text
 
 _SCHEMA = constant("schema", 1)
 _SHARE_DIGITS = 6
@@ -85,7 +50,7 @@ def tally_of(provenance: Provenance) -> Tally:
     return Tally.of(entry.attribution for entry in provenance.nodes.values())
 
 
-def relations_of(result: RelinkResult) -> Mapping[Relation, int]:
+def relations_of(result: files.RelinkResult) -> Mapping[Relation, int]:
     """How many nodes there are of each relation that occurs."""
     counts = Counter(link.relation for link in result.lineage.nodes.values())
     return {relation: counts[relation] for relation in Relation if counts[relation]}
@@ -107,7 +72,7 @@ def _number_or_text(number: float | None) -> float | str | None:
     return number if number is None or math.isfinite(number) else str(number)
 
 
-def _linked_nodes(result: RelinkResult) -> list[object]:
+def _linked_nodes(result: files.RelinkResult) -> list[object]:
     nodes = result.provenance.nodes
     return [
         {
@@ -127,12 +92,12 @@ def _shared_text(group: SharedTime) -> str:
 
 _NODE_COUNT = computed("nodes", lambda result: len(result.provenance.nodes))
 _CONFIDENCES = computed("by_confidence", lambda result: tally_of(result.provenance).by_confidence)
-_TIME_SHARE = Field("share", _time_share, digits=_SHARE_DIGITS)
-_FALLBACK = Field("fallback_us", lambda module, profile: profile.fallback(module), digits=3)
+_TIME_SHARE = ResultField("share", _time_share, digits=_SHARE_DIGITS)
+_FALLBACK = ResultField("fallback_us", lambda module, profile: profile.fallback(module), digits=3)
 
 _QUERIED_NODE = fields(
     "name key op_type module=attribution.module modules=attribution.modules",
-    Field("tag", lambda entry, answer: answer.provenance.tag(entry.attribution)),
+    ResultField("tag", lambda entry, answer: answer.provenance.tag(entry.attribution)),
     computed("role", lambda entry: entry.attribution.role or None),
     "layer=attribution.layer_id",
     computed("relation", lambda entry: getattr(descent_of(entry.attribution), "relation", None)),
@@ -141,7 +106,7 @@ _QUERIED_NODE = fields(
 )
 
 _FILE_TABLES: Tables = {
-    ExportResult: fields(
+    files.ExportResult: fields(
         _SCHEMA,
         "files exporter=provenance.origin.exporter strategy=provenance.origin.strategy",
         _NODE_COUNT,
@@ -149,7 +114,7 @@ _FILE_TABLES: Tables = {
         "check notes seconds:3",
     ),
     OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
-    RelinkResult: fields(
+    files.RelinkResult: fields(
         _SCHEMA,
         "after before related kinship=lineage.kinship files",
         computed("relations", relations_of),
@@ -165,32 +130,32 @@ _FILE_TABLES: Tables = {
         computed("disordered", lambda found: [{"maker": maker, "reader": reader} for maker, reader in found.disorder]),
         "strayed",
     ),
-    QuantizeResult: fields(_SCHEMA, "lineage=relinked excluded included notes report"),
+    files.QuantizeResult: fields(_SCHEMA, "lineage=relinked excluded included notes report"),
     NodeEntry: fields("name key op_type module=attribution.module"),
-    Extraction: fields(
+    files.Extraction: fields(
         _SCHEMA,
         "source files asked modules class=class_name",
         _NODE_COUNT,
         "taken_along=along weight_bytes=weights inputs outputs notes check seconds:3",
     ),
-    End: fields(
+    files.End: fields(
         "name dtype", computed("shape", lambda end: [dim if dim != "" else None for dim in end.shape]), "value"
     ),
-    ExtractionCheck: fields("ok reference tolerance max_abs fed outputs missing lost"),
-    OutputComparison: fields(
+    files.ExtractionCheck: fields("ok reference tolerance max_abs fed outputs missing lost"),
+    files.OutputComparison: fields(
         "name against ok=difference.agrees",
         "max_abs=difference.max_abs max_rel=difference.max_rel sqnr=difference.sqnr",
     ),
-    FoldResult: fields(
+    files.FoldResult: fields(
         _SCHEMA,
         constant("verb", "fold"),
         "files",
         computed("nodes", lambda result: {"before": result.folding.before, "after": result.folding.after}),
         "functions=folding.functions unfolded=folding.unfolded outside=folding.outside note=folding.note",
     ),
-    FoldedFunction: fields("name class=class_name calls nodes modules"),
-    Unfolded: fields("class=class_name calls reason"),
-    FlattenResult: fields(
+    files.FoldedFunction: fields("name class=class_name calls nodes modules"),
+    files.Unfolded: fields("class=class_name calls reason"),
+    files.FlattenResult: fields(
         _SCHEMA,
         constant("verb", "flatten"),
         "files",
@@ -222,7 +187,7 @@ _READING_TABLES: Tables = {
         "query",
         computed("total", lambda answer: len(answer.provenance.nodes)),
         computed("count", lambda answer: len(answer.nodes)),
-        Field("nodes", lambda answer, _: answer.nodes, fields=_QUERIED_NODE),
+        ResultField("nodes", lambda answer, _: answer.nodes, fields=_QUERIED_NODE),
     ),
     Validation: fields(_SCHEMA, "path ok checks findings repaired written?"),
     Finding: fields("severity code subject message"),
@@ -279,40 +244,42 @@ _RUNNING_TABLES: Tables = {
     ),
     SharedTime: fields("modules time_us=time:3 nodes unclear"),
     NodeTime: fields("key name op_type modules=owners charged_to=module others time_us=time:3 kernels:3 provider"),
-    Verification: fields(
+    verification.Verification: fields(
         _SCHEMA,
         "file reference ok numbers_agree samples as_deployed=deployed tolerance parameters calls outputs missing",
         "skipped divergence not_finite proof notes seconds:3",
     ),
-    Tolerance: fields("atol rtol min_sqnr"),
-    ParameterCheck: fields("compared differing unknown"),
-    ParameterDifference: fields("name initializer max_abs"),
-    CallNumbers: fields("path=call.path call=call.index class=class_name status reason fused_with inputs outputs lost"),
-    Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees"),
-    Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
-    NotFinite: fields("kind node modules=calls both"),
-    AttributionProof: fields("counts reasons compute compute_shown nodes"),
-    NodeProof: fields("name key op_type verdict claimed issued reason compute"),
+    verification.Tolerance: fields("atol rtol min_sqnr"),
+    verification.ParameterCheck: fields("compared differing unknown"),
+    verification.ParameterDifference: fields("name initializer max_abs"),
+    verification.CallNumbers: fields(
+        "path=call.path call=call.index class=class_name status reason fused_with inputs outputs lost"
+    ),
+    verification.Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees"),
+    verification.Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
+    verification.NotFinite: fields("kind node modules=calls both"),
+    verification.AttributionProof: fields("counts reasons compute compute_shown nodes"),
+    verification.NodeProof: fields("name key op_type verdict claimed issued reason compute"),
 }
 
 _DIFF_TABLES: Tables = {
-    Diff: fields(
+    diff.Diff: fields(
         _SCHEMA,
         "identical left right alike:6 same_weights:6 weights_read counts model cost=cost.amounts modules renamed",
-        computed("aligned", lambda diff: list(diff.aligned.items())),
+        computed("aligned", lambda found: list(found.aligned.items())),
         "notes",
     ),
-    Side: fields("path nodes weights modules_from=source exporter module?"),
-    FieldChange: fields("what left right"),
-    Renamed: fields("what left right"),
-    ModuleChange: fields(
+    diff.Side: fields("path nodes weights modules_from=source exporter module?"),
+    diff.FieldChange: fields("what left right"),
+    diff.Renamed: fields("what left right"),
+    diff.ModuleChange: fields(
         "change left right classes",
         computed("nodes_inside", lambda module: [module.nodes.left, module.nodes.right]),
         "parameters nodes=changes weights cost=cost.amounts",
     ),
-    NodeChange: fields("change left right fields"),
-    NodeRef: fields("key name op_type"),
-    WeightChange: fields(
+    diff.NodeChange: fields("change left right fields"),
+    diff.NodeRef: fields("key name op_type"),
+    diff.WeightChange: fields(
         "form left right",
         computed("largest", lambda weight: _number_or_text(weight.largest)),
         computed("relative", lambda weight: _number_or_text(weight.relative)),
@@ -320,7 +287,7 @@ _DIFF_TABLES: Tables = {
         computed("values", lambda weight: weight.values and [weight.values.left, weight.values.right]),
         "readers",
     ),
-    WeightRef: fields("name dtype shape"),
+    diff.WeightRef: fields("name dtype shape"),
 }
 
 TABLES: Tables = {**_FILE_TABLES, **_READING_TABLES, **_RUNNING_TABLES, **_DIFF_TABLES}
@@ -363,7 +330,7 @@ COLUMNS: Mapping[type, Mapping[str, Fields]] = {
             computed("shared", lambda module: "; ".join(map(_shared_text, module.shared))),
         )
     },
-    Verification: {
+    verification.Verification: {
         "calls": fields(
             "path=call.path call=call.index class=class_name status reason lost",
             " ".join(f"in_{name}=inputs.{name}" for name in _DISTANCES),

@@ -1,4 +1,9 @@
-"""A profile as a trace that Perfetto, chrome://tracing and speedscope open: one lane for each level of modules.
+"""Trace events: a profile that Perfetto, chrome://tracing and speedscope open, with one lane for each level of modules.
+
+    level 0  │ BertModel                                  │
+    level 1  │ embeddings │ encoder                       │
+    level 2  │ LayerNorm  │ layer.0      │ layer.1         │
+    kernels  │ Gather Add │ MatMul Add … │ MatMul …        │
 
 A node runs inside of its module, that inside of the one around it. Neighbours of one module become one bar. What
 several modules have in common is a bar of its own inside of the module around them, named after them all.
@@ -19,7 +24,7 @@ _KERNELS = "kernels"
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Span:
     """What a bar stands for: a module in one run, or several that have kernels in common."""
 
     run: int
@@ -29,10 +34,10 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenBar:
     """A bar that may go on."""
 
-    place: _Place
+    place: _Span
     start: float
     end: float
 
@@ -62,7 +67,7 @@ def _bars(
     events: list[KernelEvent], nodes: Mapping[tuple[str, ...], NodeTime], classes: Mapping[str, str]
 ) -> Iterator[Json]:
     """For each level of modules, bars over the kernels that run inside of one module without a break."""
-    bars: list[_Open] = []
+    bars: list[_OpenBar] = []
     for event in events:
         stack = _stack(nodes[event.keys], event.run)
         kept = 0
@@ -72,11 +77,11 @@ def _bars(
         yield from _closed([replace(bar, end=min(bar.end, event.start)) for bar in bars], kept, classes)
         end = event.start + event.duration
         bars = [replace(bar, end=max(bar.end, end)) for bar in bars[:kept]]
-        bars += [_Open(place, event.start, end) for place in stack[kept:]]
+        bars += [_OpenBar(place, event.start, end) for place in stack[kept:]]
     yield from _closed(bars, 0, classes)
 
 
-def _closed(bars: list[_Open], kept: int, classes: Mapping[str, str]) -> Iterator[Json]:
+def _closed(bars: list[_OpenBar], kept: int, classes: Mapping[str, str]) -> Iterator[Json]:
     for level, bar in enumerate(bars[kept:], kept):
         place = bar.place
         about: Json = {"module": place.path, "class": classes.get(place.path, ""), "run": place.run}
@@ -85,19 +90,19 @@ def _closed(bars: list[_Open], kept: int, classes: Mapping[str, str]) -> Iterato
         yield {**_bar(_name(place, classes), level, bar.start, bar.end - bar.start), "args": about}
 
 
-def _name(place: _Place, classes: Mapping[str, str]) -> str:
+def _name(place: _Span, classes: Mapping[str, str]) -> str:
     if not place.sharers:
         return place.path.rpartition(".")[2] or classes.get(place.path, place.path)
     names = [path.removeprefix(f"{place.path}.") or "(model)" for path in place.sharers]
     return f"one of: {' or '.join(names)}" if place.unclear else f"fused: {'+'.join(names)}"
 
 
-def _stack(node: NodeTime, run: int) -> list[_Place]:
+def _stack(node: NodeTime, run: int) -> list[_Span]:
     """The modules that a node runs inside of, outermost first; below them, those that have it in common."""
     if node.module is None:
         return []
-    around = [_Place(run, path) for path in lineage_of(node.module)]
-    return [*around, _Place(run, node.module, node.sharers, bool(node.others))] if node.sharers else around
+    around = [_Span(run, path) for path in lineage_of(node.module)]
+    return [*around, _Span(run, node.module, node.sharers, bool(node.others))] if node.sharers else around
 
 
 def _kernel(event: KernelEvent, node: NodeTime, lane: int) -> Json:

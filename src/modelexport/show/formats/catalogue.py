@@ -1,4 +1,13 @@
-"""The formats that a file can be converted to."""
+"""Formats of `convert`: the table of writers, and what each can show.
+
+A new viewer format is a function from a `Drawing` to parts of text, in a file beside this one, and its name in
+`WRITERS`. One that cannot draw thousands of nodes gets an `overview` of modules instead:
+
+    model-explorer, graphml, csv   every node
+    dot                            every node up to 2,000, then modules
+    mermaid                        modules: its own limits are 500 edges and 50,000 characters
+    netron                         a copy of the model itself, written by the api
+"""
 
 from __future__ import annotations
 
@@ -6,9 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.errors import RecordMissing, UnknownName, UserError
-from modelexport.show.formats.drawing import Drawing, Kind, depth_of, overview, without_constants
-from modelexport.show.formats.model_explorer import model_explorer
-from modelexport.show.formats.text_formats import (
+from modelexport.show.formats.dot_mermaid_graphml_csv import (
     MOST_CHARACTERS,
     MOST_EDGES,
     dot,
@@ -17,6 +24,8 @@ from modelexport.show.formats.text_formats import (
     mermaid,
     table,
 )
+from modelexport.show.formats.drawing import BoxKind, Drawing, depth_of, overview, without_constants
+from modelexport.show.formats.model_explorer import model_explorer
 
 # More than these are no longer readable, and dot takes minutes to lay them out.
 _MOST_DOT_NODES = 2_000
@@ -116,4 +125,4 @@ def _levels(depth: int) -> str:
 
 
 def _operators(drawing: Drawing) -> int:
-    return sum(box.kind is Kind.OPERATOR for box in drawing.boxes)
+    return sum(box.kind is BoxKind.OPERATOR for box in drawing.boxes)

@@ -1,8 +1,11 @@
 """Drawing a file: one box for every node, constant, input and output of every graph in it, with everything known of it.
 
-Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown.
+    x ──► Add (node_add) ──► y       Box(x, INPUT) ── Wire ──► Box(node_add, OPERATOR) ── Wire ──► Box(y, OUTPUT)
+    w ──┘                            Box(w, CONSTANT) ── Wire ──┘
 
-The module calls of a drawing: each a layer inside of the call that made it.
+Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown. Module
+calls become layers, each inside of the call that made it. A fact that all formats are to show of a node is added in
+`_known_facts`.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from modelexport.graph.index import KEY_SEPARATOR, Node, subgraphs_with_ids, val
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.show.formats.drawing import Box, Drawing, Fact, Facts, Kind, Layer, Port, Sheet, Wire
-from modelexport.show.formats.facts import (
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Facts, Layer, Port, Sheet, Wire
+from modelexport.show.formats.literals import (
     GraphPart,
     attribute_fact,
     graphs_of,
@@ -139,7 +142,7 @@ class _Artist:
                 self._sources.setdefault(value, (box_id, place))
             yield Box(
                 id=box_id,
-                kind=Kind.OPERATOR,
+                kind=BoxKind.OPERATOR,
                 label=node.op_type,
                 sheet=node.graph,
                 call=None if found is None else found.ancestor,
@@ -205,7 +208,7 @@ class _Artist:
                 box_id = self._unused(value)
                 self._sources[value] = box_id, 0
                 port = self._port(value)
-                yield Box(box_id, Kind.INPUT, name, part.id, None, {"name": name}, outputs=(port,))
+                yield Box(box_id, BoxKind.INPUT, name, part.id, None, {"name": name}, outputs=(port,))
 
     def _given(self, part: GraphPart) -> Iterator[str]:
         if isinstance(part.proto, onnx.FunctionProto):
@@ -238,13 +241,13 @@ class _Artist:
         if is_input:  # a model may be given another value in its place
             facts["default"] = "of an input"
         call = None if found is None else found.ancestor
-        return Box(box_id, Kind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
+        return Box(box_id, BoxKind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
 
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
         for place, value in enumerate(self._file.graph.body_outputs[part.id]):
             name = self._returned(part, place)
             box_id = self._unused(f"{value_id(part.id, name)} (output)")
-            box = Box(box_id, Kind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
+            box = Box(box_id, BoxKind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
             self._connect(box)
             yield box
 
@@ -261,7 +264,7 @@ class _Artist:
     def _missing(self, port: Port, sheet: str) -> tuple[str, int]:
         box_id = self._unused(port.value)
         self._sources[port.value] = box_id, 0
-        self._boxes.append(Box(box_id, Kind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
+        self._boxes.append(Box(box_id, BoxKind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
         return box_id, 0
 
     def _port(self, value: str) -> Port:
@@ -278,7 +281,7 @@ class _Artist:
     def _layers(self) -> tuple[Mapping[ModuleCall, Layer], Mapping[ModuleCall, tuple[ModuleCall, ...]]]:
         if self._known is None:
             return {}, {}
-        inside = [(box.call, box.kind is Kind.OPERATOR) for box in self._boxes if box.call is not None]
+        inside = [(box.call, box.kind is BoxKind.OPERATOR) for box in self._boxes if box.call is not None]
         return draw_layers(self._known, inside)
 
     def _model_facts(self) -> Facts:

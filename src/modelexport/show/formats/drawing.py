@@ -1,10 +1,9 @@
-"""What every format shows: boxes, the wires between them, and the module calls around them.
+"""Drawings: boxes, the wires between them, and the module calls around them; what every format shows.
 
 A drawing is made once from a file (`draw.py`); a format only decides how it is written down.
 
-Boxes in the order in which nested formats write them: what a module call encloses between its begin and its end.
-
-A drawing with one box for each module instead of each node: for formats that cannot show thousands of them.
+    nested(drawing)       boxes in the order in which nested formats write them: Opened, box, box, Closed
+    overview(drawing, 2)  one box for each module two levels deep, for formats that cannot show thousands of nodes
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Fact = str | int | float
 Facts = Mapping[str, Fact]
 
 
-class Kind(StrEnum):
+class BoxKind(StrEnum):
     """What a box stands for. `MISSING` is a value that nothing makes, which is not valid but occurs."""
 
     OPERATOR = "operator"
@@ -52,7 +51,7 @@ class Box:
     """
 
     id: str
-    kind: Kind
+    kind: BoxKind
     label: str
     sheet: str
     call: ModuleCall | None
@@ -217,7 +216,7 @@ def _children(drawing: Drawing) -> dict[Place | None, list[Place | Box]]:
     return found
 
 
-_ENDS = (Kind.INPUT, Kind.OUTPUT)
+_ENDS = (BoxKind.INPUT, BoxKind.OUTPUT)
 
 
 def depth_of(drawing: Drawing) -> int:
@@ -235,7 +234,7 @@ def overview(drawing: Drawing, depth: int) -> Drawing:
 
 def without_constants(drawing: Drawing) -> Drawing:
     """Every node, input and output: weights would be more than half of what is drawn."""
-    kept = [box for box in drawing.boxes if box.kind is not Kind.CONSTANT]
+    kept = [box for box in drawing.boxes if box.kind is not BoxKind.CONSTANT]
     names = {box.id for box in kept}
     wires = tuple(wire for wire in drawing.wires if wire.source in names)
     return replace(drawing, boxes=tuple(kept), wires=wires)
@@ -247,7 +246,7 @@ class _Overview:
         self._depth = depth
         self._counts: dict[ModuleCall | None, int] = {}
         for box in drawing.boxes:
-            if box.kind is Kind.OPERATOR:
+            if box.kind is BoxKind.OPERATOR:
                 call = self._shown(box)
                 self._counts[call] = self._counts.get(call, 0) + 1
         stacks = [drawing.stack(call) for call in self._counts]
@@ -256,10 +255,10 @@ class _Overview:
     def drawing(self) -> Drawing:
         whole = self._drawing
         ends = [box for box in whole.by_sheet[MAIN] if box.kind in _ENDS]
-        boxes = (*self._of(ends, Kind.INPUT), *self._blocks(), *self._of(ends, Kind.OUTPUT))
+        boxes = (*self._of(ends, BoxKind.INPUT), *self._blocks(), *self._of(ends, BoxKind.OUTPUT))
         return replace(whole, boxes=tuple(boxes), wires=tuple(self._wires()), sheets=(Sheet(MAIN, whole.name),))
 
-    def _of(self, boxes: list[Box], kind: Kind) -> Iterator[Box]:
+    def _of(self, boxes: list[Box], kind: BoxKind) -> Iterator[Box]:
         return (replace(box, call=None) for box in boxes if box.kind is kind)
 
     def _shown(self, box: Box) -> ModuleCall | None:
@@ -275,7 +274,7 @@ class _Overview:
             label = layer.title if layer is not None and whole else "own nodes"
             around = (stack[-2] if len(stack) > 1 else None) if whole else call
             nodes = f"{count} node{'s' * (count != 1)}"
-            yield Box(_block(call), Kind.OPERATOR, label, MAIN, around, {"nodes": nodes}, outputs=(Port(""),))
+            yield Box(_block(call), BoxKind.OPERATOR, label, MAIN, around, {"nodes": nodes}, outputs=(Port(""),))
 
     def _wires(self) -> Iterator[Wire]:
         values: dict[tuple[str, str], dict[str, None]] = {}
@@ -290,7 +289,7 @@ class _Overview:
 
     def _stand_in(self, box: Box) -> str:
         """The id of what stands for a box; empty for what is left out."""
-        if box.kind is Kind.OPERATOR:
+        if box.kind is BoxKind.OPERATOR:
             return _block(self._shown(box))
         if box.kind not in _ENDS:
             return ""

@@ -1,9 +1,13 @@
-"""Graphs for Google's Model Explorer: one layer for each module call, and one graph for each body and function.
+"""Model Explorer (https://github.com/google-ai-edge/model-explorer): graphs, and which nodes of two models go together.
+
+One layer for each module call, and one graph for each body and function:
+
+    {"id": "node_add", "label": "Add", "namespace": "encoder (BertEncoder)/layer.0 (BertLayer)", "attrs": […]}
 
 The page takes some characters for its own: it drops double quotes from what it shows, reads `/` and `;` in a namespace,
 and keeps layers under ids that end in `___group___`. Names that contain these are written another way.
 
-What Model Explorer selects in one model when a node or a layer is selected in another that is shown beside it.
+`sync_navigation` says what is selected in one model when a node or a layer is selected in the other beside it.
 """
 
 from __future__ import annotations
@@ -18,15 +22,15 @@ from modelexport.errors import RecordMismatch
 from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.index import MAIN
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.show.formats.drawing import Box, Drawing, Fact, Kind, Port, Sheet, Wire
-from modelexport.show.formats.facts import fact_text
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Port, Sheet, Wire
+from modelexport.show.formats.literals import fact_text
 
 Json = dict[str, Any]
 
 GROUP = "___group___"
 # What Model Explorer does not draw unless it is asked to.
 _HIDDEN = "Const"
-ENDS = {Kind.INPUT: "GraphInputs", Kind.OUTPUT: "GraphOutputs"}
+ENDS = {BoxKind.INPUT: "GraphInputs", BoxKind.OUTPUT: "GraphOutputs"}
 _QUOTES = re.compile('(\\\\*)(["＂])')
 _SHOWN_QUOTES = re.compile("(\\\\*)＂")
 _IN_NAMESPACE = re.compile(r"[%/\\;]|_(?=__)")
@@ -90,7 +94,7 @@ def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json
     given = _through(box, outside, drawing)
     node: Json = {
         "id": node_id(box.id),
-        "label": _HIDDEN if box.kind is Kind.CONSTANT else box.label,
+        "label": _HIDDEN if box.kind is BoxKind.CONSTANT else box.label,
         "namespace": ENDS.get(box.kind) or namespace(box.call, drawing),
         "attrs": _attributes({"kind": str(box.kind), **box.facts}),
         "incomingEdges": wires + given,
@@ -154,7 +158,7 @@ def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing)
         yield {
             "id": node_id(_capture_id(wire.value, sheet.id)),
             "label": wire.value,
-            "namespace": ENDS[Kind.INPUT],
+            "namespace": ENDS[BoxKind.INPUT],
             "attrs": _attributes(facts),
             "incomingEdges": [],
             "inputsMetadata": [],
@@ -238,14 +242,14 @@ def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[st
 
 def _by_name(left: Drawing, right: Drawing) -> Iterator[Pair]:
     """Weights, inputs and outputs. A weight whose name says nothing may belong to another module there."""
-    others = {_place(box): box for box in right.boxes if box.kind is not Kind.OPERATOR}
+    others = {_place(box): box for box in right.boxes if box.kind is not BoxKind.OPERATOR}
     for box in left.boxes:
         other = others.get(_place(box))
         if other is not None and (box.call == other.call or None in (box.call, other.call)):
             yield box.id, other.id
 
 
-def _place(box: Box) -> tuple[Kind, str, str]:
+def _place(box: Box) -> tuple[BoxKind, str, str]:
     return box.kind, box.sheet, box.label
 
 
@@ -259,6 +263,6 @@ def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
 def _groups(drawing: Drawing) -> dict[tuple[ModuleCall, str], list[Box]]:
     found: dict[tuple[ModuleCall, str], list[Box]] = {}
     for box in drawing.boxes:
-        if box.kind is Kind.OPERATOR and box.call is not None:
+        if box.kind is BoxKind.OPERATOR and box.call is not None:
             found.setdefault((box.call, box.label), []).append(box)
     return found

@@ -1,4 +1,6 @@
-"""Numbers for Model Explorer to colour nodes by, from what `profile` and `verify` wrote as JSON.
+"""Node data for Model Explorer: numbers and colours for nodes, from what `profile` and `verify` wrote as JSON.
+
+    {"bert": {"name": "time (µs)", "results": {"node_add": {"value": 4.125}}, "gradient": […]}}
 
 Model Explorer adds up what is inside of a layer by itself, so that there is a number for every node. What a profile
 says of a kernel that is not a node of the file (ONNX Runtime fused it) goes in equal parts to the nodes of the module
@@ -17,7 +19,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import is_within
 from modelexport.record.results.verification import Verdict
 from modelexport.show.data.overlays import CallVerdict, Overlay, Profiled, Verified
-from modelexport.show.formats.drawing import Box, Drawing, Kind
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing
 from modelexport.show.formats.model_explorer import graph_id, node_id
 
 Json = dict[str, Any]
@@ -65,7 +67,7 @@ def node_data(overlay: Overlay, drawing: Drawing) -> Iterator[NodeData]:
 
 
 def _operators(drawing: Drawing) -> list[Box]:
-    return [box for box in drawing.boxes if box.kind is Kind.OPERATOR]
+    return [box for box in drawing.boxes if box.kind is BoxKind.OPERATOR]
 
 
 def _times(profiled: Profiled, drawing: Drawing) -> NodeData:

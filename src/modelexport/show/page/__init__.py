@@ -1,1 +1,1 @@
-"""One HTML page about a file: data as columns, dataflow laid out, markup, style and scripts."""
+"""The HTML page: `data.py` collects what it knows, `html.py` puts it into one file with the scripts beside them."""

@@ -1,6 +1,10 @@
-"""Everything that a page knows, as one document; `page.js` and its neighbours read it.
+"""The data of the page: everything that it knows, as one document that `model.js` and its neighbours read.
 
-Drawings of all flows as columns; equal ones share their layout.
+    modules, calls, weights, nodes, values   columns, one list for each field (`modules.py`, `nodes.py`)
+    flows, layouts                           what is drawn of each module call (`flow.py`, `layout.py`)
+    cost, profile, verification, difference  what is laid over the modules, where there is any
+
+Texts are stored once, and named by number. Flows that look the same, as those of equal layers do, share one layout.
 """
 
 from __future__ import annotations

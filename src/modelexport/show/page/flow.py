@@ -1,9 +1,10 @@
-"""What flows where: for every module call, the boxes inside of it and the values that pass between them.
+"""Dataflow of a module call: the boxes inside of it, and the values that pass between them; few enough to be read.
 
 A value that one node makes and another reads is seen by every call around either of them. In the innermost call around
-both it is an edge; it leaves the calls that are around the first alone, and enters those around the second.
+both it is an edge; it leaves the calls that are around the first alone, and enters those around the second:
 
-A flow with so few boxes that it can be read.
+    encoder ┌ layer.0 ┌ MatMul ──► a ┐         in layer.0: MatMul ──► (a leaves)
+            └ layer.1 └ Add    ◄── a ┘         in encoder: layer.0 ──► layer.1
 
 Constants and arithmetic with shapes are not drawn unless there is nothing else. If that is not enough, nodes of the
 module itself that merely follow each other become one box; then those that are connected and about as deep, in as many
@@ -176,7 +177,7 @@ class DrawnEdge:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DrawnFlow:
     """What is drawn of a flow: groups of boxes, most of them one box.
 
     cut     edges that are not drawn, because very many leave the same box
@@ -191,7 +192,7 @@ class Drawing:
     folded: bool = False
 
 
-def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> Drawing:
+def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> DrawnFlow:
     """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
     shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
@@ -204,7 +205,7 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
         found = _quotient(shown, step(shown))
     folded = len(found.groups) < len(shown.boxes)
     cut = _cut(len(found.groups), found.edges)
-    return Drawing(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
+    return DrawnFlow(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
 
 
 def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
@@ -345,7 +346,7 @@ def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, in
     return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
 
 
-def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:
+def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> DrawnFlow:
     members: dict[int, list[Box]] = {}
     for box in shown.boxes:
         members.setdefault(numbers[box], []).append(box)
@@ -356,4 +357,4 @@ def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> Drawing:
         if pair[0] != pair[1]:
             carried.setdefault(pair, {}).update(dict.fromkeys(values))
     edges = tuple(DrawnEdge(*pair, tuple(values)) for pair, values in carried.items())
-    return Drawing(tuple(map(tuple, members.values())), edges)
+    return DrawnFlow(tuple(map(tuple, members.values())), edges)

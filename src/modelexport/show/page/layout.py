@@ -27,7 +27,7 @@ Point = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Layout:
+class LayeredLayout:
     """In twentieths of a column and in rows.
 
     boxes  one point for each box
@@ -39,7 +39,7 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
-def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
+def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
     order = flow_order(count, edges)
     downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
     layers = _layers(order, downward)
@@ -56,7 +56,7 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> Layout:
         [points[stop] for stop in (chain if order[a] < order[b] else reversed(chain))]
         for (a, b), chain in zip(edges, chains, strict=True)
     )
-    return Layout(tuple(points[:count]), tuple(map(tuple, bends)))
+    return LayeredLayout(tuple(points[:count]), tuple(map(tuple, bends)))
 
 
 def _placed(layers: Sequence[int], links: Sequence[Pair], count: int) -> list[Point]:

@@ -1,8 +1,9 @@
-"""Many rows of the same fields, as the page holds them: one list for each field, and every text once.
+"""Nodes and values as columns of the page: one list for each field, and every text once.
 
-The modules of a file as a tree in which every module comes after the one around it.
+    rows      {"op": "Add", "module": 4}, {"op": "Add", "module": 5}
+    columns   {"op": [7, 7], "module": [4, 5]}, texts[7] = "Add"
 
-Nodes and values as columns: everything that the page can say about one of them.
+Modules are numbered in the order of the tree; what is in no module has the number after the last.
 """
 
 from __future__ import annotations

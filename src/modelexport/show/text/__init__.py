@@ -1,1 +1,1 @@
-"""Tables and summaries for the terminal."""
+"""Results as tables and lines for people, one file for each group of verbs; `console.py` has what all of them use."""

@@ -1,8 +1,12 @@
-"""A validation for people.
+"""Checks and comparisons for people: `validate`, `compare`, `strategies`.
 
-A comparison for people.
+bert.onnx: 9 checks, nothing wrong
 
-All strategies side by side, for people and for programs.
+module                                                             nodes  removed  added
+encoder.layer.0.attention.output BertSelfOutput and 11 more alike  1 → 1  Add      SkipLayerNormalization
+
+strategy           nodes    share  exact  strong  inferred  same  less  other  seconds
+enhanced_semantic    288  100.0 %      0     284         4   287     1      0     0.09
 """
 
 from __future__ import annotations

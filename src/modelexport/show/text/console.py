@@ -1,14 +1,12 @@
-"""Tables and text on a terminal, in a pipe or in a file.
+"""Text for people: where it goes, how tables look, how numbers are written.
 
-Where text goes: standard output, or a file that appears complete or not at all.
+    count_text(22_713_216)     22.7M
+    bytes_text(90_868_376)     90.9 MB
+    share_text(0.9999)         >99.9 %    100 % is said of everything only
+    flops_text(9216·b·s²)      9.2 K·batch·sequence²
 
-Text from files, made safe to show; see `record/wording.py`.
-
-Progress of a long command, on a terminal only.
-
-Numbers and lists as people read them.
-
-Numbers that may depend on axes, as people read them: `25.9 K·batch·sequence`.
+Text from a file goes through `plain`: no markup in it is obeyed, and no control character reaches the terminal. What
+goes to a file appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -143,18 +141,10 @@ def _text(size: Polynomial | None, units: tuple[str, ...], most: int) -> str:
 
 
 def _term(product: str, factor: int, units: tuple[str, ...]) -> str:
-    scaled = _scaled_bytes(factor, units)
+    scaled = _scaled(factor, units, " ")
     if product == "1":
         return scaled
     return product if factor == 1 and not units[0] else f"{scaled}·{product}"
-
-
-def _scaled_bytes(number: int, units: tuple[str, ...]) -> str:
-    value, place = float(number), 0
-    while abs(value) >= 999.5 and place < len(units) - 1:
-        value, place = value / 1000, place + 1
-    digits = f"{value:.0f}" if place == 0 or abs(value) >= 99.95 else f"{value:.1f}"
-    return f"{digits} {units[place]}".rstrip()
 
 
 _STYLES = {
@@ -229,7 +219,6 @@ _WORDS = {
 @contextmanager
 def shown_progress() -> Iterator[Callable[[str], None]]:
     """A function to call with the name of each step; the step and the time since the start are shown."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))

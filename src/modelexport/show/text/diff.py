@@ -1,6 +1,14 @@
-"""Modules in which the same is different, as one: `encoder.layer.{0..11}.attention`.
+"""Diff for people: text that reads well in a terminal and in a pull request.
 
-A diff as text that reads well in a terminal and in a pull request.
+    node changes: replaced 25, added 6, changed 6; 81.6 % of nodes are paired, 100.0 % of weights are equal.
+
+    Changed
+    - encoder.layer.{0..5}.attention.output BertSelfOutput (6 modules)
+        - replaced Add + Add + LayerNormalization → com.microsoft.SkipLayerNormalization
+        - cost: activation bytes 6.1 KB·batch·sequence → 3.1 KB·batch·sequence
+
+Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. The HTML
+page (`show/page/difference.py`) shows the same sections and groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What a query found: names for scripts, a table for people, JSON for programs."""
+"""Answers of `query` for people and scripts: a table of nodes, or one name on each line.
+
+node          operator  module                             role             tag           confidence
+node_linear   MatMul    encoder.layer.0.attention.self.query  attention.query  /BertModel/…  strong
+
+1 of 288 nodes
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,14 @@
-"""A verification for people.
+"""Verification for people: where numbers go wrong, and what values say about attributions.
 
-What values say about attributions, for people.
+    int8.onnx against bert.onnx · 1 input · as exact as the number formats are
+
+    module                             calls  in dB  out dB  lost dB  max |Δ|    cosine  status
+    encoder.layer.0.attention.self     1      140.0    41.2     98.8  3.1e-02  0.999962  diverges
+
+    first divergence: embeddings.word_embeddings (Embedding)   SQNR 43 dB   (inputs are equal)
+    attribution: 288 nodes · 243 proved by value · 31 enclosed · 14 not provable · 0 contradicted
+
+Which modules have a row is decided in `verification_rows.py`.
 """
 
 from __future__ import annotations

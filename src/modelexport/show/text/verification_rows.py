@@ -1,6 +1,13 @@
-"""The modules of a verification as rows, cut to what a reader needs: where numbers go wrong, and what is around it.
+"""Rows of a verification: where numbers go wrong, what is around it, and how many modules are left out.
 
-A fault in one module shows in everything after it. Hundreds of rows that only follow say no more than a few of them.
+A fault in one module shows in everything after it. Hundreds of rows that only follow say no more than a few of them:
+
+    embeddings.LayerNorm    ok
+    encoder.layer.0         diverges     kept, with its neighbours
+    encoder.layer.1         follows
+    … 57 follows                         a gap
+
+By loss, a module is left out if those inside of it lose as much: the loss is theirs.
 """
 
 from __future__ import annotations

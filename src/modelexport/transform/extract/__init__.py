@@ -1,1 +1,1 @@
-"""Cuts modules out of a file: which nodes, what goes in and out, the record of the part."""
+"""Extract: modules of a file as a file of their own. The story is `cut.py`, then `assembly.py`."""

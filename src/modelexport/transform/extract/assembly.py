@@ -1,4 +1,8 @@
-"""Building the file of a cut from the file that it is cut from. Weights are not read: they stay where they are."""
+"""Assembly of a part: the ONNX file of a cut, from the protos of the file that it is cut from.
+
+Weights are not read: the new file refers to where they lie. Nodes keep their names. A Shape of a value that is not in
+the part is rebuilt from axes of the inputs: `Concat(Gather(Shape(x), 0), 12, 64)`.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +86,8 @@ class _PartAssembly:
         self._copy_descriptions(graph)
         proto.functions.extend(self._functions(graph.node))
         proto.opset_import.extend(self._opsets(proto))
-        proto.metadata_props.extend(one for one in source.metadata_props if not one.key.startswith(PREFIX))
-        data = {one.name: self._file.weights[one.name] for one in weights if self._is_apart(one)}
+        proto.metadata_props.extend(entry for entry in source.metadata_props if not entry.key.startswith(PREFIX))
+        data = {weight.name: self._file.weights[weight.name] for weight in weights if self._is_apart(weight)}
         extracted = ModelFile(proto, data, self._file.directory)
         origins = {**{self._local(value): value for value in self._cut.enters}, **outputs}
         return ExtractedPart(extracted, self._record(extracted), origins)
@@ -151,12 +155,12 @@ class _PartAssembly:
 
     def _add_identities(self) -> dict[str, str]:
         """Outputs of a module without nodes, by name; a graph cannot return what it is given under its name."""
-        found: dict[str, str] = {}
+        outputs: dict[str, str] = {}
         for value in () if self._cut.handed is None else self._cut.handed.types:
             name = self._free_name(f"{self._local(value)}_output")
             self._nodes.append(self._make_node("Identity", [self._local(value)], name))
-            found[name] = value
-        return found
+            outputs[name] = value
+        return outputs
 
     def _weights(self, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.TensorProto], list[onnx.SparseTensorProto]]:
         """What the nodes read and the file stores: in its main graph, or in a body that was around them."""
@@ -201,15 +205,15 @@ class _PartAssembly:
 
     def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
         known = {function_id(function): function for function in self._file.proto.functions}
-        found: dict[str, onnx.FunctionProto] = {}
+        functions: dict[str, onnx.FunctionProto] = {}
         waiting = [node for one in nodes for node in with_inner(one)] if known else []
         while waiting:
             node = waiting.pop()
             name = called_id(node)
-            if name in known and name not in found:
-                found[name] = known[name]
+            if name in known and name not in functions:
+                functions[name] = known[name]
                 waiting += [inner for one in known[name].node for inner in with_inner(one)]
-        return [function for name, function in known.items() if name in found]
+        return [function for name, function in known.items() if name in functions]
 
     def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
         used = {node.domain for one in proto.graph.node for node in with_inner(one)}

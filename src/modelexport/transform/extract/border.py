@@ -1,14 +1,11 @@
-"""The values that a cut is given and returns.
+"""Border of a cut: the values that it is given and returns, and what has to come along from outside.
 
-What lies between the nodes of a cut, and has to come along.
+    before   x ─► [layer.0] ─► Add ─► [layer.1] ─► y        cut layer.0 and layer.1
+    after    x ─► [layer.0] ─► Add ─► [layer.1] ─► y        the Add on the path between them comes along
 
-Whatever reads a result of a module call and is read by that call again ran while the call did, so it belongs inside.
-Between several modules lies what the module around them does with their results; another module there is in the way.
-
-Constants and shape arithmetic that a cut needs and that lie outside of it.
-
-A constant is taken along, however it was made. Arithmetic with sizes is taken along if it can start from what the cut
-is given: from an input of it, or from one that has an axis of the same name.
+Three things come along: nodes on a path from inside to inside (`ConnectingPaths`; another module on it forbids the
+cut), constants however they are made, and shape arithmetic that can start from an input of the cut, or from one that
+has an axis of the same name (`ShapeSubgraphFinder`).
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ class Border:
         graph = self._nest.graph
         read = {value for node in nodes if node.key not in unread for value in self._nest.values_read(node)}
         outside = [value for value in read if not self._is_made(value) and value not in graph.initializers]
-        places = {value: place for place, value in enumerate(graph.inputs)}
+        places = {value: index for index, value in enumerate(graph.inputs)}
         first = len(places)
 
         def place(value: str) -> tuple[int, str]:
@@ -72,12 +69,12 @@ class Border:
     def leaves(self, nodes: Sequence[Node]) -> tuple[str, ...]:
         """Values that the nodes make and somebody outside reads, in file order; results of the model in their own."""
         values = [value for node in nodes for value in node.outputs if value]
-        found = [value for value in values if self._is_read_outside(value)]
-        if not found:  # nobody needs what it returns
-            found = [value for value in values if not any(True for _ in self._nest.readers(value))]
-        data = [value for value in found if not self._is_arithmetic(value)]
-        returned = data or found
-        places = {value: place for place, value in enumerate(self._nest.graph.outputs)}
+        leaves = [value for value in values if self._is_read_outside(value)]
+        if not leaves:  # nobody needs what it returns
+            leaves = [value for value in values if not any(True for _ in self._nest.readers(value))]
+        data = [value for value in leaves if not self._is_arithmetic(value)]
+        returned = data or leaves
+        places = {value: index for index, value in enumerate(self._nest.graph.outputs)}
         if places.keys() >= set(returned):
             returned.sort(key=places.__getitem__)
         return tuple(returned)
@@ -130,8 +127,8 @@ class ConnectingPaths:
 
     def blocking_modules(self) -> tuple[ModuleCall, ...]:
         """Other modules on such a way, in file order."""
-        found = self._find_path_nodes(lambda _: True) - self.connecting_nodes()
-        nodes = sorted((self._nest.graph.by_key[key] for key in found), key=lambda node: node.position)
+        blocking_modules = self._find_path_nodes(lambda _: True) - self.connecting_nodes()
+        nodes = sorted((self._nest.graph.by_key[key] for key in blocking_modules), key=lambda node: node.position)
         owners = (owner for node in nodes for owner in self._owners(node))
         return tuple(dict.fromkeys(self._outermost(owner) for owner in owners if not self._is_near(owner)))
 
@@ -310,17 +307,17 @@ class _SubgraphSearch:
         if dims is None:
             return None
         wanted = dims[self._part(maker.key)]
-        found = [ShapeAxis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
-        return tuple(axis for axis in found if axis is not None) if None not in found else None
+        axes = [ShapeAxis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
+        return tuple(axis for axis in axes if axis is not None) if None not in axes else None
 
     def _axis_named(self, name: str) -> ShapeAxis | None:
         return self._named_axes.get(name)
 
     @cached_property
     def _named_axes(self) -> Mapping[str, ShapeAxis]:
-        found: dict[str, ShapeAxis] = {}
+        named_axes: dict[str, ShapeAxis] = {}
         for value in self._given:
-            for place, dim in enumerate(self._types.dims(value) or ()):
+            for index, dim in enumerate(self._types.dims(value) or ()):
                 if isinstance(dim, str) and dim:
-                    found.setdefault(dim, ShapeAxis(value=value, axis=place))
-        return found
+                    named_axes.setdefault(dim, ShapeAxis(value=value, axis=index))
+        return named_axes

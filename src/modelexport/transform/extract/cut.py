@@ -1,4 +1,10 @@
-"""A cut: which nodes go into a file of their own, what that is given and what it returns."""
+"""Cut: which nodes go into a file of their own, what that is given and what it returns; or why it cannot be cut.
+
+    selection → membership → connecting nodes → shape subgraphs → border
+
+A cut that does not exist is an error that names the smallest cut that does: a fused node does the work of modules on
+both sides, a function is shared by modules that were not asked for, branches of an If hold a part each.
+"""
 
 from __future__ import annotations
 
@@ -116,12 +122,15 @@ class Cutter:
         found: set[str] = set()
         for key in keys:
             node = self._nest.graph.by_key[key]
-            around = next((one for one in (node, *self._nest.enclosing_nodes(node)) if one.graph in scope), None)
+            around = next(
+                (holder for holder in (node, *self._nest.enclosing_nodes(node)) if holder.graph in scope),
+                None,
+            )
             found.update(() if around is None else [around.key])
         return self._nest.with_nodes_inside(found)
 
     def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
-        holders = [self._nest.graph.by_key[self._nest.graph.body_owner[one]] for one in graphs if one]
+        holders = [self._nest.graph.by_key[self._nest.graph.body_owner[graph]] for graph in graphs if graph]
         owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
         around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
         kinds = ", ".join(sorted({node.op_type for node in holders}))
@@ -197,7 +206,7 @@ class Cutter:
         chosen = selection
         for _ in hierarchy.calls:
             inside = Membership(self._nest, self.provenance, chosen)
-            owners = [owner for one in inside.find_fused_nodes() for owner in one.owners]
+            owners = [owner for fused_node in inside.find_fused_nodes() for owner in fused_node.owners]
             if not owners:
                 break
             chosen = select_calls(hierarchy, (*chosen.calls, *owners))

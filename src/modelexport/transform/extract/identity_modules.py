@@ -1,4 +1,11 @@
-"""Modules that have no node: what they are given comes back as it is, or what they return is stored in the file."""
+"""Identity modules: modules without a node. They return what they are given, or their result is stored in the file.
+
+    Dropout in eval mode        x ─► y       the file of the cut is one Identity
+    a position table            folded into an initializer when the model was exported
+
+Which value passed through is not in the graph. It is found from the calls before and after: a value that comes out of
+the one and goes into the other can be nothing else.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +60,9 @@ class IdentityModules:
         values = [value for value in self._candidates(call, axes) if self._types.get(value) is not None]
         if not values:
             return None
-        found = self._types.get(values[0])
-        assert found is not None
-        kind = self._common(found, values[1:])
+        result = self._types.get(values[0])
+        assert result is not None
+        kind = self._common(result, values[1:])
         return IdentityResult({values[0]: _with_axes(kind, axes)}, stored=False, certain=certain)
 
     @cached_property
@@ -75,13 +82,15 @@ class IdentityModules:
     def _stored_results(self, selection: CutSelection) -> dict[str, onnx.TypeProto]:
         """Constants that the module's results were folded into when the model was exported."""
         named = self._hierarchy.tensor_owners
-        found = [
+        stored_results = [
             name
             for name, attribution in self._provenance.initializers.items()
             if attribution.owners and all(map(selection.covers, attribution.owners)) and name not in named
         ]
-        found = [name for name in found if self._graph.consumers.get(name) and self._types.is_float(name)]
-        return {name: kind for name in found if (kind := self._types.get(name)) is not None}
+        stored_results = [
+            name for name in stored_results if self._graph.consumers.get(name) and self._types.is_float(name)
+        ]
+        return {name: kind for name in stored_results if (kind := self._types.get(name)) is not None}
 
     def _candidates(self, call: ModuleCall, axes: int | None) -> list[str]:
         """Values that may be what passes through a call, the likeliest first.
@@ -97,12 +106,12 @@ class IdentityModules:
         if direct:
             return direct[:1]
         between = self._between(results[:1], around)
-        found = [*results[:1], *between, *wanted]
-        for one in () if found else around:
-            found += [*self._arguments(one), *self._results(one, ())]
+        candidates = [*results[:1], *between, *wanted]
+        for one in () if candidates else around:
+            candidates += [*self._arguments(one), *self._results(one, ())]
         if axes is None:
-            return self._with_usual_axes(found, between)
-        return [value for value in found if self._may_have(value, axes)] or found[:1]
+            return self._with_usual_axes(candidates, between)
+        return [value for value in candidates if self._may_have(value, axes)] or candidates[:1]
 
     def _may_have(self, value: str, axes: int | None) -> bool:
         dims = self._types.dims(value)
@@ -158,33 +167,33 @@ class IdentityModules:
         """Numbers that come out of a call, the last first; those that `readers` go on with before the others."""
         inside = set(self._keys_of.get(call, ()))
         near = {key for reader in readers for key in self._keys_of.get(reader, ())}
-        found: list[tuple[bool, int, str]] = []
+        results: list[tuple[bool, int, str]] = []
         for key in inside:
             node = self._graph.by_key[key]
             for value in filter(None, node.outputs):
-                outside = [one.key for one in self._nest.readers(value) if one.key not in inside]
+                outside = [reader.key for reader in self._nest.readers(value) if reader.key not in inside]
                 if (outside or value in self._graph.outputs) and self._is_data(value):
-                    found.append((near.isdisjoint(outside), -node.position, value))
-        return [value for _, _, value in sorted(found)]
+                    results.append((near.isdisjoint(outside), -node.position, value))
+        return [value for _, _, value in sorted(results)]
 
     def _arguments(self, call: ModuleCall) -> list[str]:
         """Numbers that go into a call, the latest first."""
         inside = set(self._keys_of.get(call, ()))
-        found: dict[str, int] = {}
+        arguments: dict[str, int] = {}
         for key in inside:
             for value in self._graph.by_key[key].inputs:
                 maker = self._graph.producers.get(value)
                 if value and (maker is None or maker.key not in inside) and self._is_data(value):
-                    found[value] = -1 if maker is None else maker.position
-        return sorted(found, key=lambda value: (-found[value], value))
+                    arguments[value] = -1 if maker is None else maker.position
+        return sorted(arguments, key=lambda value: (-arguments[value], value))
 
     def _is_data(self, value: str) -> bool:
         return value not in self._graph.initializers and self._types.is_float(value)
 
-    def _common(self, found: onnx.TypeProto, others: Sequence[str]) -> onnx.TypeProto:
+    def _common(self, type_proto: onnx.TypeProto, others: Sequence[str]) -> onnx.TypeProto:
         """The type without the sizes of axes that the likeliest others have another size of."""
         made = onnx.TypeProto()
-        made.CopyFrom(found)
+        made.CopyFrom(type_proto)
         dims = made.tensor_type.shape.dim
         for value in others:
             other = self._types.dims(value)

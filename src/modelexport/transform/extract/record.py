@@ -1,4 +1,9 @@
-"""The record of a cut: what is known of its nodes, with the module that was cut out as the root."""
+"""Record of a part: the module tree and the attributions of a cut, with the module that was cut out as the root.
+
+    encoder.layer.3.attention.query   in the model      →   attention.query   in the part
+
+Calls are numbered anew, and a node that came along from outside belongs to the root.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +55,19 @@ class PartRecord:
         called = {site.call.path for site in self._kept_calls}
         called |= {call.path for call in self._selection.calls}
         kept = [path for path in self._before.modules if path != self._top.path and self._is_kept(path, called)]
-        found = {self._top.path: ROOT}
+        paths = {self._top.path: ROOT}
         strangers: list[str] = []
         for path in kept:
             inside = next(self._inside(path), None)
             if inside is None:
                 strangers.append(path)
             else:
-                found.setdefault(path, inside)
-        taken = set(found.values())
+                paths.setdefault(path, inside)
+        taken = set(paths.values())
         for path in strangers:
-            found[path] = _unused(path, taken)
-            taken.add(found[path])
-        return found
+            paths[path] = _unused(path, taken)
+            taken.add(paths[path])
+        return paths
 
     def _is_kept(self, path: str, called: set[str]) -> bool:
         if path in called:
@@ -103,12 +108,12 @@ class PartRecord:
     def _calls(self) -> Mapping[ModuleCall, ModuleCall]:
         """By call of the model: the call in the cut, numbered anew."""
         counts = {ROOT: 1}
-        found = {self._top: ModuleCall(ROOT)}
+        calls = {self._top: ModuleCall(ROOT)}
         for site in self._kept_calls:
             path = self._paths[site.call.path]
-            found[site.call] = ModuleCall(path, counts.get(path, 0))
+            calls[site.call] = ModuleCall(path, counts.get(path, 0))
             counts[path] = counts.get(path, 0) + 1
-        return found
+        return calls
 
     def _sites(self) -> Iterator[CallSite]:
         root = ModuleCall(ROOT)
@@ -117,19 +122,19 @@ class PartRecord:
             parent = root if site.parent is None else self._calls.get(site.parent, root)
             yield CallSite(self._calls[site.call], parent, site.through)
 
-    def attribution(self, found: Attribution) -> Attribution:
+    def attribution(self, attribution: Attribution) -> Attribution:
         """In terms of the cut; what belongs to others is the root's."""
-        owners = tuple(dict.fromkeys(new for owner in found.owners if (new := self._call(owner)) is not None))
+        owners = tuple(dict.fromkeys(new for owner in attribution.owners if (new := self._call(owner)) is not None))
         if owners:
-            return replace(found, owners=owners, ancestor=self.hierarchy.common_ancestor(owners), lost=())
+            return replace(attribution, owners=owners, ancestor=self.hierarchy.common_ancestor(owners), lost=())
         root = ModuleCall(ROOT)
-        evidence = Evidence(EvidenceKind.DATAFLOW, _SOURCE, found.module or "")
+        evidence = Evidence(EvidenceKind.DATAFLOW, _SOURCE, attribution.module or "")
         return replace(
-            found,
+            attribution,
             owners=(root,),
             ancestor=root,
-            confidence=max(min(found.confidence, Confidence.INFERRED), Confidence.FALLBACK),
-            evidence=(*found.evidence, evidence),
+            confidence=max(min(attribution.confidence, Confidence.INFERRED), Confidence.FALLBACK),
+            evidence=(*attribution.evidence, evidence),
             reason="",
             lost=(),
         )

@@ -1,8 +1,11 @@
-"""What is to be cut out: module calls, or nodes that a query found.
+"""Cut selection: what is to be cut out, as module calls or as the nodes of a query, and which nodes that means.
 
-Which nodes are part of a cut, and which of them cannot be divided from their neighbours.
+    encoder.layer.3          its first call, with all calls that ran inside
+    shared_block#2           its third call
+    nodes of a query         those nodes, whole, whoever else they work for
 
-Nodes with everything that is in their bodies: what is cut is a node as a whole.
+`NestedGraph` takes a node together with the subgraphs of If, Loop and Scan in it: what is cut is a node as a whole.
+`Membership` says which nodes are inside, and which of them a fusion has made inseparable from their neighbours.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Makes modules into ONNX functions, and functions into what they were."""
+"""Fold: repeated modules as ONNX functions, and back, byte for byte. The story is in `fold.py`."""

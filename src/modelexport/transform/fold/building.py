@@ -1,9 +1,8 @@
-"""A planned folding as an ONNX model: functions, their calls, and a main graph without what went into them.
+"""Folded model: functions, their calls, and a main graph without what went into them; and its record.
 
-What the record of a folded file says.
-
-A node inside of a function stands for one in every call of it, and belongs to all modules that those belong to. A call
-belongs to the module that it stands for.
+A function is written from its first call. Nodes keep what all calls have in common: metadata, types, doc strings. Names
+inside are relative to the module: `query.weight`, not `encoder.layer.0.attention.query.weight`. A node of a function
+belongs to the modules of all calls; a call belongs to the module that it stands for.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ class _FoldedModelBuilder:
         self._plan = plan
         self._regions = plan.regions
         taken = FreeNames(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
-        self._names = {one.number: taken.free(function_identifier(one.class_name)) for one in plan.functions}
+        self._names = {
+            function.number: taken.free(function_identifier(function.class_name)) for function in plan.functions
+        }
         self._versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
         self._weights = {tensor.name for tensor in model.graph.initializer}
         self._types = {value.name: value for value in model.graph.value_info}
@@ -93,7 +94,7 @@ class _FoldedModelBuilder:
     def _call(self, region: FoldRegion, inside: Mapping[str, str]) -> onnx.NodeProto:
         function = region.function
         assert function is not None
-        outputs = [self._regions.value(region, place) for place in function.outputs]
+        outputs = [self._regions.value(region, output) for output in function.outputs]
         return onnx.NodeProto(
             op_type=self._names[function.number],
             domain=FOLDED_DOMAIN,
@@ -109,7 +110,7 @@ class _FoldedModelBuilder:
             name=self._names[function.number],
             domain=FOLDED_DOMAIN,
             input=[inside[name] for name in region.formals],
-            output=[inside[self._regions.value(region, place)] for place in function.outputs],
+            output=[inside[self._regions.value(region, output)] for output in function.outputs],
             node=nodes,
             opset_import=self._imports(nodes),
         )
@@ -124,15 +125,15 @@ class _FoldedModelBuilder:
             name for fold_node in fold_nodes if fold_node is not None for name in names_inside(fold_node.proto)
         )
         made = (name for item in region.items for name in self._regions.makes(item) if name)
-        found = {name: self._given(function, place) for place, name in enumerate(region.formals)}
+        found = {name: self._given(function, index) for index, name in enumerate(region.formals)}
         found.update({name: relative_name(name, region.call) for name in made})
         return {name: names.free(inside) for name, inside in found.items()}
 
-    def _given(self, function: FunctionPattern, place: int) -> str:
+    def _given(self, function: FunctionPattern, index: int) -> str:
         """What a function is given is called as it is in all calls, or as it is in the module, or by what it is."""
-        name = function.calls[0].formals[place]
+        name = function.calls[0].formals[index]
         inside = relative_name(name, function.calls[0].call)
-        if inside != name or (len(function.calls) > 1 and all(call.formals[place] == name for call in function.calls)):
+        if inside != name or (len(function.calls) > 1 and all(call.formals[index] == name for call in function.calls)):
             return inside
         return "weight" if name in self._weights else "input"
 
@@ -162,8 +163,8 @@ class _FoldedModelBuilder:
     def _types_inside(self, function: FunctionPattern, inside: Mapping[str, str]) -> Iterator[onnx.ValueInfoProto]:
         """Types of values, as far as they are the same in all calls."""
         first = function.calls[0]
-        for place, name in enumerate(first.formals):
-            yield from self._type([call.formals[place] for call in function.calls], inside[name])
+        for index, name in enumerate(first.formals):
+            yield from self._type([call.formals[index] for call in function.calls], inside[name])
         for number, item in enumerate(first.items):
             for slot, name in enumerate(self._regions.makes(item)):
                 if name:
@@ -184,14 +185,14 @@ def _intersect_types(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
     others = [one for one in types[1:] if one != common]
     if not others:
         return common
-    tensors = [one.tensor_type for one in (common, *others) if one.HasField("tensor_type")]
-    if len(tensors) <= len(others) or len({one.elem_type for one in tensors}) > 1:
+    tensors = [other.tensor_type for other in (common, *others) if other.HasField("tensor_type")]
+    if len(tensors) <= len(others) or len({tensor.elem_type for tensor in tensors}) > 1:
         return None
-    ranks = {len(one.shape.dim) if one.HasField("shape") else None for one in tensors}
+    ranks = {len(tensor.shape.dim) if tensor.HasField("shape") else None for tensor in tensors}
     if len(ranks) > 1 or None in ranks:
         common.tensor_type.ClearField("shape")
         return common
-    for dim, *same in zip(*(one.shape.dim for one in tensors), strict=True):
+    for dim, *same in zip(*(tensor.shape.dim for tensor in tensors), strict=True):
         if any(dim != one for one in same):
             dim.Clear()
     return common
@@ -203,7 +204,11 @@ def _merge_nodes(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     shared.CopyFrom(nodes[0])
     pairs = [{(entry.key, entry.value) for entry in node.metadata_props} for node in nodes]
     common = set.intersection(*pairs)
-    kept = [one for one in shared.metadata_props if (one.key, one.value) in common and not one.key.startswith(PREFIX)]
+    kept = [
+        entry
+        for entry in shared.metadata_props
+        if (entry.key, entry.value) in common and not entry.key.startswith(PREFIX)
+    ]
     del shared.metadata_props[:]
     shared.metadata_props.extend(kept)
     held = [one for one in map(constant_tensor, nodes) if one is not None]
@@ -223,22 +228,22 @@ def build_folded_record(
 ) -> tuple[Provenance, frozenset[str]]:
     """The record of the folded graph, and the keys of the nodes that it has and the flat one had not."""
     made = _FoldedAttributions(provenance, plan.regions)
-    found: dict[str, Attribution] = {}
+    attributions: dict[str, Attribution] = {}
     for item, node in zip(plan.items, folded.graph.node, strict=True):
         if item in plan.regions.called:
-            found[node_key(node, MAIN)] = made.of_calls([plan.regions.called[item]])
+            attributions[node_key(node, MAIN)] = made.of_calls([plan.regions.called[item]])
     protos = {function.name: function for function in folded.functions if function.domain == FOLDED_DOMAIN}
     for function in plan.functions:
         proto = protos[names[function.number]]
-        found.update(made.of_function(function, proto))
+        attributions.update(made.of_function(function, proto))
     missing = unattributed("not in the record: the graph was changed after export")
     nodes = {}
     for key, node in walk_nodes(folded):
         known = provenance.nodes.get(key)
-        attribution = found.get(key) or (known.attribution if known is not None else missing)
+        attribution = attributions.get(key) or (known.attribution if known is not None else missing)
         nodes[key] = NodeEntry(key, node.name, node.op_type, attribution)
     origin = replace(provenance.origin, graph=fingerprint)
-    return replace(provenance, nodes=nodes, origin=origin, edges=None), frozenset(found)
+    return replace(provenance, nodes=nodes, origin=origin, edges=None), frozenset(attributions)
 
 
 class _FoldedAttributions:
@@ -259,7 +264,7 @@ class _FoldedAttributions:
                     *(list_keys_inside(fold_node, MAIN) for fold_node in fold_nodes),
                 ]
                 for key, *keys in zip(*columns, strict=True):
-                    yield key, merge_attributions([self._record.recorded(one) for one in keys], self._record.hierarchy)
+                    yield key, merge_attributions([self._record.recorded(key) for key in keys], self._record.hierarchy)
 
     def of_calls(self, regions: Sequence[FoldRegion]) -> Attribution:
         owners = tuple(dict.fromkeys(region.call for region in regions))

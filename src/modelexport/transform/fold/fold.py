@@ -1,8 +1,9 @@
-"""Folding a model whose record says which module its nodes belong to.
+"""Fold and restore: a model whose repeated modules become functions, and the way back.
 
-Writing down, while a graph is folded, what it takes to make it flat again.
+    fold_model      plan → folded model → record → recipe; that the recipe gives the same graph is tried out at once
+    restore_model   read the recipe → unfold → compare digests; a model that was changed since is inlined instead
 
-A model without functions: exactly as it was before it was folded, or else with functions put in their place.
+The law that both must keep: fold, then flatten, gives the same bytes.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def write_down_recipe(
     """
     recipe = _RecipeWriter(flat, plan).recipe(fingerprint, record)
     nodes = unfold_nodes(folded, recipe)
-    for place, (before, after) in enumerate(zip(flat.graph.node, nodes, strict=True)):
+    for index, (before, after) in enumerate(zip(flat.graph.node, nodes, strict=True)):
         if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True):
-            recipe.explicit[place] = before.SerializeToString(deterministic=True)
-            nodes[place] = before
+            recipe.explicit[index] = before.SerializeToString(deterministic=True)
+            nodes[index] = before
     restored = assemble_flat_model(folded, recipe, nodes).graph
     if digest_graph(restored) != recipe.flat or list(restored.value_info) != list(flat.graph.value_info):
         raise ModelExportError("the folded graph does not unfold to the one that it was made of; nothing was written")
@@ -121,15 +122,15 @@ class _RecipeWriter:
     def _types(self) -> tuple[tuple[HiddenType, ...], tuple[bytes, ...]]:
         hidden = set(list_hidden_values(self._plan))
         rests: dict[bytes, int] = {}
-        found = []
-        for place, value in enumerate(self._flat.graph.value_info):
+        types = []
+        for index, value in enumerate(self._flat.graph.value_info):
             if value.name in hidden:
                 rest = onnx.ValueInfoProto()
                 rest.CopyFrom(value)
                 rest.ClearField("name")
                 number = rests.setdefault(rest.SerializeToString(deterministic=True), len(rests))
-                found.append(HiddenType(place, self._text(value.name), number))
-        return tuple(found), tuple(rests)
+                types.append(HiddenType(index, self._text(value.name), number))
+        return tuple(types), tuple(rests)
 
 
 def _header(model: onnx.ModelProto) -> bytes:
@@ -253,13 +254,13 @@ def _summarize_plan(plan: FoldingPlan, names: Mapping[int, str], before: int, af
         after,
         tuple(
             FoldedFunction(
-                names[one.number],
-                one.class_name,
-                len(one.calls),
-                len(one.calls[0].items),
-                tuple(str(region.call) for region in one.calls),
+                names[function.number],
+                function.class_name,
+                len(function.calls),
+                len(function.calls[0].items),
+                tuple(str(region.call) for region in function.calls),
             )
-            for one in plan.functions
+            for function in plan.functions
         ),
         tuple(
             Unfolded(name, count, reason) for name, found in plan.unfolded.items() for reason, count in found.items()

@@ -1,6 +1,11 @@
-"""Functions put in the place of their calls, in files that were not folded here or were changed since.
+"""Inlining of functions in a model: for files that were not folded here, or were changed since.
 
-There is nobody to say what the nodes and values inside were called, so they get the name of the call before their own.
+    y = Block(x)   name "blk"          blk/Exp:  blk/b = Exp(x)
+                                       blk/Relu: y     = Relu(blk/b)
+
+Nobody says what the nodes and values inside were called, so the names of the calls go before their own. The graph
+without functions comes from `graph/functions.py`; here it becomes protos again. A function stays a function if it calls
+itself, or is written for another opset than the model.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
     flat = onnx.ModelProto()
     flat.CopyFrom(model)
     kept = dict(_find_kept_functions(model))
-    functions = {function_id(one): one for one in model.functions if function_id(one) not in kept}
+    functions = {function_id(function): function for function in model.functions if function_id(function) not in kept}
     built = _FlatModel(model, kept)
     if any(node.function in functions for node in built.inlined.graph.nodes):
         raise UserError(
@@ -91,8 +96,8 @@ def _find_recursive_functions(model: onnx.ModelProto) -> set[str]:
     """Functions that could never be put in the place of all their calls."""
     known = {function_id(function) for function in model.functions}
     calls = {
-        function_id(one): {called_id(inner) for node in one.node for inner in with_inner(node)} & known
-        for one in model.functions
+        function_id(function): {called_id(inner) for node in function.node for inner in with_inner(node)} & known
+        for function in model.functions
     }
     sorter = TopologicalSorter(calls)
     with suppress(CycleError):  # what does not depend on a cycle is sorted all the same
@@ -174,23 +179,23 @@ class _FlatModel:
         subgraph.node.extend(nodes)
 
 
-def narrow_attribution(found: Attribution, calls: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
+def narrow_attribution(attribution: Attribution, calls: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
     """What a node of a function belongs to in one call of it: those of its modules that the call is for."""
-    if not found.owners:
-        return next((call for call in reversed(calls) if call.owners), found)
-    owners = found.owners
+    if not attribution.owners:
+        return next((call for call in reversed(calls) if call.owners), attribution)
+    owners = attribution.owners
     for call in calls:
-        mine = set(call.owners)
-        fitting = tuple(owner for owner in owners if mine & set(hierarchy.stack(owner)))
+        call_owners = set(call.owners)
+        fitting = tuple(owner for owner in owners if call_owners & set(hierarchy.stack(owner)))
         owners = fitting or owners
-    if owners == found.owners:
-        return found
+    if owners == attribution.owners:
+        return attribution
     evidence = Evidence(EvidenceKind.LINEAGE, "flatten", "one of several calls")
     return replace(
-        found,
+        attribution,
         owners=owners,
         ancestor=hierarchy.common_ancestor(owners),
-        evidence=(*found.evidence, evidence),
+        evidence=(*attribution.evidence, evidence),
     )
 
 

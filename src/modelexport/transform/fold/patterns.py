@@ -1,13 +1,12 @@
-"""What a region does, so that regions that do the same can be told.
+"""Region patterns: two regions have one pattern if their items do the same, in the same order, on the same inputs.
 
-A place in a region is the number of an item and the number of one of its results. Two regions are of one pattern if
-their items are of the same kinds, in the same order, and read from the same places. What they read from outside is a
-list of formals: a value that is read twice is one formal.
+    layer.0   m = MatMul(x, w0)  y = Relu(m)         items  MatMul(formal 0, formal 1), Relu(result 0 of item 0)
+    layer.1   n = MatMul(y, w1)  z = Relu(n)         the same rows: one function, two calls
 
-Regions that do what another one does, and a little more.
+What a region reads from outside is a list of formals; a value that is read twice is one formal.
 
-Exporters often give one layer some nodes that another one has no need of: the first one reads a shape that is known
-already, the others work it out. Then the larger body calls the smaller one, and adds what it does besides.
+A subpattern is a region that does what another one does, and a little more: exporters often give the first layer fewer
+nodes, because a shape is known there. Then the larger function calls the smaller one, and adds the rest.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class RegionPatterns:
             slots = tuple(_resolve_read(name, values, formals) for name in self._reads(item))
             made = self.makes(item)
             rows.append((self._kind(item), slots, tuple(map(bool, made))))
-            values.update({name: (number, place) for place, name in enumerate(made) if name})
+            values.update({name: (number, index) for index, name in enumerate(made) if name})
         return FoldRegion(
             call,
             tuple(items),
@@ -100,7 +99,7 @@ class RegionPatterns:
             return self._working.fold_nodes[item].makes
         region = self.called[item]
         assert region.function is not None
-        return tuple(self.value(region, place) for place in region.function.outputs)
+        return tuple(self.value(region, output) for output in region.function.outputs)
 
     def value(self, region: FoldRegion, place: Place) -> str:
         """What a value of a body is called in one of the regions that it stands for."""
@@ -151,8 +150,8 @@ def find_subpattern(small: FoldRegion, large: FoldRegion) -> list[int] | None:
     """Which items of `large` do what `small` does, item by item; None if it does not contain it."""
     if not _SMALLEST <= len(small.items) < len(large.items) or len(small.items) < _LEAST * len(large.items):
         return None
-    found = _SubpatternMatch(small, large).match_items()
-    return None if found is None else [found[number] for number in range(len(small.items))]
+    subpattern = _SubpatternMatch(small, large).match_items()
+    return None if subpattern is None else [subpattern[number] for number in range(len(small.items))]
 
 
 class _SubpatternMatch:
@@ -182,11 +181,11 @@ class _SubpatternMatch:
 
     def _results(self) -> Iterator[tuple[int, int]]:
         """Results in pairs, in their order; the larger region may have some more."""
-        theirs = iter([self._large.values[name] for name in self._large.results])
+        results = iter([self._large.values[name] for name in self._large.results])
         for name in self._small.results:
             number, slot = self._small.values[name]
             kind = self._small.rows[number][0]
-            same = (one for one, at in theirs if at == slot and self._large.rows[one][0] == kind)
+            same = (item for item, at in results if at == slot and self._large.rows[item][0] == kind)
             yield from ((number, one) for one in [next(same, None)] if one is not None)
 
     def _pair(self, one: int, other: int) -> list[tuple[int, int]] | None:

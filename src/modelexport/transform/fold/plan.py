@@ -1,12 +1,10 @@
-"""Which calls of modules become calls of which functions: from the innermost modules out, so that functions nest.
+"""Folding plan: which module calls become calls of which functions, from the innermost modules out.
 
-The calls of modules that the nodes of a graph belong to, from the innermost out.
+    Linear ×4, Attention ×2, Layer ×2     →     Layer calls Attention calls Linear
 
-The part of a module's nodes that can be one call: no way leads out of it and back in.
-
-If there is such a way, the region is divided: nodes are counted by how often a way from the region has left it and come
-back before them, or will do so after them. Nodes of one count have no such way among them. The largest such part is
-taken.
+Only a convex region can be one call: no path may leave it and come back. If one does, the region is divided. Nodes are
+counted by how often a path from the region has left it and come back before them, or will do so after them. Nodes of
+one count have no such path among them, and the largest such part is taken.
 """
 
 from __future__ import annotations
@@ -40,25 +38,25 @@ class CallBranch:
 def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Iterator[list[CallBranch]]:
     """All calls with nodes but the outermost, those that made none first; a call comes after all that it made."""
     branches = _build_branches(fold_nodes, provenance)
-    found: dict[int, list[CallBranch]] = {}
+    levels: dict[int, list[CallBranch]] = {}
     for call in sorted(branches, key=lambda one: -len(provenance.hierarchy.stack(one))):
         branch = branches[call]
         branch.height = 1 + max((below.height for below in branch.below), default=-1)
     for call, branch in branches.items():
         if len(provenance.hierarchy.stack(call)) > 1:
-            found.setdefault(branch.height, []).append(branch)
-    yield from (found[height] for height in sorted(found))
+            levels.setdefault(branch.height, []).append(branch)
+    yield from (levels[height] for height in sorted(levels))
 
 
 def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Mapping[ModuleCall, CallBranch]:
     hierarchy = provenance.hierarchy
-    found: dict[ModuleCall, CallBranch] = {}
+    branches: dict[ModuleCall, CallBranch] = {}
     for number, fold_node in enumerate(fold_nodes):
         entry = provenance.nodes.get(node_key(fold_node.proto, MAIN))
         call = None if entry is None else entry.attribution.ancestor
         if call is not None and not fold_node.large:
-            _grow_branch(found, call, hierarchy).own.append(number)
-    return found
+            _grow_branch(branches, call, hierarchy).own.append(number)
+    return branches
 
 
 def _grow_branch(found: dict[ModuleCall, CallBranch], call: ModuleCall, hierarchy: Hierarchy) -> CallBranch:
@@ -99,27 +97,29 @@ def is_convex(working: WorkingGraph, members: Collection[int]) -> bool:
 
 def _count_entries(working: WorkingGraph, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
     """How often a way from the region has come back to it at an item; items that no way leads to are left out."""
-    found: dict[int, int] = {}
+    entries: dict[int, int] = {}
     for item in window:
         here = item in inside
-        counts = [found[before] + (here and before not in inside) for before in working.before(item) if before in found]
+        counts = [
+            entries[before] + (here and before not in inside) for before in working.before(item) if before in entries
+        ]
         if here or counts:
-            found[item] = max(counts, default=0)
-    return found
+            entries[item] = max(counts, default=0)
+    return entries
 
 
 def _count_exits(working: WorkingGraph, window: Sequence[int], inside: Collection[int]) -> dict[int, int]:
     """How often a way will leave the region and come back to it after an item."""
-    found: dict[int, int] = {}
+    exits: dict[int, int] = {}
     for item in reversed(window):
         here = item in inside
         if here:
-            found.setdefault(item, 0)
-        if item in found:
+            exits.setdefault(item, 0)
+        if item in exits:
             for before in working.before(item):
-                count = found[item] + (before in inside and not here)
-                found[before] = max(found.get(before, 0), count)
-    return found
+                count = exits[item] + (before in inside and not here)
+                exits[before] = max(exits.get(before, 0), count)
+    return exits
 
 
 _Body: TypeAlias = tuple[str, str, tuple[Row, ...], tuple[int, ...]]
@@ -272,16 +272,20 @@ class _Planner:
     def _lift_differing_constants(self, group: list[_Candidate]) -> None:
         """Constants that are not the same in all calls are given to them."""
         columns = zip(*(candidate.region.contents for candidate in group), strict=True)
-        differing = {place for place, column in enumerate(columns) if len(set(column)) > 1}
+        differing = {index for index, column in enumerate(columns) if len(set(column)) > 1}
         for candidate in group if differing else ():
             region = candidate.region
-            left = [item for place, item in enumerate(region.items) if place not in differing]
+            left = [item for index, item in enumerate(region.items) if index not in differing]
             candidate.region = self.regions.build_region(region.call, left)
 
     def _find_shared_body(self, candidates: list[_Candidate]) -> None:
         """Where another function of the class does most of what these do, they call it."""
         first = candidates[0]
-        known = [one for one in self.functions.values() if one.class_name == first.class_name and one.calls]
+        known = [
+            function
+            for function in self.functions.values()
+            if function.class_name == first.class_name and function.calls
+        ]
         for function in sorted(known, key=lambda one: -len(one.calls[0].items))[:_MOST_TRIED]:
             core = find_subpattern(function.calls[0], first.region)
             if core is not None and first.body not in self.functions:

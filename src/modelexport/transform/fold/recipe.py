@@ -1,9 +1,11 @@
-"""What it takes to make a folded model flat again, exactly as it was: names, metadata and order of its nodes.
+"""Flattening recipe: what it takes to make a folded model flat again, byte for byte.
 
-It travels in the metadata of the folded model. Functions and calls say what is computed; what they cannot say is listed
-here, in the order in which calls are unfolded. What repeats is written once.
+Functions and calls say what is computed. What they cannot say is listed here, in the order in which calls are unfolded:
+names, doc strings and metadata of nodes, names of values, the order of the file, types of values inside of functions.
 
-From a folded model and its recipe to the flat one.
+    {"texts": [...], "values": [0, 1, 1, …], "names": [4, 1, 1, …], "order": …}      numbers as steps, compressed
+
+It travels in the metadata of the folded model, with a digest of the graph that it is for and of the one that it gives.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
         "type_places": _delta_encode(one.place for one in recipe.types),
         "type_names": _delta_encode(one.name for one in recipe.types),
         "type_rests": [one.rest for one in recipe.types],
-        "rests": [_text(one) for one in recipe.rests],
+        "rests": [_text(rest) for rest in recipe.rests],
     }
 
 
@@ -307,13 +309,13 @@ def _merge_metadata(
     flat: Iterable[onnx.StringStringEntryProto], folded: Iterable[onnx.StringStringEntryProto]
 ) -> Iterator[onnx.StringStringEntryProto]:
     """Our own entries of the flat model, and those of others as they are in the folded one, in their old order."""
-    theirs = {entry.key: entry for entry in folded if not entry.key.startswith(PREFIX)}
+    foreign_entries = {entry.key: entry for entry in folded if not entry.key.startswith(PREFIX)}
     for entry in flat:
         if entry.key.startswith(PREFIX):
             yield entry
-        elif entry.key in theirs:
-            yield theirs.pop(entry.key)
-    yield from theirs.values()
+        elif entry.key in foreign_entries:
+            yield foreign_entries.pop(entry.key)
+    yield from foreign_entries.values()
 
 
 def _merge_types(shown: Iterable[onnx.ValueInfoProto], recipe: FlatteningRecipe) -> Iterator[onnx.ValueInfoProto]:

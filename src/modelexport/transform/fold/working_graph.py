@@ -1,11 +1,11 @@
-"""The main graph while regions of it are being made into calls.
+"""Working graph: the main graph while regions of it are contracted to calls.
 
-Items are nodes and calls. They are kept in an order in which they can run; a region that becomes a call only moves what
-lies between its first and its last item, so that the whole costs about as much as the regions are long.
+    a ─► b ─► c ─► d      contract({b, c})      a ─► call ─► d
 
-The nodes of a main graph as folding sees them: what they read and make, and which of them do the same.
+Items are nodes and calls. They are kept in an order in which they can run. A contraction only moves what lies between
+the first and the last item of a region, so that folding costs about as much as the regions are long.
 
-What functions, and the values and nodes inside of them, are called.
+`FoldNode` is a node as folding sees it: what it reads and makes, and a number that is equal for nodes that do the same.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class FoldNode:
 def list_fold_nodes(nodes: Sequence[onnx.NodeProto]) -> list[FoldNode]:
     """In an order in which they can run."""
     listed = list(nodes)
-    places = {id(node): place for place, node in enumerate(listed)}
+    places = {id(node): index for index, node in enumerate(listed)}
     kinds: dict[bytes, int] = {}
     return [_fold_node(node, places[id(node)], kinds) for node in in_order(listed)]
 
 
-def _fold_node(node: onnx.NodeProto, place: int, kinds: dict[bytes, int]) -> FoldNode:
+def _fold_node(node: onnx.NodeProto, index: int, kinds: dict[bytes, int]) -> FoldNode:
     bodies = has_bodies(node)
     reads = (*node.input, *captured(node)) if bodies else tuple(node.input)
     plain = _strip_node(node, bodies=bodies)
@@ -70,7 +70,7 @@ def _fold_node(node: onnx.NodeProto, place: int, kinds: dict[bytes, int]) -> Fol
         plain.ClearField("attribute")
     kind = kinds.setdefault(plain.SerializeToString(deterministic=True), len(kinds) + 1)
     large = bodies and node.ByteSize() > _LARGEST_BODIES
-    return FoldNode(node, place, reads, tuple(node.output), kind, content, large)
+    return FoldNode(node, index, reads, tuple(node.output), kind, content, large)
 
 
 def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -174,11 +174,11 @@ class WorkingGraph:
         return list(dict.fromkeys(order))
 
     def _depths(self) -> list[int]:
-        found: list[int] = []
+        depths: list[int] = []
         for fold_node in self.fold_nodes:
             makers = [self._maker[name] for name in fold_node.reads if name in self._maker]
-            found.append(1 + max((found[maker] for maker in makers if maker < len(found)), default=0))
-        return found
+            depths.append(1 + max((depths[maker] for maker in makers if maker < len(depths)), default=0))
+        return depths
 
     def _unseen(self, number: int, seen: Collection[int]) -> list[int]:
         makers = (self._maker.get(name) for name in self.fold_nodes[number].reads)

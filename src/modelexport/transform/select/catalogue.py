@@ -1,18 +1,13 @@
-"""All dialects by name.
+"""Selection dialects by name: node names, ONNX Runtime, ModelOpt, TensorRT, Olive, layer annotations.
 
-Names as they are, one on each line.
+To add a dialect: write a function `Selection, Settings -> Text`, make it a `Dialect` (what the tool can see, whether it
+tells groups apart, which names it cannot express), and list it in `DIALECTS`. Checks against the selection are done by
+`dialect.py`; the command line, `mx.select` and the documentation read the list.
 
-`nodes_to_exclude` of ONNX Runtime's quantizers: a list of names, each compared as a whole.
-
-Exclusion for NVIDIA ModelOpt: keywords of `modelopt.onnx.quantization.quantize` and of its AutoCast.
-
-Names are regular expressions there, and are compared from their start on: `MatMul_1` would mean `MatMul_10` as well.
-
-Layer precisions for TensorRT's trtexec, as arguments of its command line.
-
-trtexec splits the list at every comma and each entry at its last colon; it removes single quotes, and takes an asterisk
-for any characters. There is no way to write these as they are. TensorRT 8.4 to 10 have these arguments; in 11, networks
-are strongly typed, and it is ModelOpt's AutoCast that keeps nodes in float.
+    ort-exclude  nodes_to_exclude of ONNX Runtime's quantizers: a list of names, each compared as a whole
+    modelopt     names are regular expressions, compared from their start: `MatMul_1` would mean `MatMul_10` as well
+    tensorrt     trtexec splits the list at commas, each entry at its last colon; quotes and asterisks cannot be
+                 written. TensorRT 8.4 to 10 have these arguments; in 11, ModelOpt's AutoCast keeps nodes in float
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a dialect is, for whoever writes a selection in one.
+"""Selection dialect: how nodes are written down for a tool, and whether that tool can be told about them at all.
 
-Whether a tool can be told about nodes at all: it must know the graph that they are in, and tell them by name.
+A selection is refused, with the reason, if the tool does not see the graph that a node is in (a subgraph of If, a
+function), if it tells nodes by name and two have the same one, or if a name means something else in its syntax.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Selection:
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """All of them, each once, in the order of the file."""
-        found = {node.key: node for group in self.groups for node in group}
-        return tuple(sorted(found.values(), key=lambda node: node.position))
+        nodes = {node.key: node for group in self.groups for node in group}
+        return tuple(sorted(nodes.values(), key=lambda node: node.position))
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,9 @@ def name_problems(selection: Selection, dialect: Dialect) -> Iterator[tuple[str,
 def _reason(node: Node, bearers: dict[str, list[Node]], group_of: dict[str, int], dialect: Dialect) -> str:
     if not node.name:
         return "it has no name; this is its output"
-    mine = group_of[node.key]
+    group = group_of[node.key]
     for name in (node.name, *dialect.further(node)):
-        others = [one for one in bearers.get(name, ()) if group_of.get(one.key) != mine]
+        others = [bearer for bearer in bearers.get(name, ()) if group_of.get(bearer.key) != group]
         if others:
             return f"not selected with it, and called {name} as well: {_count(others)}"
     return dialect.refuses(node.name)

@@ -1,12 +1,11 @@
-"""`split_assignments` of Olive's SplitModel pass: names, or beginnings of names up to a dot or slash, by split.
+"""Splits: dialects that put every node into a group, for pipelines and devices.
 
-Splits run one after the other, so Olive moves a node to a later split if it reads something from there. It does so
-silently: a selection that it would change is refused here.
+    olive-split   {"split_assignments": {"encoder.layer.0": 0, "encoder.layer.1": 1}}
+    layer-ann     metadata `layer_ann` on nodes, and the session option `gpu(=first); cpu(=rest)`
 
-`layer_ann`: what ONNX Runtime looks for on nodes to find out on which device they are to run.
-
-The file says which group a node is in, and the session option `session.layer_assignment_settings` says where each group
-goes. A name there with `=` before it is compared as a whole, any other one as a beginning.
+Olive's SplitModel matches names, or beginnings of names up to a dot or slash, and runs splits one after the other. A
+node that reads something from a later split is moved there silently; such a selection is refused here. ONNX Runtime
+compares a label with `=` before it as a whole, any other one as a beginning (`session.layer_assignment_settings`).
 """
 
 from __future__ import annotations
@@ -72,12 +71,12 @@ def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
     nodes = list(_main(graph))
     for node in nodes:
         asked = None if node.op_type in OLIVE_FOLLOWERS else wanted.get(node.key)
-        before = [placed[one.key] for one in graph.predecessors(node) if one.key in placed]
+        before = [placed[predecessor.key] for predecessor in graph.predecessors(node) if predecessor.key in placed]
         if node.op_type != "Constant" and (asked is not None or before):
             placed[node.key] = max([*before, *([] if asked is None else [asked])])
     for node in reversed(nodes):
         if node.key not in placed:
-            after = [placed[one.key] for one in graph.successors(node) if one.key in placed]
+            after = [placed[successor.key] for successor in graph.successors(node) if successor.key in placed]
             placed[node.key] = min(after, default=0)
     return placed
 

@@ -1,1 +1,1 @@
-"""Optimizers, converters and quantizers, called by name."""
+"""Tools: optimizers, converters and quantizers of others, called by name. A new one is added in `catalogue.py`."""

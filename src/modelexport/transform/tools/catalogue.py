@@ -1,6 +1,11 @@
-"""All tools by name, and chains of them.
+"""Catalogue of tools: all optimizers, converters and quantizers by name, and chains of them.
 
-Converters: another version of ONNX, or another number format.
+To add a tool: write a function that takes a `Job` (source, target, option, feeds) and writes the target, in
+`optimizers.py`, in `quantizers.py`, or here if it converts; import the package of the tool inside of the function; add
+a row to `_TOOLS` with its name, what it does, its package and its options. `run-tool`, `quantize`, the measurements and
+`tests/transform/tools/test_every_tool.py` go over this table.
+
+    int8+ort:all      quantize, then optimize with the option `all`
 """
 
 from __future__ import annotations
@@ -109,7 +114,7 @@ def _is_known(tool: Tool, option: str) -> bool:
 
 def _takes_number(tool: Tool) -> bool:
     """Whether any number may stand for the one that is listed, as for an opset."""
-    return bool(tool.options) and all(one.isdecimal() for one in tool.options)
+    return bool(tool.options) and all(option.isdecimal() for option in tool.options)
 
 
 def _describe_options(tool: Tool) -> str:

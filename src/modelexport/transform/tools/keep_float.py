@@ -1,4 +1,7 @@
-"""Nodes that were to stay in float, between others that a quantizer has quantized.
+"""Excluded nodes kept in float between others that a quantizer has quantized.
+
+    before   Q ─► DQ ─► Softmax ─► Q ─► DQ        ONNX Runtime runs this Softmax in integers, though it is excluded
+    after           x ─► Softmax ─► Q ─► DQ        it reads what was rounded before
 
 ONNX Runtime's quantizers ask for no QuantizeLinear or DequantizeLinear around a node that they are to leave alone, but
 neighbours ask for theirs. If all of them do, the node reads and makes nothing but quantized values, and ONNX Runtime
@@ -128,10 +131,10 @@ class _QuantizedGraph:
     def _floats(self, before: onnx.NodeProto) -> Iterator[int]:
         """Where a node reads floats, but for a bias."""
         end = _BIAS.get(before.op_type, len(before.input))
-        return (place for place, name in enumerate(before.input[:end]) if self.types.is_float(name))
+        return (index for index, name in enumerate(before.input[:end]) if self.types.is_float(name))
 
-    def _may_be_rounded(self, before: onnx.NodeProto, place: int) -> bool:
-        return before.op_type in _ROUNDED_LATER and before.input[place] in self.weights
+    def _may_be_rounded(self, before: onnx.NodeProto, index: int) -> bool:
+        return before.op_type in _ROUNDED_LATER and before.input[index] in self.weights
 
     def _ends_in_integers(self, node: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> bool:
         """Whether what a node makes is rounded by all that read it, be it after it was moved."""
@@ -154,15 +157,15 @@ class _QuantizedGraph:
 
     def _places(self, node: onnx.NodeProto) -> Iterator[int]:
         """Where a node reads out of a DequantizeLinear that the quantizer has put there."""
-        for place, name in enumerate(node.input):
+        for index, name in enumerate(node.input):
             maker = self.makers.get(name)
             if maker is not None and maker.op_type == _DEQUANTIZE and name not in self.paired:
-                yield place
+                yield index
 
-    def _weight_back(self, node: onnx.NodeProto, before: onnx.NodeProto, place: int) -> bool:
+    def _weight_back(self, node: onnx.NodeProto, before: onnx.NodeProto, index: int) -> bool:
         """A weight that others read in fewer bits is stored in float as well."""
-        name = before.input[place] if place < len(before.input) else ""
-        if self.makers[node.input[place]].input[0] in self.makers or name not in self.weights:
+        name = before.input[index] if index < len(before.input) else ""
+        if self.makers[node.input[index]].input[0] in self.makers or name not in self.weights:
             return False
         # A bias that others read in fewer bits comes out of a node under its own name.
         again = f"{name}_in_float" if name in self.makers else name
@@ -171,21 +174,21 @@ class _QuantizedGraph:
             added.CopyFrom(self.weights[name])
             added.name = again
             self.stored.add(again)
-        node.input[place] = again
+        node.input[index] = again
         return True
 
-    def _own_back(self, node: onnx.NodeProto, place: int) -> bool:
+    def _own_back(self, node: onnx.NodeProto, index: int) -> bool:
         """A value that no quantized node reads needs no pair, unless the one that makes it does."""
-        quantizer = self.makers.get(self.makers[node.input[place]].input[0])
+        quantizer = self.makers.get(self.makers[node.input[index]].input[0])
         maker = None if quantizer is None else self.makers.get(quantizer.input[0])
         costs = maker is not None and maker.op_type not in _MAKING_FLOATS and self._is_quantized(maker)
-        return not costs and node.input[place] not in self.needed and self._value_back(node, place)
+        return not costs and node.input[index] not in self.needed and self._value_back(node, index)
 
-    def _value_back(self, node: onnx.NodeProto, place: int) -> bool:
-        maker = self.makers.get(self.makers[node.input[place]].input[0])
+    def _value_back(self, node: onnx.NodeProto, index: int) -> bool:
+        maker = self.makers.get(self.makers[node.input[index]].input[0])
         if maker is None or maker.op_type != _QUANTIZE:
             return False
-        node.input[place] = maker.input[0]
+        node.input[index] = maker.input[0]
         return True
 
 

@@ -1,4 +1,7 @@
-"""Optimizers: fewer nodes that compute the same."""
+"""Optimizers: ONNX Runtime's own graph optimizations, its optimizer for transformers, onnxslim, onnxsim, onnxscript.
+
+Each is a function of a `Job` that writes the target. To add one, see `catalogue.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a tool is, for whoever runs one.
+"""Tool: what a tool of others is, and how whole models are handed to it.
 
-Whole models, for tools that take nothing less, and weights that are in files of their own.
+A tool takes and writes complete files, weights included; files with weights beside them stay so (`is_spread`), because
+protobuf cannot hold more than two gigabytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""What nodes without a partner belong together, and which of the other file do their work.
+"""Changed regions: connected nodes without a partner on one side, and those that do their work on the other.
 
-What became of the weights of nodes that others do the work of now.
+    before   MatMul ─► Add ─► Relu          one region: (MatMul, Add, Relu) replaced by (FusedGemm)
+    after    FusedGemm
+
+Nodes are joined (union-find) if one reads the other within a module, if they make the value that a paired node reads in
+the same place, if lineage links them, or if they lie beside the same paired node. `ReplacedWeights` says what became of
+the weights of such nodes: cast, quantized, transposed, packed, or gone.
 """
 
 from __future__ import annotations
@@ -13,10 +18,9 @@ import numpy as np
 
 from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.index import Node
-from modelexport.inspect.diff.flow import Constant, Flow
-from modelexport.inspect.diff.nodes import Comparing
-from modelexport.inspect.diff.pairing import Pairs
-from modelexport.inspect.diff.weights import Weighing, packed_place, unpacked, weight_ref
+from modelexport.inspect.diff.match_keys import Constant, DiffGraph
+from modelexport.inspect.diff.node_diff import NodeComparison, NodePairs
+from modelexport.inspect.diff.weight_diff import WeightDiff, packed_input, unpack_weight, weight_ref
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.results.diff import WeightChange, WeightForm
 
@@ -27,33 +31,33 @@ _WORKING = frozenset({Relation.FUSED, Relation.REWRITTEN, Relation.SPLIT, Relati
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """Nodes of the first file, in order, and the nodes of the second that stand in their place."""
+class ChangedRegion:
+    """Nodes of the first file, in order, and the nodes of the second that stand in weight place."""
 
     left: tuple[Node, ...]
     right: tuple[Node, ...]
 
 
-class Regions:
+class RegionFinder:
     """
     homes    by side and key: where a node belongs, the same for both sides where that is the same module
     links    by the key of a node of the second graph: which nodes of the first it comes from
-    altered  keys of paired nodes of the second graph that are not the same as their partners
+    altered  keys of paired nodes of the second graph that are not the same as weight partners
     """
 
     def __init__(
         self,
-        pairs: Pairs,
+        pairs: NodePairs,
         homes: tuple[Mapping[str, str], Mapping[str, str]],
         links: Mapping[str, Link],
         altered: Callable[[str], bool],
     ) -> None:
         self._pairs, self._homes, self._links, self._altered = pairs, homes, links, altered
-        self._flows = (pairs.left_flow, pairs.right_flow)
+        self._flows = (pairs.left_graph, pairs.right_graph)
         self._sets: UnionFind[_Member] = UnionFind()
         self._gone: dict[_Member, set[str]] = {}  # by head: the keys of all nodes of the first graph
 
-    def found(self) -> list[Region]:
+    def find_regions(self) -> list[ChangedRegion]:
         for side, flow in enumerate(self._flows):
             for node in flow.order:
                 if self._is_open(side, node.key):
@@ -97,18 +101,18 @@ class Regions:
         """What makes the values that a paired node reads in the same place."""
         for node in self._flows[_LEFT].order:
             other = self._pairs.right.get(node.key)
-            for value, theirs in self._pairs.aligned_inputs(node, other) if other is not None else ():
-                self._join_makers(value, theirs)
+            for value, other_value in self._pairs.aligned_inputs(node, other) if other is not None else ():
+                self._join_makers(value, other_value)
 
     def _join_by_outputs(self) -> None:
-        for end, theirs in self._pairs.ends.items():
+        for end, other_value in self._pairs.ends.items():
             if end.startswith("o:"):
-                self._join_makers(end[2:], theirs)
+                self._join_makers(end[2:], other_value)
 
-    def _join_makers(self, value: str, theirs: str) -> None:
-        one, other = self._maker(_LEFT, value), self._maker(_RIGHT, theirs)
-        if one is not None and other is not None:
-            self._join(one, other)
+    def _join_makers(self, value: str, other_value: str) -> None:
+        maker, other = self._maker(_LEFT, value), self._maker(_RIGHT, other_value)
+        if maker is not None and other is not None:
+            self._join(maker, other)
 
     def _join_by_links(self) -> None:
         for key, link in self._links.items():
@@ -125,15 +129,15 @@ class Regions:
 
     def _connected(self, member: _Member, sources: list[str]) -> Iterator[str]:
         """Those sources that are joined to what a node is known to stand for; all if nothing is known."""
-        mine = set(self._gone[self._sets.find(member)])
-        if not mine:
+        known = set(self._gone[self._sets.find(member)])
+        if not known:
             yield from sources
             return
-        waiting = [source for source in sources if source not in mine]
-        while joined := [source for source in waiting if not mine.isdisjoint(self._next_to(source))]:
+        waiting = [source for source in sources if source not in known]
+        while joined := [source for source in waiting if not known.isdisjoint(self._next_to(source))]:
             yield from joined
-            mine.update(joined)
-            waiting = [source for source in waiting if source not in mine]
+            known.update(joined)
+            waiting = [source for source in waiting if source not in known]
 
     def _next_to(self, key: str) -> Iterator[str]:
         flow = self._flows[_LEFT]
@@ -181,7 +185,7 @@ class Regions:
 
     def _beside(self, side: int, node: Node) -> Iterator[str]:
         """The paired nodes that a node reads from or that read from it, and its weights."""
-        flow: Flow = self._flows[side]
+        flow: DiffGraph = self._flows[side]
         for value in node.outputs:
             for use in flow.uses.get(value, ()):
                 reader = self._in_words(side, use.reader)
@@ -205,7 +209,7 @@ class Regions:
         partner = self._pairs.left.get(node.key)
         return None if partner is None else partner.key
 
-    def _regions(self) -> Iterator[Region]:
+    def _regions(self) -> Iterator[ChangedRegion]:
         members: dict[_Member, tuple[list[Node], list[Node]]] = {}
         for side, flow in enumerate(self._flows):
             for node in flow.order:
@@ -213,7 +217,7 @@ class Regions:
                     head = self._sets.find((side, node.key))
                     members.setdefault(head, ([], []))[side].append(node)
         for left, right in members.values():
-            yield Region(tuple(left), tuple(right))
+            yield ChangedRegion(tuple(left), tuple(right))
 
 
 # A weight that is paired with more others than these is not looked for any further.
@@ -223,72 +227,76 @@ _NEAR = 0.25
 
 
 class ReplacedWeights:
-    def __init__(self, pairs: Pairs, comparing: Comparing, weighing: Weighing) -> None:
-        self._pairs, self._comparing, self._weighing = pairs, comparing, weighing
+    def __init__(self, pairs: NodePairs, nodes: NodeComparison, weights: WeightDiff) -> None:
+        self._pairs, self._nodes, self._weights = pairs, nodes, weights
 
-    def changes(self, region: Region) -> Iterator[WeightChange]:
+    def changes(self, region: ChangedRegion) -> Iterator[WeightChange]:
         """Weights that hold the same, whoever reads them, are left out; so are those that are gone with their nodes."""
         readers = self._readers(region)
-        mine = {one.name: one for node in region.left for _, one in self._pairs.left_flow.read_constants(node)}
-        theirs = {one.name: one for node in region.right for _, one in self._pairs.right_flow.read_constants(node)}
-        theirs.update((one.name, one) for node in region.left for one in self._comparing.folded.get(node.key, ()))
-        mine.update((one.name, one) for node in region.right for one in self._comparing.unfolded.get(node.key, ()))
+        mine = {one.name: one for node in region.left for _, one in self._pairs.left_graph.read_constants(node)}
+        theirs = {one.name: one for node in region.right for _, one in self._pairs.right_graph.read_constants(node)}
+        theirs.update((one.name, one) for node in region.left for one in self._nodes.folded.get(node.key, ()))
+        mine.update((one.name, one) for node in region.right for one in self._nodes.unfolded.get(node.key, ()))
         if not mine or not theirs:
             return
-        left, right = _without_same(mine, theirs)
+        left, right = _drop_equal(mine, theirs)
         packed = dict(self._unpacked(region)) if left else {}
         for one in left:
             known = readers.get(one.name, ())
-            found = self._packed(one, right, packed, known) or self._nearest(one, right, known)
-            if found is None:
+            changes = self._packed(one, right, packed, known) or self._nearest(one, right, known)
+            if changes is None:
                 continue
-            right.remove(found[0])
-            if found[1] is not None:
-                yield found[1]
+            right.remove(changes[0])
+            if changes[1] is not None:
+                yield changes[1]
             readers.pop(one.name, None)
         for one in (constant for constant in left if constant.name in readers):
             yield WeightChange(WeightForm.REMOVED, weight_ref(one), None, readers=readers[one.name])
 
-    def _unpacked(self, region: Region) -> Iterator[tuple[str, np.ndarray]]:
+    def _unpacked(self, region: ChangedRegion) -> Iterator[tuple[str, np.ndarray]]:
         """By the name of a packed weight: the numbers that it stands for."""
         for node in region.right:
-            proto = self._comparing.right_proto(node)
-            place = packed_place(proto)
+            proto = self._nodes.right_proto(node)
+            place = packed_input(proto)
             if place is None or not self._is_read(node.inputs[place]):
                 continue
-            stored = (value if value in self._pairs.right_flow.constants else "" for value in node.inputs)
-            numbers = unpacked(proto, self._weighing.stored(stored))
+            stored = (value if value in self._pairs.right_graph.constants else "" for value in node.inputs)
+            numbers = unpack_weight(proto, self._weights.read_right(stored))
             if numbers is not None:
                 yield node.inputs[place], numbers
 
     def _is_read(self, value: str) -> bool:
-        constant = self._pairs.right_flow.constants.get(value)
+        constant = self._pairs.right_graph.constants.get(value)
         return constant is not None and constant.digest is not None
 
     def _packed(
-        self, one: Constant, others: list[Constant], numbers: Mapping[str, np.ndarray], readers: tuple[str, ...]
+        self, constant: Constant, others: list[Constant], numbers: Mapping[str, np.ndarray], readers: tuple[str, ...]
     ) -> tuple[Constant, WeightChange] | None:
         for other in others:
-            change = self._weighing.packed(one, other, numbers[other.name], readers) if other.name in numbers else None
+            change = (
+                self._weights.compare_packed(constant, other, numbers[other.name], readers)
+                if other.name in numbers
+                else None
+            )
             if change is not None:
                 return other, change
         return None
 
-    def _readers(self, region: Region) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+    def _readers(self, region: ChangedRegion) -> dict[str, tuple[str, ...]]:
+        readers: dict[str, tuple[str, ...]] = {}
         for node in region.left:
-            for _, one in self._pairs.left_flow.read_constants(node):
-                found[one.name] = (*found.get(one.name, ()), node.key)
-        return found
+            for _, one in self._pairs.left_graph.read_constants(node):
+                readers[one.name] = (*readers.get(one.name, ()), node.key)
+        return readers
 
     def _nearest(
-        self, one: Constant, others: list[Constant], readers: tuple[str, ...]
+        self, constant: Constant, others: list[Constant], readers: tuple[str, ...]
     ) -> tuple[Constant, WeightChange | None] | None:
         """The weight that one has become: of the same size, and with the least loss."""
         best: tuple[float, Constant, WeightChange | None] | None = None
-        alike = [other for other in others if prod(other.shape) == prod(one.shape)]
+        alike = [other for other in others if prod(other.shape) == prod(constant.shape)]
         for other in alike[:_TRIED]:
-            change = self._weighing.change(one, other, readers)
+            change = self._weights.compare(constant, other, readers)
             loss = 0.0 if change is None else change.relative
             if loss is None:
                 loss = float(len(alike) > 1)
@@ -297,13 +305,11 @@ class ReplacedWeights:
         return (best[1], best[2]) if best is not None and (best[0] <= _NEAR or len(alike) == 1) else None
 
 
-def _without_same(
-    mine: Mapping[str, Constant], theirs: Mapping[str, Constant]
-) -> tuple[list[Constant], list[Constant]]:
+def _drop_equal(left: Mapping[str, Constant], right: Mapping[str, Constant]) -> tuple[list[Constant], list[Constant]]:
     """Weights of both sides that the other does not hold as they are."""
-    known = {one.digest for one in mine.values() if one.digest is not None}
-    present = {one.digest for one in theirs.values() if one.digest is not None}
+    known = {weight.digest for weight in left.values() if weight.digest is not None}
+    present = {weight.digest for weight in right.values() if weight.digest is not None}
     return (
-        [one for one in mine.values() if not one.small and one.digest not in present],
-        [one for one in theirs.values() if not one.small and one.digest not in known],
+        [weight for weight in left.values() if not weight.small and weight.digest not in present],
+        [weight for weight in right.values() if not weight.small and weight.digest not in known],
     )

@@ -1,10 +1,9 @@
-r"""The graphs of a model, and the types and shapes of their values as far as the file says them.
+r"""Types, shapes and attributes as text, as far as the file says them.
 
-Attributes of nodes as text: Python literals, so that the text says of which type the value is.
-
-`1` is an INT and `1.0` a FLOAT, `'1'` a STRING, `[1, 2]` INTS. Strings never contain a double quote, which Model
-Explorer drops: it is written `\x22`. What is no literal says what it is: `float[2, 3] sha256:…` for a tensor, `@alpha`
-for the attribute of the function around it.
+Attributes are Python literals, so that the text says of which type the value is: `1` is an INT and `1.0` a FLOAT, `'1'`
+a STRING, `[1, 2]` INTS (https://onnx.ai/onnx/repo-docs/IR.html#attributes). Strings never contain a double quote, which
+Model Explorer drops: it is written `\x22`. What is no literal says what it is: `float[2, 3] sha256:…` for a tensor,
+`@alpha` for the attribute of the function around it.
 """
 
 from __future__ import annotations

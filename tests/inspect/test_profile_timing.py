@@ -6,7 +6,7 @@ import pytest
 from tests.support.building import tree
 from tests.support.profiles import credited
 
-from modelexport.inspect.profile.timing import Timeline, spread
+from modelexport.inspect.profile import Timeline, spread
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, NodeEntry, Origin, Provenance
 from modelexport.record.results.profile import KernelEvent, ModuleTime

@@ -1,8 +1,13 @@
-"""A graph as it is compared: what is computed, from what, and which constants go into it. Names do not matter here.
+"""Value numbering for a diff: what a node computes, and what becomes of it, as numbers that are equal in both graphs.
 
-Numbers for what a node computes and for what becomes of it: equal in both graphs if it is the same, names aside.
+`NodeSignatures` gives every node three numbers: `own` (operator, attributes, constants), `down` (what it computes from
+the inputs of the model on) and `up` (what is made of its results). Names do not go into them.
 
-What makes two nodes of two graphs the same: equal keys, from those that are certain to those that are likely.
+    x ──► MatMul(w) ──► Relu ──► y         down(Relu) = number("Relu", down(MatMul))
+                                           up(MatMul) = number(own(Relu), up(Relu))
+
+Match keys are made of these numbers: two nodes with an equal key may be partners. They are listed from certain (equal
+`down` and `up`) to likely (equal operator beside equal neighbours); `pairing.py` uses them in this order.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class InputUse:
     """A reader of a value, and the place where it reads it."""
 
     reader: Node
@@ -52,12 +57,12 @@ def reads_unordered(node: Node) -> bool:
     return is_commutative(node.op_type, node.domain)
 
 
-def operand(node: Node, place: int) -> int:
+def operand(node: Node, index: int) -> int:
     """The number of an input as far as it matters: all inputs of `Max(a, b)` are one and the same operand."""
-    return 0 if reads_unordered(node) else place
+    return 0 if reads_unordered(node) else index
 
 
-class Flow:
+class DiffGraph:
     """
     graph      without functions
     digest_of  by the name of a constant
@@ -66,43 +71,43 @@ class Flow:
     """
 
     def __init__(
-        self, graph: Graph, digest_of: Callable[[str], str | None], told: Mapping[str, str] | None = None
+        self, graph: Graph, digest_of: Callable[[str], str | None], calls: Mapping[str, str] | None = None
     ) -> None:
         self.graph = graph
-        self.told: Mapping[str, str] = told or {}
-        self.constants = dict(_constants(graph, digest_of))
+        self.calls: Mapping[str, str] = calls or {}
+        self.constants = dict(_list_constants(graph, digest_of))
         self.order = [node for node in graph.running_order if node.key not in self.constants]
         self.by_key = {node.key: node for node in self.order}
 
     @cached_property
-    def uses(self) -> Mapping[str, tuple[Use, ...]]:
+    def uses(self) -> Mapping[str, tuple[InputUse, ...]]:
         """By value: the nodes that read it, in their order."""
-        found: dict[str, list[Use]] = {}
+        found: dict[str, list[InputUse]] = {}
         for node in self.order:
-            for place, value in enumerate(node.inputs):
+            for index, value in enumerate(node.inputs):
                 if value and value not in self.constants:
-                    found.setdefault(value, []).append(Use(node, place))
+                    found.setdefault(value, []).append(InputUse(node, index))
         return {value: tuple(uses) for value, uses in found.items()}
 
     @cached_property
     def producers(self) -> Mapping[str, tuple[Node, int]]:
         """By value: the node that makes it, and as which of its outputs."""
-        return {value: (node, place) for node in self.order for place, value in enumerate(node.outputs) if value}
+        return {value: (node, index) for node in self.order for index, value in enumerate(node.outputs) if value}
 
     def read_constants(self, node: Node) -> Iterator[tuple[int, Constant]]:
         """The constants that a node reads, with their places."""
-        for place, value in enumerate(node.inputs):
+        for index, value in enumerate(node.inputs):
             if value in self.constants:
-                yield place, self.constants[value]
+                yield index, self.constants[value]
 
 
-def _constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator[tuple[str, Constant]]:
+def _list_constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator[tuple[str, Constant]]:
     for name, tensor in graph.initializers.items():
-        yield name, _constant(name, tensor.dtype, tensor.shape, digest_of(name))
+        yield name, _make_constant(name, tensor.dtype, tensor.shape, digest_of(name))
     for node in graph.nodes:
         if is_literal(node):
             dtype, shape = type_of(node.constant)
-            yield node.key, _constant(node.key, dtype, shape, digest_of(node.key))
+            yield node.key, _make_constant(node.key, dtype, shape, digest_of(node.key))
 
 
 def is_literal(node: Node) -> bool:
@@ -110,12 +115,12 @@ def is_literal(node: Node) -> bool:
     return node.op_type == "Constant" and node.domain in ONNX_DOMAINS and bool(node.outputs)
 
 
-def _constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None) -> Constant:
+def _make_constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None) -> Constant:
     size = prod(shape)
     return Constant(name, dtype, shape, digest, small=size < FEW and (dtype not in FLOATS or size <= 1))
 
 
-def operator_of(node: Node) -> tuple[str, str]:
+def operator_key(node: Node) -> tuple[str, str]:
     return node.op_type, plain_domain(node.domain)
 
 
@@ -136,14 +141,14 @@ def by_shape(constant: Constant) -> object:
     return constant.dtype, constant.shape
 
 
-class Signatures:
+class NodeSignatures:
     """
     own   by the key of a node: its operator, attributes and constants
     down  by value: what is computed there, from the inputs of the model on
     up    by the key of a node: what is made of its results, up to the outputs of the model
     """
 
-    def __init__(self, flow: Flow, numbers: ValueNumbers, seen: _Seen, ends: Mapping[str, object]) -> None:
+    def __init__(self, flow: DiffGraph, numbers: ValueNumbers, seen: _Seen, ends: Mapping[str, object]) -> None:
         """ends  by inputs and outputs (`i:name`, `o:name`): what is the same in both models for those that are"""
         self.flow, self._numbers, self._seen, self._ends = flow, numbers, seen, ends
         self.own = {node.key: self._own(node) for node in flow.order}
@@ -165,7 +170,7 @@ class Signatures:
         constants = [(operand(node, place), self._seen(constant)) for place, constant in read]
         if reads_unordered(node):
             constants.sort(key=repr)
-        return self._numbers(("own", operator_of(node), node.attributes, tuple(constants)))
+        return self._numbers(("own", operator_key(node), node.attributes, tuple(constants)))
 
     def _down(self) -> dict[str, int]:
         graph = self.flow.graph
@@ -182,9 +187,9 @@ class Signatures:
             )
             operator, commutative = (self.own[node.key], inside), reads_unordered(node)
             operation = self._numbers.number_operation(operator, read, commutative=commutative)
-            for place, value in enumerate(node.outputs):
+            for index, value in enumerate(node.outputs):
                 if value:
-                    found[value] = self._numbers.number_output(operation, place)
+                    found[value] = self._numbers.number_output(operation, index)
         return found
 
     def _take_all(self, found: dict[str, int]) -> None:
@@ -192,8 +197,8 @@ class Signatures:
         for body, owner in self.flow.graph.body_owner.items():
             if owner in self.flow.by_key:
                 around = self.own[owner]
-                for place, value in enumerate(self.flow.graph.body_inputs[body]):
-                    found[value] = self._numbers(("take", around, body.removeprefix(owner), place))
+                for index, value in enumerate(self.flow.graph.body_inputs[body]):
+                    found[value] = self._numbers(("take", around, body.removeprefix(owner), index))
 
     def _input(self, value: str, found: Mapping[str, int]) -> int:
         if value in found:
@@ -208,153 +213,157 @@ class Signatures:
         found: dict[str, int] = {}
         for node in reversed(flow.order):
             uses = []
-            for place, value in enumerate(node.outputs):
-                uses += [(place, 0, end) for end in returned.get(value, ())] if value else []
+            for index, value in enumerate(node.outputs):
+                uses += [(index, 0, end) for end in returned.get(value, ())] if value else []
                 for use in flow.uses.get(value, ()):
                     reader = self._numbers((self.own[use.reader.key], found[use.reader.key]))
-                    uses.append((place, 1 + use.operand, reader))
+                    uses.append((index, 1 + use.operand, reader))
             owner = graph.body_owner.get(node.graph)
             if owner is not None and owner in found:
                 body = node.graph.removeprefix(owner)
-                for place, value in enumerate(graph.body_outputs[node.graph]):
+                for index, value in enumerate(graph.body_outputs[node.graph]):
                     if value and value in node.outputs:
                         uses.append(
-                            (node.outputs.index(value), -1, self._numbers(("yield", body, place, found[owner])))
+                            (node.outputs.index(value), -1, self._numbers(("yield", body, index, found[owner])))
                         )
             found[node.key] = self._numbers(("up", tuple(sorted(uses))))
         return found
 
     def _returned(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for place, value in enumerate(self.flow.graph.outputs):
-            number = self._numbers(("output", self._ends.get(f"o:{value}", f"{place} {value}")))
+        for index, value in enumerate(self.flow.graph.outputs):
+            number = self._numbers(("output", self._ends.get(f"o:{value}", f"{index} {value}")))
             found.setdefault(value, []).append(number)
         return found
 
 
-def neighbourhoods(flow: Flow, numbers: ValueNumbers, own: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+def number_neighbourhoods(
+    flow: DiffGraph, numbers: ValueNumbers, own: Mapping[str, int], steps: int
+) -> list[dict[str, int]]:
     """By the key of a node, for 0, 1, 2 … steps: a number for the node with all that is at most so many steps away."""
-    found = [dict(own)]
+    neighbourhoods = [dict(own)]
     for _ in range(steps):
-        near = found[-1]
-        found.append({node.key: numbers(("near", near[node.key], _around(node, flow, near))) for node in flow.order})
-    return found
+        near = neighbourhoods[-1]
+        neighbourhoods.append(
+            {node.key: numbers(("near", near[node.key], _describe_neighbours(node, flow, near))) for node in flow.order}
+        )
+    return neighbourhoods
 
 
-def _around(node: Node, flow: Flow, near: Mapping[str, int]) -> tuple[object, ...]:
+def _describe_neighbours(node: Node, flow: DiffGraph, near: Mapping[str, int]) -> tuple[object, ...]:
     above = [
-        (operand(node, place), near[flow.producers[value][0].key])
-        for place, value in enumerate(node.inputs)
+        (operand(node, index), near[flow.producers[value][0].key])
+        for index, value in enumerate(node.inputs)
         if value in flow.producers
     ]
     below = [
-        (place, use.operand, near[use.reader.key])
-        for place, value in enumerate(node.outputs)
+        (index, use.operand, near[use.reader.key])
+        for index, value in enumerate(node.outputs)
         for use in flow.uses.get(value, ())
     ]
     return tuple(sorted(above)), tuple(sorted(below))
 
 
 Key = Callable[[Node], object]
-Described = Callable[[Signatures, Node], object]
+Description = Callable[[NodeSignatures, Node], object]
 
 # How far around a node is looked for what makes it the only one.
 NEAR = (8, 4, 2, 1)
 
 
-def both(signatures: Signatures, node: Node) -> object:
+def both_key(signatures: NodeSignatures, node: Node) -> object:
     """What computes the same and is used alike."""
     return signatures.of_value(node), signatures.own[node.key], signatures.up[node.key]
 
 
-def read_by_the_same(signatures: Signatures, node: Node) -> object:
+def same_readers_key(signatures: NodeSignatures, node: Node) -> object:
     """What computes the same for the same readers, where these have two of their inputs the other way round."""
     return signatures.of_value(node), signatures.own[node.key], signatures.readers(node)
 
 
-def _computed(signatures: Signatures, node: Node) -> object:
+def _value_key(signatures: NodeSignatures, node: Node) -> object:
     return signatures.of_value(node)
 
 
-def _used(signatures: Signatures, node: Node) -> object:
+def _use_key(signatures: NodeSignatures, node: Node) -> object:
     return signatures.own[node.key], signatures.up[node.key]
 
 
-def _used_otherwise(signatures: Signatures, node: Node) -> object:
+def _operator_use_key(signatures: NodeSignatures, node: Node) -> object:
     """Of which the same is made; what it does itself may be something else."""
-    return operator_of(node), signatures.up[node.key]
+    return operator_key(node), signatures.up[node.key]
 
 
-def _of_content(key: Described) -> Described:
+def _if_computed(key: Description) -> Description:
     """Without shape arithmetic: that is the same in many places, and goes with what reads it."""
 
-    def found(signatures: Signatures, node: Node) -> object:
+    def found(signatures: NodeSignatures, node: Node) -> object:
         return key(signatures, node) if node.key in signatures.flow.graph.computed else None
 
     return found
 
 
-CERTAIN = (_of_content(both), _of_content(read_by_the_same), _of_content(_computed))
+CERTAIN = (_if_computed(both_key), _if_computed(same_readers_key), _if_computed(_value_key))
 # From what is certain to what is likely.
-CONTENT_USED: tuple[Described, ...] = (_of_content(_used), _of_content(_used_otherwise))
-CONTENT = (_of_content(_computed), *CONTENT_USED)
-REST = (_used, _used_otherwise, _computed)
+CONTENT_USED: tuple[Description, ...] = (_if_computed(_use_key), _if_computed(_operator_use_key))
+CONTENT = (_if_computed(_value_key), *CONTENT_USED)
+REST = (_use_key, _operator_use_key, _value_key)
 # Those by which nodes are looked at from the outputs on.
-BACKWARDS = (*CONTENT_USED, _used, _used_otherwise)
+BACKWARDS = (*CONTENT_USED, _use_key, _operator_use_key)
 
 
-def both_and_near(signatures: Signatures, near: Mapping[str, int]) -> Key:
-    return lambda node: (both(signatures, node), near[node.key])
+def near_key(signatures: NodeSignatures, near: Mapping[str, int]) -> Key:
+    return lambda node: (both_key(signatures, node), near[node.key])
 
 
-def alone(near: Mapping[str, int]) -> Key:
+def neighbourhood_key(near: Mapping[str, int]) -> Key:
     return lambda node: near[node.key]
 
 
-def computing_the_same(signatures: Sequence[Signatures]) -> tuple[Key, Key]:
+def same_value_keys(signatures: Sequence[NodeSignatures]) -> tuple[Key, Key]:
     one, other = signatures
-    return (lambda node: _of_itself(one, node)), (lambda node: _of_itself(other, node))
+    return (lambda node: _own_value_key(one, node)), (lambda node: _own_value_key(other, node))
 
 
-def _of_itself(signatures: Signatures, node: Node) -> object:
+def _own_value_key(signatures: NodeSignatures, node: Node) -> object:
     return signatures.of_value(node), signatures.own[node.key]
 
 
-def doing_the_same(signatures: Sequence[Signatures]) -> tuple[Key, Key]:
+def own_keys(signatures: Sequence[NodeSignatures]) -> tuple[Key, Key]:
     one, other = signatures
     return (lambda node: one.own[node.key]), (lambda node: other.own[node.key])
 
 
-def attributes_alike(node: Node) -> object:
-    return operator_of(node), node.attributes
+def attribute_key(node: Node) -> object:
+    return operator_key(node), node.attributes
 
 
-def told_alike(key: Described, signatures: Signatures, flow: Flow | None) -> Key:
+def within_module(key: Description, signatures: NodeSignatures, flow: DiffGraph | None) -> Key:
     """flow  if given, nodes that are said to be in different modules are not the same"""
 
     def found(node: Node) -> object:
         description = key(signatures, node)
         if description is None or flow is None:
             return description
-        return description, flow.told.get(node.key)
+        return description, flow.calls.get(node.key)
 
     return found
 
 
-def told_near(flow: Flow, near: Mapping[str, int]) -> Key:
+def module_neighbourhood_key(flow: DiffGraph, near: Mapping[str, int]) -> Key:
     """What is said to be in the same module, and has the same around it."""
 
     def found(node: Node) -> object:
-        told = flow.told.get(node.key)
+        told = flow.calls.get(node.key)
         return None if told is None else (told, near[node.key])
 
     return found
 
 
-class Weights:
+class WeightKey:
     """By a node: its operator and the weights that it reads; None for a node that reads none."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: DiffGraph) -> None:
         self._flow = flow
 
     def __call__(self, node: Node) -> object:
@@ -363,4 +372,4 @@ class Weights:
             for place, constant in self._flow.read_constants(node)
             if not constant.small and constant.digest is not None
         ]
-        return (operator_of(node), tuple(read)) if read else None
+        return (operator_key(node), tuple(read)) if read else None

@@ -1,17 +1,18 @@
-r"""Graphviz: a cluster for each module call.
+r"""Text formats of `convert`: Graphviz, Mermaid, GraphML and CSV.
 
-Mermaid: a flowchart of modules, for Markdown.
+    dot       subgraph cluster_0 { label="encoder (BertEncoder)"; n3 [label="MatMul"]; }
+    mermaid   subgraph g0["encoder (BertEncoder)"] / n3["MatMul"] / end
+    graphml   <node id="g0" yfiles.foldertype="group"><graph id="g0:"><node id="n3"/></graph></node>
+    csv       one row for each node of every graph; edges are in it by the names of values
 
-Mermaid draws at most 500 edges and 50,000 characters unless the page that shows it says otherwise. Inside of quotes it
-still reads entities, directives and Markdown, so that everything but letters, digits and a few signs is a number there.
+Mermaid (https://mermaid.js.org) draws at most 500 edges and 50,000 characters unless the page that shows it says
+otherwise. Inside of quotes it still reads entities, directives and Markdown, so that everything but letters, digits and
+a few signs is a number there.
 
-GraphML, nested by module: a module call is a node with a graph inside, as yEd and networkx know it.
-
-Ids are numbers, because GraphML allows no other characters than those of names in them; names are data. Characters
-that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers change (a carriage return) or
-that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its underscore written `_x005F_`.
-
-A table for spreadsheets: one row for each node of every graph. Edges are in it by the names of values.
+Ids are numbers, because GraphML (http://graphml.graphdrawing.org) allows no other characters than those of names in
+them; names are data. Characters that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers
+change (a carriage return) or that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its
+underscore written `_x005F_`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from modelexport.errors import cell, printable
 from modelexport.show.formats.draw import ATTRIBUTE
-from modelexport.show.formats.drawing import Box, Drawing, Fact, Kind, Opened, Wire, nested
-from modelexport.show.formats.facts import fact_text, strings_literal
+from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Opened, Wire, nested
+from modelexport.show.formats.literals import fact_text, strings_literal
 
-_SHAPES = {Kind.INPUT: "ellipse", Kind.OUTPUT: "ellipse", Kind.MISSING: "ellipse"}
+_SHAPES = {BoxKind.INPUT: "ellipse", BoxKind.OUTPUT: "ellipse", BoxKind.MISSING: "ellipse"}
 # Rounds of improving the layout, per node. Without a limit, dot takes minutes for some graphs with hundreds of nodes.
 _HASTE = 'nslimit="2", nslimit1="2"'
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
@@ -115,7 +116,7 @@ def fits_mermaid(drawing: Drawing) -> bool:
 def _shape(box: Box) -> str:
     nodes = box.facts.get("nodes")
     label = _mermaid_escaped(box.label) + (f"<br/>{_mermaid_escaped(str(nodes))}" if nodes else "")
-    return f'["{label}"]' if box.kind is Kind.OPERATOR else f'(["{label}"])'
+    return f'["{label}"]' if box.kind is BoxKind.OPERATOR else f'(["{label}"])'
 
 
 def _mermaid_quoted(text: str) -> str:
@@ -251,7 +252,7 @@ _FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "at
 def table(drawing: Drawing) -> Iterator[str]:
     yield _line(COLUMNS)
     for box in drawing.boxes:
-        if box.kind is Kind.OPERATOR:
+        if box.kind is BoxKind.OPERATOR:
             yield _line(map(cell, _row(box)))
 
 

@@ -1,8 +1,11 @@
-"""Which module of the one file is which of the other, and where every node belongs.
+"""Module alignment: which module call of the one file is which of the other, and where every node belongs.
 
-Modules that one of the files has and the other has not.
+    encoder.layer.0  ↔  encoder.layer.0
+    encoder.layer.1      removed: all of its nodes, and its weights, are gone
+    encoder.layer.2  ↔  encoder.layer.1      renamed: its nodes are paired with these
 
-What the modules that differ cost in both files.
+Calls are aligned by the nodes that they share; name and class decide ties. A file without a record borrows the modules
+of the other one, node by node. Costs and counts of modules that differ are added at the end.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from math import prod
 import onnx
 
 from modelexport.graph.index import Node
-from modelexport.inspect.diff.pairing import Pairs
-from modelexport.inspect.diff.regions import Region
-from modelexport.inspect.diff.sides import Compared
+from modelexport.inspect.diff.changed_regions import ChangedRegion
+from modelexport.inspect.diff.node_diff import NodePairs
+from modelexport.inspect.diff.sides import DiffSide
 from modelexport.record.hierarchy import ROOT, ModuleCall, common_prefix
 from modelexport.record.lineage import Link
 from modelexport.record.polynomial import Polynomial, sizes_sum
@@ -30,30 +33,30 @@ _SAME_NAME, _SAME_CLASS = 0.1, 0.05
 
 
 @dataclass(frozen=True)
-class Modules:
+class ModuleAlignment:
     """
     left, right  by the key of a node: the call that it belongs to
     aligned      calls of the first file, mapped to calls of the second
     """
 
-    sides: tuple[Compared, Compared]
+    sides: tuple[DiffSide, DiffSide]
     left: Mapping[str, str]
     right: Mapping[str, str]
     aligned: Mapping[str, str]
 
     @cached_property
-    def backwards(self) -> Mapping[str, str]:
+    def reversed(self) -> Mapping[str, str]:
         return {other: call for call, other in self.aligned.items()}
 
     @cached_property
     def homes(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """By key: a word for where a node belongs, the same in both files for the same module."""
-        right = {key: self.word(None, call) for key, call in self.right.items()}
-        return {key: self.word(call, None) for key, call in self.left.items()}, right
+        right = {key: self.label(None, call) for key, call in self.right.items()}
+        return {key: self.label(call, None) for key, call in self.left.items()}, right
 
-    def word(self, call: str | None, other: str | None) -> str:
+    def label(self, call: str | None, other: str | None) -> str:
         """The call in the first file, if there is one."""
-        call = self.backwards.get(other or "") if call is None else call
+        call = self.reversed.get(other or "") if call is None else call
         return f"right {other}" if call is None else call
 
     def stack(self, side: int, call: str) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ class Modules:
     def class_of(self, side: int, call: str) -> str:
         return self._speaker(side).class_of(call)
 
-    def _speaker(self, side: int) -> Compared:
+    def _speaker(self, side: int) -> DiffSide:
         """Who knows the modules of a file: the other one, if that has lent them."""
         one = self.sides[side]
         return self.sides[1 - side] if one.source is Source.OTHER else one
@@ -86,56 +89,56 @@ class Modules:
         read = {name for node in nodes for name in node.inputs if name in compared.graph.initializers}
         return sum(map(compared.weight_sizes.size, read))
 
-    def common(self, side: int, keys: Iterable[str]) -> str:
+    def common_call(self, side: int, keys: Iterable[str]) -> str:
         """The innermost call around all of some nodes."""
         calls = self.left if side == 0 else self.right
         return _innermost([self.stack(side, call) for call in dict.fromkeys(calls.get(key, ROOT) for key in keys)])
 
 
-def find_modules(left: Compared, right: Compared, pairs: Pairs, links: Mapping[str, Link]) -> Modules:
-    mine, theirs = dict(left.told), dict(right.told)
+def align_modules(left: DiffSide, right: DiffSide, pairs: NodePairs, links: Mapping[str, Link]) -> ModuleAlignment:
+    mine, theirs = dict(left.calls), dict(right.calls)
     if left.source is Source.OTHER:
-        mine.update((node.key, theirs[other.key]) for other, node in _joined(pairs) if other.key in theirs)
+        mine.update((node.key, theirs[other.key]) for other, node in _list_pairs(pairs) if other.key in theirs)
     if right.source is Source.OTHER:
-        theirs.update((other.key, mine[node.key]) for other, node in _joined(pairs) if node.key in mine)
-        theirs.update(_inherited(links, mine, theirs, left, pairs))
-    _spread(left, mine)
-    _spread(right, theirs)
+        theirs.update((other.key, mine[node.key]) for other, node in _list_pairs(pairs) if node.key in mine)
+        theirs.update(_inherit_calls(links, mine, theirs, left, pairs))
+    _spread_calls(left, mine)
+    _spread_calls(right, theirs)
     lent = Source.OTHER in (left.source, right.source)
-    found = Modules((left, right), mine, theirs, {})
+    found = ModuleAlignment((left, right), mine, theirs, {})
     calls = dict.fromkeys((*mine.values(), *theirs.values()))
     same = {call: call for one in calls for call in found.stack(0, one)} if lent else {}
-    aligned = same or _aligned(left, right, pairs, mine, theirs)
-    return Modules((left, right), mine, theirs, aligned)
+    aligned = same or _align_calls(left, right, pairs, mine, theirs)
+    return ModuleAlignment((left, right), mine, theirs, aligned)
 
 
-def align_equal(left: Compared, right: Compared) -> Modules:
+def align_equal(left: DiffSide, right: DiffSide) -> ModuleAlignment:
     """Every module call of two equal sides with itself, in the order of its first node.
 
     One of the sides may have lent its modules to the other.
     """
     speaker = right if left.source is Source.OTHER else left
-    calls = dict(speaker.told)
-    _spread(speaker, calls)
+    calls = dict(speaker.calls)
+    _spread_calls(speaker, calls)
     lent = Source.OTHER in (left.source, right.source)
     issuing = calls.values() if lent else (calls[node.key] for node in speaker.flow.order)
     aligned = {call: call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner)}
-    return Modules((left, right), calls, calls, aligned)
+    return ModuleAlignment((left, right), calls, calls, aligned)
 
 
-def _joined(pairs: Pairs) -> list[tuple[Node, Node]]:
+def _list_pairs(pairs: NodePairs) -> list[tuple[Node, Node]]:
     """Nodes of the second file, each with its partner."""
     return [(other, pairs.left[other.key]) for other in pairs.right.values()]
 
 
-def _inherited(
-    links: Mapping[str, Link], mine: Mapping[str, str], theirs: Mapping[str, str], left: Compared, pairs: Pairs
+def _inherit_calls(
+    links: Mapping[str, Link], mine: Mapping[str, str], right: Mapping[str, str], left: DiffSide, pairs: NodePairs
 ) -> dict[str, str]:
     """Of nodes without a partner: the call around all that is gone and that they come from."""
     found: dict[str, str] = {}
     for key, link in links.items():
         calls = [mine[source] for source in link.sources if source in mine and source not in pairs.right]
-        if key not in theirs and calls:
+        if key not in right and calls:
             found[key] = _innermost([left.stack(call) for call in dict.fromkeys(calls)])
     return found
 
@@ -144,7 +147,7 @@ def _innermost(stacks: Iterable[tuple[str, ...]]) -> str:
     return next(reversed(common_prefix(stacks)), ROOT)
 
 
-def _spread(side: Compared, calls: dict[str, str]) -> None:
+def _spread_calls(side: DiffSide, calls: dict[str, str]) -> None:
     """What nobody knows belongs to what it works on; else to what reads it; else to the model.
 
     A Constant that nobody knows belongs to the innermost call around all that read it.
@@ -166,36 +169,36 @@ def _spread(side: Compared, calls: dict[str, str]) -> None:
             calls[node.key] = _innermost([side.stack(calls[key]) for key in reading if key in calls])
 
 
-def _aligned(
-    left: Compared, right: Compared, pairs: Pairs, mine: Mapping[str, str], theirs: Mapping[str, str]
+def _align_calls(
+    left: DiffSide, right: DiffSide, pairs: NodePairs, mine: Mapping[str, str], theirs: Mapping[str, str]
 ) -> dict[str, str]:
     """By the nodes that they have in common, names and classes where that does not decide."""
-    leaves = Counter((mine[node.key], theirs[other.key]) for other, node in _joined(pairs))
-    sizes = (_sizes(left, mine), _sizes(right, theirs))
+    leaves = Counter((mine[node.key], theirs[other.key]) for other, node in _list_pairs(pairs))
+    sizes = (_count_nodes(left, mine), _count_nodes(right, theirs))
     shared: Counter[tuple[str, str]] = Counter()
     for (call, other), count in leaves.items():
         for above in left.inner_stack(call):
             for upper in right.inner_stack(other):
                 shared[above, upper] += count
     rated = sorted(
-        ((_rate(left, right, pair, count / (sizes[0][pair[0]] + sizes[1][pair[1]] - count)), pair))
+        ((_rate_pair(left, right, pair, count / (sizes[0][pair[0]] + sizes[1][pair[1]] - count)), pair))
         for pair, count in shared.items()
     )
-    found: dict[str, str] = {}
+    calls: dict[str, str] = {}
     taken: set[str] = set()
     for _, (call, other) in reversed(rated):
-        if call not in found and other not in taken:
-            found[call] = other
+        if call not in calls and other not in taken:
+            calls[call] = other
             taken.add(other)
-    return found | _by_name(left, right, found, taken, sizes)
+    return calls | _align_by_name(left, right, calls, taken, sizes)
 
 
-def _rate(left: Compared, right: Compared, pair: tuple[str, str], share: float) -> float:
+def _rate_pair(left: DiffSide, right: DiffSide, pair: tuple[str, str], share: float) -> float:
     same_name = left.relative(pair[0]) == right.relative(pair[1])
     return share + _SAME_NAME * same_name + _SAME_CLASS * (left.class_of(pair[0]) == right.class_of(pair[1]))
 
 
-def _sizes(side: Compared, calls: Mapping[str, str]) -> Counter[str]:
+def _count_nodes(side: DiffSide, calls: Mapping[str, str]) -> Counter[str]:
     """How many nodes there are in a call and everything inside of it."""
     found: Counter[str] = Counter()
     for call, count in Counter(calls[node.key] for node in side.flow.order).items():
@@ -204,8 +207,8 @@ def _sizes(side: Compared, calls: Mapping[str, str]) -> Counter[str]:
     return found
 
 
-def _by_name(
-    left: Compared, right: Compared, found: Mapping[str, str], taken: set[str], sizes: tuple[Counter[str], Counter[str]]
+def _align_by_name(
+    left: DiffSide, right: DiffSide, found: Mapping[str, str], taken: set[str], sizes: tuple[Counter[str], Counter[str]]
 ) -> dict[str, str]:
     """Modules that have no nodes in common, under the same name in what is aligned."""
     more: dict[str, str] = {}
@@ -217,45 +220,45 @@ def _by_name(
     return more
 
 
-def absent_modules(modules: Modules, regions: Sequence[Region]) -> list[ModuleChange]:
+def find_absent_modules(modules: ModuleAlignment, regions: Sequence[ChangedRegion]) -> list[ModuleChange]:
     """The outermost modules all of whose nodes are gone, without any others in their place; and those that are new."""
     plain = [region for region in regions if not (region.left and region.right)]
     gone = {node.key for region in plain for node in region.left}
     fresh = {node.key for region in plain for node in region.right}
-    return [*_absent(modules, 0, gone), *_absent(modules, 1, fresh)]
+    return [*_list_absent(modules, 0, gone), *_list_absent(modules, 1, fresh)]
 
 
-def _absent(modules: Modules, side: int, keys: set[str]) -> Iterator[ModuleChange]:
-    inside = _inside(modules, side)
+def _list_absent(modules: ModuleAlignment, side: int, keys: set[str]) -> Iterator[ModuleChange]:
+    inside = _nodes_by_call(modules, side)
     whole = {call for call, nodes in inside.items() if call != ROOT and _is_whole(modules, side, nodes, keys)}
-    whole -= set(_still_there(modules, side, whole))
+    whole -= set(_find_rerouted(modules, side, whole))
     for call in inside:
         outer = modules.stack(side, call)[:-1]
         if call not in whole or any(one in whole for one in outer) or not _is_gone(modules, side, call, inside[call]):
             continue
-        yield _change(modules, side, call, inside[call])
+        yield _describe_absent(modules, side, call, inside[call])
 
 
-def _is_whole(modules: Modules, side: int, nodes: Sequence[Node], keys: set[str]) -> bool:
+def _is_whole(modules: ModuleAlignment, side: int, nodes: Sequence[Node], keys: set[str]) -> bool:
     """Whether all nodes are among some; or most, and all with weights: others may need what the rest makes."""
     rest = [node for node in nodes if node.key not in keys]
     if not rest:
         return True
-    few = len(rest) < len(nodes) / 2 and any(True for _ in _weights(modules, side, nodes))
-    return few and not any(True for _ in _weights(modules, side, rest))
+    few = len(rest) < len(nodes) / 2 and any(True for _ in _weight_sizes(modules, side, nodes))
+    return few and not any(True for _ in _weight_sizes(modules, side, rest))
 
 
-def _still_there(modules: Modules, side: int, calls: Iterable[str]) -> Iterator[str]:
+def _find_rerouted(modules: ModuleAlignment, side: int, calls: Iterable[str]) -> Iterator[str]:
     """Calls whose partner in the other file has weights: these may reach its nodes by another way."""
-    inside = _inside(modules, 1 - side)
-    partners = modules.aligned if side == 0 else modules.backwards
+    inside = _nodes_by_call(modules, 1 - side)
+    partners = modules.aligned if side == 0 else modules.reversed
     for call in calls:
         nodes = inside.get(partners[call], ()) if call in partners else ()
-        if any(True for _ in _weights(modules, 1 - side, nodes)):
+        if any(True for _ in _weight_sizes(modules, 1 - side, nodes)):
             yield call
 
 
-def _inside(modules: Modules, side: int) -> Mapping[str, list[Node]]:
+def _nodes_by_call(modules: ModuleAlignment, side: int) -> Mapping[str, list[Node]]:
     """By call: the nodes in it and in everything inside of it."""
     calls = modules.left if side == 0 else modules.right
     found: dict[str, list[Node]] = {}
@@ -265,22 +268,22 @@ def _inside(modules: Modules, side: int) -> Mapping[str, list[Node]]:
     return found
 
 
-def _is_gone(modules: Modules, side: int, call: str, nodes: Iterable[Node]) -> bool:
+def _is_gone(modules: ModuleAlignment, side: int, call: str, nodes: Iterable[Node]) -> bool:
     """A module without weights may be there still and have nothing to do."""
-    if any(True for _ in _weights(modules, side, nodes)):
+    if any(True for _ in _weight_sizes(modules, side, nodes)):
         return True
     other = modules.sides[1 - side]
     return other.hierarchy is None or ModuleCall.parse(call).path not in other.hierarchy.modules
 
 
-def _weights(modules: Modules, side: int, nodes: Iterable[Node]) -> Iterator[int]:
+def _weight_sizes(modules: ModuleAlignment, side: int, nodes: Iterable[Node]) -> Iterator[int]:
     """The sizes of the weights that nodes read, each once."""
     flow = modules.sides[side].flow
     read = {one.name: one for node in nodes for _, one in flow.read_constants(node) if not one.small}
     yield from (prod(constant.shape) for constant in read.values())
 
 
-def _change(modules: Modules, side: int, call: str, nodes: Sequence[Node]) -> ModuleChange:
+def _describe_absent(modules: ModuleAlignment, side: int, call: str, nodes: Sequence[Node]) -> ModuleChange:
     name = modules.class_of(side, call)
     count = modules.node_count(side, call)
     parameters = modules.parameter_count(side, call, nodes, recorded=True)
@@ -292,23 +295,29 @@ def _change(modules: Modules, side: int, call: str, nodes: Sequence[Node]) -> Mo
 _Costs = Mapping[str, NodeCost]
 
 
-def with_costs(diff: Diff, modules: Modules, costs: tuple[_Costs, _Costs]) -> Diff:
+def add_costs(diff: Diff, modules: ModuleAlignment, costs: tuple[_Costs, _Costs]) -> Diff:
     """The diff with what differs in the cost of everything, and of each module in which something does."""
-    wanted = {(0, one.left) for one in diff.modules} | {(1, one.right) for one in diff.modules} | {(0, ROOT), (1, ROOT)}
-    inside = _cost_inside(modules, wanted)
-    sums = {place: dict(_sums(nodes, modules, place, costs[place[0]])) for place, nodes in inside.items()}
-    total = _cost_change(sums.get((0, ROOT), {}), sums.get((1, ROOT), {}))
-    found = tuple(_with_cost(one, sums) for one in diff.modules)
+    wanted = (
+        {(0, module.left) for module in diff.modules}
+        | {(1, module.right) for module in diff.modules}
+        | {(0, ROOT), (1, ROOT)}
+    )
+    inside = _nodes_by_place(modules, wanted)
+    sums = {place: dict(_sum_costs(nodes, modules, place, costs[place[0]])) for place, nodes in inside.items()}
+    total = _compare_costs(sums.get((0, ROOT), {}), sums.get((1, ROOT), {}))
+    found = tuple(_add_cost(module, sums) for module in diff.modules)
     return replace(diff, cost=total, modules=found)
 
 
-def _with_cost(module: ModuleChange, sums: Mapping[tuple[int, str | None], Mapping[str, Polynomial]]) -> ModuleChange:
+def _add_cost(module: ModuleChange, sums: Mapping[tuple[int, str | None], Mapping[str, Polynomial]]) -> ModuleChange:
     if module.change is not Change.CHANGED or not module.path:
         return module  # of a module that is gone its size says enough; that of the model is said of the whole
-    return replace(module, cost=_cost_change(sums.get((0, module.left), {}), sums.get((1, module.right), {})))
+    return replace(module, cost=_compare_costs(sums.get((0, module.left), {}), sums.get((1, module.right), {})))
 
 
-def _cost_inside(modules: Modules, wanted: set[tuple[int, str | None]]) -> dict[tuple[int, str | None], list[Node]]:
+def _nodes_by_place(
+    modules: ModuleAlignment, wanted: set[tuple[int, str | None]]
+) -> dict[tuple[int, str | None], list[Node]]:
     found: dict[tuple[int, str | None], list[Node]] = {}
     for side, calls in enumerate((modules.left, modules.right)):
         for node in modules.sides[side].flow.order:
@@ -318,8 +327,8 @@ def _cost_inside(modules: Modules, wanted: set[tuple[int, str | None]]) -> dict[
     return found
 
 
-def _sums(
-    nodes: list[Node], modules: Modules, place: tuple[int, str | None], costs: _Costs
+def _sum_costs(
+    nodes: list[Node], modules: ModuleAlignment, place: tuple[int, str | None], costs: _Costs
 ) -> Iterator[tuple[str, Polynomial]]:
     """What is not known of a node is not known of the whole."""
     side, call = place
@@ -331,7 +340,7 @@ def _sums(
     flow = modules.sides[side].flow
     read = {one.name: one for node in nodes for _, one in flow.read_constants(node) if not one.small}
     # By one yardstick: a file without a record does not know buffers from parameters.
-    recorded = all(one.record is not None for one in modules.sides)
+    recorded = all(side.record is not None for side in modules.sides)
     parameters = modules.parameter_count(side, call or ROOT, nodes, recorded=recorded)
     yield "parameters", Polynomial.of(parameters)
     yield "weight_bytes", Polynomial.of(sum(prod(one.shape) * _width(one.dtype) for one in read.values()))
@@ -346,7 +355,7 @@ def _width(dtype: int) -> int:
     return onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize if dtype else 0
 
 
-def _cost_change(one: Mapping[str, Polynomial], other: Mapping[str, Polynomial]) -> CostChange | None:
+def _compare_costs(one: Mapping[str, Polynomial], other: Mapping[str, Polynomial]) -> CostChange | None:
     both = {what: (one[what], other[what]) for what in one if what in other and one[what] != other[what]}
     # Axes of other names cannot be told from other sizes.
     same = {what: pair for what, pair in both.items() if pair[0].axes == pair[1].axes}

@@ -1,8 +1,10 @@
-"""What two models are given and return: which of these are the same, and what is different about them.
+"""Inputs, outputs and attributes of two models: which are the same, and what is different about them.
 
-What two nodes of one operator say about how they work.
+    input ids: int64[batch, 128]  →  int64[batch, seq]     axis 1 was fixed and is open now: a difference
+    input ids: int64[batch, seq]  →  int64[b, s]           other names of axes alone: none
 
-Numbers for people: as short as they can be without two different ones looking the same.
+An attribute that is left out has its default, which depends on the opset: Softmax without `axis` is -1 since opset 13
+and 1 before. See https://onnx.ai/onnx/operators/onnx__Softmax.html.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ import onnx.helper
 import onnx.numpy_helper
 
 from modelexport.graph.protos import plain_domain
-from modelexport.graph.types import type_name
+from modelexport.graph.types import dims_of, type_name
 from modelexport.record.results.diff import FieldChange, Renamed
 
 
-def written(array: np.ndarray) -> Iterator[str]:
+def numbers_text(array: np.ndarray) -> Iterator[str]:
     """Each number of an array, with as many digits as its type takes to be told from its neighbours."""
     return (str(number).removesuffix(".0") for number in array.reshape(-1))
 
@@ -35,16 +37,17 @@ _BODIES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 Opsets = Mapping[str, int]
 
 
-def opsets_of(model: onnx.ModelProto) -> Opsets:
+def list_opsets(model: onnx.ModelProto) -> Opsets:
     return {plain_domain(item.domain): item.version for item in model.opset_import}
 
 
-def attribute_changes(
+def compare_attributes(
     one: onnx.NodeProto, other: onnx.NodeProto, opsets: tuple[Opsets, Opsets]
 ) -> Iterator[FieldChange]:
     """An attribute that is left out has the value that the operator gives it, which is not the same in all opsets."""
     mine, theirs = (
-        {**_defaults(node, versions), **_values(node)} for node, versions in zip((one, other), opsets, strict=True)
+        {**_default_values(node, versions), **_stated_values(node)}
+        for node, versions in zip((one, other), opsets, strict=True)
     )
     stated = {item.name for node in (one, other) for item in node.attribute}
     for name in sorted(stated & (mine.keys() | theirs.keys())):
@@ -53,47 +56,47 @@ def attribute_changes(
             yield FieldChange(f"attribute {name}", left, right)
 
 
-def _values(node: onnx.NodeProto) -> dict[str, str]:
-    return {item.name: _written(item) for item in node.attribute if item.type not in _BODIES}
+def _stated_values(node: onnx.NodeProto) -> dict[str, str]:
+    return {item.name: _attribute_text(item) for item in node.attribute if item.type not in _BODIES}
 
 
-def _defaults(node: onnx.NodeProto, opsets: Opsets) -> dict[str, str]:
+def _default_values(node: onnx.NodeProto, opsets: Opsets) -> dict[str, str]:
     domain = plain_domain(node.domain)
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:
         return {}
     defaults = ((name, one.default_value) for name, one in schema.attributes.items())
-    return {name: _written(value) for name, value in defaults if value.name}
+    return {name: _attribute_text(value) for name, value in defaults if value.name}
 
 
-def _written(item: onnx.AttributeProto) -> str:
+def _attribute_text(item: onnx.AttributeProto) -> str:
     if item.ref_attr_name:
         return f"@{item.ref_attr_name}"
     if item.type == onnx.AttributeProto.TENSOR:
-        return _tensor(item.t)
+        return _tensor_text(item.t)
     value = onnx.helper.get_attribute_value(item)
     if not isinstance(value, int | float | str | bytes) and hasattr(value, "__iter__"):
-        return f"[{', '.join(map(_scalar, value))}]"
-    return _scalar(value)
+        return f"[{', '.join(map(_scalar_text, value))}]"
+    return _scalar_text(value)
 
 
-def _scalar(value: object) -> str:
+def _scalar_text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    return next(written(np.array(value, np.float32))) if isinstance(value, float) else str(value)
+    return next(numbers_text(np.array(value, np.float32))) if isinstance(value, float) else str(value)
 
 
-def _tensor(tensor: onnx.TensorProto) -> str:
+def _tensor_text(tensor: onnx.TensorProto) -> str:
     kind = f"{type_name(tensor.data_type)}{list(tensor.dims)}"
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return kind
     if tensor.data_type == onnx.TensorProto.STRING:
-        return f"{kind} {', '.join(map(_scalar, tensor.string_data))}"
+        return f"{kind} {', '.join(map(_scalar_text, tensor.string_data))}"
     array = onnx.numpy_helper.to_array(tensor)
     if array.size > _LONGEST:
         return f"{kind} {hashlib.sha256(array.tobytes()).hexdigest()[:8]}"
-    return f"{kind} {', '.join(written(array))}"
+    return f"{kind} {', '.join(numbers_text(array))}"
 
 
 _Dims = tuple[int | str | None, ...]
@@ -113,26 +116,21 @@ class ValueType:
         return f"{name}[{', '.join('?' if dim is None else str(dim) for dim in self.dims)}]"
 
 
-def value_type(value: onnx.ValueInfoProto) -> ValueType | None:
-    kind = value.type.tensor_type
+def read_value_type(value: onnx.ValueInfoProto) -> ValueType | None:
     if not value.type.HasField("tensor_type"):
         return None
-    dims = tuple(_dim(dim) for dim in kind.shape.dim) if kind.HasField("shape") else None
-    return ValueType(kind.elem_type, dims)
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+    dims = dims_of(value.type)
+    return ValueType(value.type.tensor_type.elem_type, dims and tuple(dim if dim != "" else None for dim in dims))
 
 
 def shapes_differ(one: ValueType, other: ValueType) -> bool:
     """Names of sides are names: they are no difference."""
     if one.dims is None or other.dims is None:
         return False
-    return len(one.dims) != len(other.dims) or any(map(_sides_differ, one.dims, other.dims))
+    return len(one.dims) != len(other.dims) or any(map(_axes_differ, one.dims, other.dims))
 
 
-def _sides_differ(one: int | str | None, other: int | str | None) -> bool:
+def _axes_differ(one: int | str | None, other: int | str | None) -> bool:
     if one is None or other is None:
         return False
     return one != other if isinstance(one, int) and isinstance(other, int) else type(one) is not type(other)
@@ -145,33 +143,33 @@ def types_differ(one: ValueType, other: ValueType) -> bool:
 _Types = Mapping[str, ValueType | None]
 
 
-def named_alike(one: _Types, other: _Types) -> dict[str, str]:
+def match_names(one: _Types, other: _Types) -> dict[str, str]:
     return {name: name for name in one if name in other}
 
 
-def paired_ends(one: _Types, other: _Types, known: Mapping[str, str]) -> dict[str, str]:
+def match_rest(one: _Types, other: _Types, known: Mapping[str, str]) -> dict[str, str]:
     """What is known; what is left over by type and order."""
-    found = dict(known)
-    left = [name for name in one if name not in found]
-    taken = set(found.values())
+    matches = dict(known)
+    left = [name for name in one if name not in matches]
+    taken = set(matches.values())
     spare = [name for name in other if name not in taken]
     if len(left) == len(spare):
-        return {**found, **dict(zip(left, spare, strict=True))}
+        return {**matches, **dict(zip(left, spare, strict=True))}
     for name in left:
-        same = next((mine for mine in spare if _are_alike(one[name], other[mine])), None)
+        same = next((mine for mine in spare if _may_match(one[name], other[mine])), None)
         if same is not None:
-            found[name] = same
+            matches[name] = same
             spare.remove(same)
-    return found
+    return matches
 
 
-def _are_alike(one: ValueType | None, other: ValueType | None) -> bool:
+def _may_match(one: ValueType | None, other: ValueType | None) -> bool:
     if one is None or other is None:
         return one is other
     return not types_differ(one, other) and not shapes_differ(one, other)
 
 
-def end_changes(what: str, one: _Types, other: _Types, pairs: Mapping[str, str]) -> Iterator[FieldChange]:
+def compare_io(what: str, one: _Types, other: _Types, pairs: Mapping[str, str]) -> Iterator[FieldChange]:
     """what  input or output"""
     for name, kind in one.items():
         if name not in pairs:
@@ -190,7 +188,7 @@ def end_changes(what: str, one: _Types, other: _Types, pairs: Mapping[str, str])
         yield FieldChange("order of outputs", ", ".join(order), ", ".join(now_order))
 
 
-def renamed_ends(what: str, pairs: Mapping[str, str]) -> Iterator[Renamed]:
+def list_renamed_io(what: str, pairs: Mapping[str, str]) -> Iterator[Renamed]:
     return (Renamed(what, name, now) for name, now in pairs.items() if name != now)
 
 
@@ -198,17 +196,17 @@ def renamed_ends(what: str, pairs: Mapping[str, str]) -> Iterator[Renamed]:
 _TOOLS_NOTES = ("pkg.", "onnx.infer", "onnx.quant", "onnxsim.")
 
 
-def model_changes(
+def compare_headers(
     one: onnx.ModelProto, other: onnx.ModelProto, used: Sequence[frozenset[str]]
 ) -> Iterator[FieldChange]:
     """Opsets of domains that are used, and metadata that is not a tool's own.
 
     used  the domains of the operators of both
     """
-    mine, theirs = opsets_of(one), opsets_of(other)
-    for domain in sorted(mine.keys() & theirs.keys()):
-        if mine[domain] != theirs[domain] and (not domain or any(domain in domains for domains in used)):
-            yield FieldChange(f"opset {domain or 'ai.onnx'}", str(mine[domain]), str(theirs[domain]))
+    left, right = list_opsets(one), list_opsets(other)
+    for domain in sorted(left.keys() & right.keys()):
+        if left[domain] != right[domain] and (not domain or any(domain in domains for domains in used)):
+            yield FieldChange(f"opset {domain or 'ai.onnx'}", str(left[domain]), str(right[domain]))
     before, now = ({item.key: item.value for item in model.metadata_props} for model in (one, other))
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key) and not key.startswith(_TOOLS_NOTES):

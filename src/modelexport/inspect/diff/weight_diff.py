@@ -1,6 +1,12 @@
-"""By how much two constants differ, and what was done to the one to get the other.
+"""Weight difference: by how much two constants differ, and what was done to the one to get the other.
 
-Weights of a few bits, several in a byte, as the numbers that they stand for.
+    float32[4, 8] and float32[8, 4], equal when turned      TRANSPOSED
+    float32 and float16, nearly equal                       CAST
+    float32 and int8, equal up to a scale and a zero point  QUANTIZED
+    equal type and shape                                    VALUES: largest and relative difference, how many changed
+
+Weights of MatMulNBits are unpacked first: several numbers of a few bits in a byte, scaled block by block. See
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md, com.microsoft.MatMulNBits.
 """
 
 from __future__ import annotations
@@ -15,9 +21,9 @@ import onnx.helper
 
 from modelexport.graph.index import FLOATS
 from modelexport.graph.types import type_name
-from modelexport.inspect.diff.ends import written
-from modelexport.inspect.diff.flow import Constant
-from modelexport.inspect.diff.sides import Holdings
+from modelexport.inspect.diff.io_matching import numbers_text
+from modelexport.inspect.diff.match_keys import Constant
+from modelexport.inspect.diff.sides import ConstantStore
 from modelexport.record.results.diff import FieldChange, WeightChange, WeightForm, WeightRef
 
 # Numbers that are compared at a time.
@@ -40,105 +46,109 @@ def weight_ref(constant: Constant) -> WeightRef:
     return WeightRef(constant.name, type_name(constant.dtype), constant.shape)
 
 
-class Weighing:
-    def __init__(self, left: Holdings, right: Holdings) -> None:
+class WeightDiff:
+    def __init__(self, left: ConstantStore, right: ConstantStore) -> None:
         self._left, self._right = left, right
 
-    def change(self, one: Constant, other: Constant, readers: tuple[str, ...] = ()) -> WeightChange | None:
+    def compare(self, constant: Constant, other: Constant, readers: tuple[str, ...] = ()) -> WeightChange | None:
         """What is different about two constants that stand in one place; None if nothing is, or nothing is known."""
-        if one.digest is not None and one.digest == other.digest:
+        if constant.digest is not None and constant.digest == other.digest:
             return None
-        if one.digest is None or other.digest is None:
-            if (one.dtype, one.shape) == (other.dtype, other.shape):
+        if constant.digest is None or other.digest is None:
+            if (constant.dtype, constant.shape) == (other.dtype, other.shape):
                 return None
-            return WeightChange(WeightForm.UNREAD, weight_ref(one), weight_ref(other), readers=readers)
-        mine, theirs = self._left.numbers(one.name), self._right.numbers(other.name)
-        if mine is None or theirs is None:
-            return WeightChange(WeightForm.VALUES, weight_ref(one), weight_ref(other), readers=readers)
-        form, distance = _compared(mine, theirs, one, other)
-        if distance is not None and not distance.changed and (form is WeightForm.VALUES or _is_single(mine, theirs)):
+            return WeightChange(WeightForm.UNREAD, weight_ref(constant), weight_ref(other), readers=readers)
+        left, right = self._left.numbers(constant.name), self._right.numbers(other.name)
+        if left is None or right is None:
+            return WeightChange(WeightForm.VALUES, weight_ref(constant), weight_ref(other), readers=readers)
+        form, distance = _compare_arrays(left, right, constant, other)
+        if distance is not None and not distance.changed and (form is WeightForm.VALUES or _is_single(left, right)):
             return None  # -0.0, or NaN of another kind; or one number in another shape
         return WeightChange(
             form,
-            weight_ref(one),
+            weight_ref(constant),
             weight_ref(other),
             distance.largest if distance else None,
             distance.relative if distance else None,
             distance.changed if distance else None,
-            _shown(mine, theirs),
+            _show_values(left, right),
             readers,
         )
 
-    def packed(
-        self, one: Constant, other: Constant, numbers: np.ndarray, readers: tuple[str, ...]
+    def compare_packed(
+        self, constant: Constant, other: Constant, numbers: np.ndarray, readers: tuple[str, ...]
     ) -> WeightChange | None:
         """numbers  those that the other one stands for; None if the first is not what was packed"""
-        mine = self._left.numbers(one.name)
-        if mine is None or mine.shape != numbers.shape or one.dtype not in FLOATS:
+        left = self._left.numbers(constant.name)
+        if left is None or left.shape != numbers.shape or constant.dtype not in FLOATS:
             return None
-        found = _distance(mine, numbers)
-        if found.relative > _SAME:
+        packed = _measure_distance(left, numbers)
+        if packed.relative > _SAME:
             return None
-        form, refs = WeightForm.QUANTIZED, (weight_ref(one), weight_ref(other))
-        return WeightChange(form, *refs, found.largest, found.relative, found.changed, readers=readers)
+        form, refs = WeightForm.QUANTIZED, (weight_ref(constant), weight_ref(other))
+        return WeightChange(form, *refs, packed.largest, packed.relative, packed.changed, readers=readers)
 
-    def stored(self, names: Iterable[str]) -> list[np.ndarray | None]:
+    def read_right(self, names: Iterable[str]) -> list[np.ndarray | None]:
         """What the second file holds under some names."""
         return [self._right.numbers(name) if name else None for name in names]
 
 
-def _is_single(mine: np.ndarray, theirs: np.ndarray) -> bool:
-    return mine.size == theirs.size == 1 and mine.dtype == theirs.dtype
+def _is_single(array: np.ndarray, theirs: np.ndarray) -> bool:
+    return array.size == theirs.size == 1 and array.dtype == theirs.dtype
 
 
-def _compared(
-    mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant
+def _compare_arrays(
+    array: np.ndarray, theirs: np.ndarray, constant: Constant, other: Constant
 ) -> tuple[WeightForm, _Distance | None]:
-    if mine.shape == theirs.shape:
-        return _in_place(mine, theirs, one, other)
-    if mine.size == theirs.size and mine.size:
-        for form, turned in _turned(mine, theirs):
-            found, distance = _in_place(turned, theirs, one, other)
+    if array.shape == theirs.shape:
+        return _compare_elements(array, theirs, constant, other)
+    if array.size == theirs.size and array.size:
+        for form, turned in _list_rearranged(array, theirs):
+            arrays, distance = _compare_elements(turned, theirs, constant, other)
             if distance.relative <= _SAME:
-                return (form if found is WeightForm.VALUES else found), distance
+                return (form if arrays is WeightForm.VALUES else arrays), distance
     return WeightForm.SHAPE, None
 
 
-def _turned(mine: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[WeightForm, np.ndarray]]:
-    if mine.ndim >= 2 and np.swapaxes(mine, -1, -2).shape == theirs.shape:
-        yield WeightForm.TRANSPOSED, np.swapaxes(mine, -1, -2)
-    if mine.T.shape == theirs.shape and mine.ndim > 2:
-        yield WeightForm.TRANSPOSED, mine.T
-    yield WeightForm.RESHAPED, mine.reshape(theirs.shape)
+def _list_rearranged(array: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[WeightForm, np.ndarray]]:
+    if array.ndim >= 2 and np.swapaxes(array, -1, -2).shape == theirs.shape:
+        yield WeightForm.TRANSPOSED, np.swapaxes(array, -1, -2)
+    if array.T.shape == theirs.shape and array.ndim > 2:
+        yield WeightForm.TRANSPOSED, array.T
+    yield WeightForm.RESHAPED, array.reshape(theirs.shape)
 
 
-def _in_place(mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant) -> tuple[WeightForm, _Distance]:
+def _compare_elements(
+    array: np.ndarray, theirs: np.ndarray, constant: Constant, other: Constant
+) -> tuple[WeightForm, _Distance]:
     """Element by element. A square weight may have been turned: its shape does not tell."""
-    form, straight = _straight(mine, theirs, one, other)
-    if not straight.relative or mine.ndim < 2 or mine.shape[-1] != mine.shape[-2]:
+    form, straight = _compare_straight(array, theirs, constant, other)
+    if not straight.relative or array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         return form, straight
-    _, turned = _straight(np.swapaxes(mine, -1, -2), theirs, one, other)
+    _, turned = _compare_straight(np.swapaxes(array, -1, -2), theirs, constant, other)
     if form is WeightForm.VALUES:
         return (form, straight) if turned.changed else (WeightForm.TRANSPOSED, turned)
     return form, (turned if turned.relative <= _SAME < straight.relative else straight)
 
 
-def _straight(mine: np.ndarray, theirs: np.ndarray, one: Constant, other: Constant) -> tuple[WeightForm, _Distance]:
-    if one.dtype == other.dtype:
-        return WeightForm.VALUES, _distance(mine, theirs)
-    if one.dtype in FLOATS and other.dtype in FLOATS:
-        return WeightForm.CAST, _distance(mine, theirs)
-    if one.dtype in FLOATS:
-        return WeightForm.QUANTIZED, _quantized(mine, theirs)
+def _compare_straight(
+    array: np.ndarray, theirs: np.ndarray, constant: Constant, other: Constant
+) -> tuple[WeightForm, _Distance]:
+    if constant.dtype == other.dtype:
+        return WeightForm.VALUES, _measure_distance(array, theirs)
+    if constant.dtype in FLOATS and other.dtype in FLOATS:
+        return WeightForm.CAST, _measure_distance(array, theirs)
+    if constant.dtype in FLOATS:
+        return WeightForm.QUANTIZED, _measure_quantized(array, theirs)
     if other.dtype in FLOATS:
-        return WeightForm.QUANTIZED, _quantized(theirs, mine)
-    return WeightForm.CAST, _distance(mine, theirs)
+        return WeightForm.QUANTIZED, _measure_quantized(theirs, array)
+    return WeightForm.CAST, _measure_distance(array, theirs)
 
 
-def _distance(mine: np.ndarray, theirs: np.ndarray) -> _Distance:
+def _measure_distance(array: np.ndarray, theirs: np.ndarray) -> _Distance:
     """Piece by piece, so that large weights do not have to fit into memory twice over in double precision."""
     largest, squares, size, changed = 0.0, 0.0, 0.0, 0
-    flat, other = mine.reshape(-1), theirs.reshape(-1)
+    flat, other = array.reshape(-1), theirs.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         a = flat[start : start + _CHUNK].astype(np.float64)
         b = other[start : start + _CHUNK].astype(np.float64)
@@ -154,20 +164,20 @@ def _distance(mine: np.ndarray, theirs: np.ndarray) -> _Distance:
     return _Distance(largest, _ratio(squares, size), changed)
 
 
-def _quantized(weight: np.ndarray, integers: np.ndarray) -> _Distance:
+def _measure_quantized(weight: np.ndarray, integers: np.ndarray) -> _Distance:
     """The loss with the best scale and zero point that there can be: those in the file are no better."""
     w = np.atleast_1d(weight).astype(np.float64).reshape(-1, weight.shape[-1] if weight.ndim else 1)
     q = integers.astype(np.float64).reshape(w.shape)
     best: np.ndarray | None = None
     # Fewer numbers than these are met by any scale.
     for axis in (None, *(side for side in (0, 1) if w.shape[side] >= _COLUMN)):
-        fitted = _fitted(w, q, axis)
+        fitted = _fit_scale(w, q, axis)
         if best is None or np.square(fitted - w).sum() < np.square(best - w).sum():
             best = fitted
-    return _distance(w, best if best is not None else q)
+    return _measure_distance(w, best if best is not None else q)
 
 
-def _fitted(w: np.ndarray, q: np.ndarray, axis: int | None) -> np.ndarray:
+def _fit_scale(w: np.ndarray, q: np.ndarray, axis: int | None) -> np.ndarray:
     centred, wanted = q - q.mean(axis=axis, keepdims=True), w - w.mean(axis=axis, keepdims=True)
     power = np.square(centred).sum(axis=axis, keepdims=True)
     scale = (centred * wanted).sum(axis=axis, keepdims=True) / np.where(power == 0, 1.0, power)
@@ -181,15 +191,15 @@ def _ratio(squares: float, size: float) -> float:
     return math.sqrt(squares / size) if size else math.inf
 
 
-def _shown(mine: np.ndarray, theirs: np.ndarray) -> FieldChange | None:
-    if max(mine.size, theirs.size) > _SHOWN:
+def _show_values(array: np.ndarray, theirs: np.ndarray) -> FieldChange | None:
+    if max(array.size, theirs.size) > _SHOWN:
         return None
-    return FieldChange("values", _written(mine), _written(theirs))
+    return FieldChange("values", _array_text(array), _array_text(theirs))
 
 
-def _written(array: np.ndarray) -> str:
+def _array_text(array: np.ndarray) -> str:
     """Numbers as they are written in a model's source; one alone without brackets."""
-    numbers = list(written(array))
+    numbers = list(numbers_text(array))
     return numbers[0] if not array.ndim and numbers else f"[{', '.join(numbers)}]"
 
 
@@ -198,12 +208,12 @@ _READERS = {("com.microsoft", "MatMulNBits"): 1}
 _BYTE = 8
 
 
-def packed_place(node: onnx.NodeProto) -> int | None:
+def packed_input(node: onnx.NodeProto) -> int | None:
     """Where a node reads a packed weight; None if it does not."""
     return _READERS.get((node.domain, node.op_type))
 
 
-def unpacked(node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def unpack_weight(node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> np.ndarray | None:
     """The weight as a MatMul would read it. None if the file does not hold all that it takes.
 
     inputs  by place: what the node reads, if that is stored
@@ -214,25 +224,25 @@ def unpacked(node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> np.nd
     sizes = [stated.get(name) for name in ("N", "K", "block_size")]
     if weight is None or scales is None or weight.dtype != np.uint8 or None in sizes:
         return None
-    return _unpacked(weight, scales, zeros, {**stated, "bits": stated.get("bits", 4)})
+    return _unpack_blocks(weight, scales, zeros, {**stated, "bits": stated.get("bits", 4)})
 
 
-def _unpacked(
+def _unpack_blocks(
     weight: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, stated: Mapping[str, int]
 ) -> np.ndarray:
     rows, width, block, bits = (stated[name] for name in ("N", "K", "block_size", "bits"))
     blocks = -(-width // block)
-    numbers = _split(weight.reshape(rows, -1), bits).reshape(rows, blocks, -1)[:, :, :block].astype(np.float64)
+    numbers = _split_bits(weight.reshape(rows, -1), bits).reshape(rows, blocks, -1)[:, :, :block].astype(np.float64)
     if zeros is None:
         numbers -= 1 << (bits - 1)
     else:
-        middle = _split(zeros.reshape(rows, -1), bits) if zeros.dtype == np.uint8 else zeros.reshape(rows, -1)
+        middle = _split_bits(zeros.reshape(rows, -1), bits) if zeros.dtype == np.uint8 else zeros.reshape(rows, -1)
         numbers -= middle[:, :blocks, None].astype(np.float64)
     numbers *= scales.reshape(rows, blocks, 1).astype(np.float64)
     return numbers.reshape(rows, -1)[:, :width].T
 
 
-def _split(array: np.ndarray, bits: int) -> np.ndarray:
+def _split_bits(array: np.ndarray, bits: int) -> np.ndarray:
     """The lowest bits of a byte come first."""
     parts = [(array >> shift) & ((1 << bits) - 1) for shift in range(0, _BYTE, bits)]
     return np.stack(parts, axis=-1).reshape(*array.shape[:-1], -1)

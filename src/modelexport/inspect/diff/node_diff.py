@@ -1,0 +1,284 @@
+"""Paired nodes, field by field: attributes, inputs, subgraphs, types of results.
+
+A difference is told once, where it begins. A node that reads a value of another shape gives one of another shape as
+well; that follows, and is not told again. A node without a partner explains what its neighbours read instead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx
+
+from modelexport.graph.index import KEY_SEPARATOR, Node
+from modelexport.inspect.diff.io_matching import (
+    Opsets,
+    ValueType,
+    compare_attributes,
+    list_opsets,
+    shapes_differ,
+    types_differ,
+)
+from modelexport.inspect.diff.match_keys import Constant, DiffGraph, NodeSignatures, reads_unordered
+from modelexport.inspect.diff.sides import DiffSide
+from modelexport.record.results.diff import FieldChange
+
+
+@dataclass(frozen=True)
+class NodePairs:
+    """
+    right  by the key of a node of the first graph: the node of the second
+    left   the other way round
+    ends   inputs and outputs of the first graph (`i:name`, `o:name`), mapped to their names in the second
+    exact  the signatures of both, with what weights hold
+    """
+
+    left_graph: DiffGraph
+    right_graph: DiffGraph
+    ends: Mapping[str, str]
+    exact: tuple[NodeSignatures, NodeSignatures]
+    right: dict[str, Node] = field(default_factory=dict)
+    left: dict[str, Node] = field(default_factory=dict)
+
+    def add(self, node: Node, other: Node) -> None:
+        self.right[node.key] = other
+        self.left[other.key] = node
+
+    def are_same(self, value: str, other: str) -> bool:
+        """Whether two values that are no constants are the same thing in both graphs; one may have several makers."""
+        if not value or not other:
+            return value == other
+        mine, theirs = self.left_graph.producers.get(value), self.right_graph.producers.get(other)
+        if mine is None or theirs is None:
+            return mine is None and theirs is None and self._are_given(value, other)
+        if mine[1] != theirs[1]:
+            return False
+        partner, origin = self.right.get(mine[0].key), self.left.get(theirs[0].key)
+        if partner is None or origin is None:
+            return False
+        if partner is theirs[0]:
+            return True
+        # Several nodes may compute one value: it does not matter which of them is read.
+        left, right = self.exact[0].down, self.exact[1].down
+        twins = right.get(partner.outputs[theirs[1]]) == right.get(other)
+        return twins or left.get(origin.outputs[mine[1]]) == left.get(value)
+
+    def aligned_inputs(self, node: Node, other: Node) -> list[tuple[str, str]]:
+        """What two paired nodes read in the same place; an input that only one of them has goes with an empty name.
+
+        The inputs of a commutative operator have no places: `Max(a, b)` beside `Max(b, c)` gives `(b, b), (a, c)`.
+        """
+        length = max(len(node.inputs), len(other.inputs))
+        left, right = ([*one.inputs, *[""] * (length - len(one.inputs))] for one in (node, other))
+        if reads_unordered(node):
+            right = self._reordered(left, right)
+        return list(zip(left, right, strict=True))
+
+    def _reordered(self, left: list[str], right: list[str]) -> list[str]:
+        """The inputs of the second node, each in the place of the one that is the same; the rest as they come."""
+        spare = dict(enumerate(right))
+        matches: dict[int, str] = {}
+        for index, value in enumerate(left):
+            candidates = sorted(spare, key=lambda other: other != index)
+            match = next((other for other in candidates if self._are_equal(value, spare[other])), None)
+            if match is not None:
+                matches[index] = spare.pop(match)
+        rest = iter(spare.values())
+        return [matches[index] if index in matches else next(rest) for index in range(len(left))]
+
+    def _are_equal(self, value: str, other: str) -> bool:
+        """The same value, or constants of the same content."""
+        one, now = self.left_graph.constants.get(value), self.right_graph.constants.get(other)
+        if one is None and now is None:
+            return self.are_same(value, other)
+        return one is not None and now is not None and (one.digest, one.shape) == (now.digest, now.shape)
+
+    def _are_given(self, value: str, other: str) -> bool:
+        if self.ends.get(f"i:{value}") == other:
+            return True
+        left, right = _subgraph_input(value, self.left_graph), _subgraph_input(other, self.right_graph)
+        if left is None or right is None:
+            return False
+        owner, body, place = left
+        partner = self.right.get(owner)
+        return partner is not None and (partner.key, body, place) == right
+
+
+def _subgraph_input(value: str, flow: DiffGraph) -> tuple[str, str, int] | None:
+    """For what a body is given: the node that runs it, which of its bodies, and the place."""
+    body = value.rpartition("|")[0]
+    if body not in flow.graph.body_owner or value not in flow.graph.body_inputs[body]:
+        return None
+    owner = flow.graph.body_owner[body]
+    return owner, body.removeprefix(owner), flow.graph.body_inputs[body].index(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantPair:
+    """Two constants that one node reads in one place in both files; none if the model returns them as they are."""
+
+    left: Constant
+    right: Constant
+    reader: str | None
+
+
+class NodeComparison:
+    """
+    constants  pairs that are not known to be equal, by the names of both: the readers of the first file
+    folded     by the key of a node of the first file without partner: constants of the second that stand for its result
+    unfolded   by the key of a node of the second file without partner: constants of the first in whose place it is
+    """
+
+    def __init__(self, left: DiffSide, right: DiffSide, pairs: NodePairs) -> None:
+        self._left, self._right, self._pairs = left, right, pairs
+        self.constants: dict[tuple[str, str], list[ConstantPair]] = {}
+        self.folded: dict[str, list[Constant]] = {}
+        self.unfolded: dict[str, list[Constant]] = {}
+        self._retyped: set[str] = set()  # values of the first file whose type or shape is another one
+        self._altered: set[str] = set()  # keys of nodes of the second file
+
+    def is_altered(self, key: str) -> bool:
+        """Whether a paired node of the second file reads other constants, or works in another way."""
+        return key in self._altered
+
+    def right_proto(self, node: Node) -> onnx.NodeProto:
+        """What the second file says of a node."""
+        return self._right.model.node_proto(node)
+
+    def compare_nodes(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
+        """Every paired node that is not the same, in the order of the first file."""
+        self._retyped.update(self._list_retyped_inputs())
+        for node in self._pairs.left_graph.order:
+            other = self._pairs.right.get(node.key)
+            if other is not None:
+                changes = tuple(self._compare_node(node, other))
+                if changes:
+                    self._altered.add(other.key)
+                    yield node, other, changes
+
+    def _compare_node(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        if node.attributes != other.attributes:
+            yield from self._compare_attributes(node, other)
+        unexplained = True
+        for index, (value, other_value) in enumerate(self._pairs.aligned_inputs(node, other)):
+            change, explains = self._compare_values(f"input {index}", (value, other_value), (node, other))
+            unexplained &= not explains
+            if change is not None:
+                yield change
+        yield from self._compare_subgraphs(node, other)
+        yield from self._compare_results(node, other, explained=not unexplained)
+
+    def compare_outputs(self) -> Iterator[FieldChange]:
+        """Outputs of the model that are other values than before, where no other nodes have taken over."""
+        for end, other_value in self._pairs.ends.items():
+            if end.startswith("o:"):
+                change, _ = self._compare_values(output_label(end[2:]), (end[2:], other_value), None)
+                if change is not None:
+                    yield change
+
+    def _compare_subgraphs(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        """What the bodies of a node return."""
+        left, right = self._left.graph, self._right.graph
+        for body in left.subgraphs.get(node.key, ()):
+            name = body.removeprefix(node.key)
+            both = zip(left.body_outputs[body], right.body_outputs.get(f"{other.key}{name}", ()), strict=False)
+            for index, values in enumerate(both):
+                change, _ = self._compare_values(f"{name.lstrip(KEY_SEPARATOR)} output {index}", values, (node, other))
+                if change is not None:
+                    yield change
+
+    def _compare_attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
+        protos = self._left.model.node_proto(node), self.right_proto(other)
+        yield from compare_attributes(*protos, self._opsets)
+
+    @cached_property
+    def _opsets(self) -> tuple[Opsets, Opsets]:
+        return list_opsets(self._left.proto), list_opsets(self._right.proto)
+
+    def _compare_values(
+        self, what: str, values: tuple[str, str], readers: tuple[Node, Node] | None
+    ) -> tuple[FieldChange | None, bool]:
+        """What is different about the values in one place of both files, and whether that explains another result."""
+        value, other_value = values
+        one = self._pairs.left_graph.constants.get(value)
+        now = self._pairs.right_graph.constants.get(other_value)
+        if one is not None and now is not None:
+            return None, self._note_constants(one, now, readers)
+        if self._pairs.are_same(value, other_value):
+            return None, value in self._retyped
+        maker = self._pairs.left_graph.producers.get(value)
+        other_maker = self._pairs.right_graph.producers.get(other_value)
+        if maker is not None and maker[0].key not in self._pairs.right:
+            if now is not None:
+                self.folded.setdefault(maker[0].key, []).append(now)
+            return None, True
+        if other_maker is not None and other_maker[0].key not in self._pairs.left:
+            if one is not None:
+                self.unfolded.setdefault(other_maker[0].key, []).append(one)
+            return None, True
+        return FieldChange(what, self._left_text(value), self._right_text(other_value)), True
+
+    def _note_constants(self, constant: Constant, now: Constant, readers: tuple[Node, Node] | None) -> bool:
+        if constant.digest is not None and constant.digest == now.digest:
+            return False
+        if (
+            constant.digest is None
+            and now.digest is None
+            and (constant.dtype, constant.shape) == (now.dtype, now.shape)
+        ):
+            return False
+        reader = None if readers is None else readers[0].key
+        self.constants.setdefault((constant.name, now.name), []).append(ConstantPair(constant, now, reader))
+        if readers is not None:
+            self._altered.add(readers[1].key)
+        return True
+
+    def _left_text(self, value: str) -> str:
+        return _value_text(value, self._pairs.left_graph)
+
+    def _right_text(self, value: str) -> str:
+        """As the first file calls it, if it is there: names of two files do not go together."""
+        maker = self._pairs.right_graph.producers.get(value)
+        partner = None if maker is None else self._pairs.left.get(maker[0].key)
+        if maker is None or partner is None or maker[1] >= len(partner.outputs) or not partner.outputs[maker[1]]:
+            return _value_text(value, self._pairs.right_graph)
+        return self._left_text(partner.outputs[maker[1]])
+
+    # what a node makes
+
+    def _compare_results(self, node: Node, other: Node, *, explained: bool) -> Iterator[FieldChange]:
+        """Types and shapes that do not follow from what is different before."""
+        for index, (value, other_value) in enumerate(zip(node.outputs, other.outputs, strict=False)):
+            one, now = self._left.types.get(value), self._right.types.get(other_value)
+            if one is None or now is None or not _differ(one, now):
+                continue
+            self._retyped.add(value)
+            if not explained:
+                yield FieldChange(f"output {index}", str(one), str(now))
+        if len([value for value in node.outputs if value]) != len([value for value in other.outputs if value]):
+            yield FieldChange("outputs", str(len(node.outputs)), str(len(other.outputs)))
+
+    def _list_retyped_inputs(self) -> Iterator[str]:
+        for end, other_value in self._pairs.ends.items():
+            if end.startswith("i:"):
+                one, now = self._left.types.get(end[2:]), self._right.types.get(other_value)
+                if one is not None and now is not None and _differ(one, now):
+                    yield end[2:]
+
+
+def output_label(output: str) -> str:
+    """What to call the maker of an output."""
+    return f"output {output} is made by"
+
+
+def _value_text(value: str, flow: DiffGraph) -> str:
+    """A value for people: its name, and what makes it."""
+    maker = flow.producers.get(value)
+    kind = "constant" if value in flow.constants else "" if maker is None else maker[0].op_type
+    return f"{value} ({kind})" if kind else value
+
+
+def _differ(one: ValueType, other: ValueType) -> bool:
+    return types_differ(one, other) or shapes_differ(one, other)

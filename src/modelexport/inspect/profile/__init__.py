@@ -1,1 +1,0 @@
-"""ONNX Runtime's profile, joined with nodes and summed up by module."""
