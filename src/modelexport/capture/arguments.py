@@ -136,10 +136,6 @@ def output_tensors(outputs: object) -> dict[str, torch.Tensor]:
     return named
 
 
-def has_named_outputs(outputs: object) -> bool:
-    return isinstance(outputs, Mapping)
-
-
 def _output_name(path: pytree.KeyPath, index: int, used: set[str]) -> str:
     parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
     named = parts and not parts[0].isdecimal()
