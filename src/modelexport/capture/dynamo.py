@@ -30,7 +30,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, leaf_name
-from modelexport.capture.isolation import export_failed, reason
+from modelexport.capture.isolation import export_failed, root_cause
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
 from modelexport.graph.file.weights import Lazy, WeightData
@@ -130,7 +130,7 @@ def _export(
             raise export_failed(model, "dynamo", error, "Without --dynamic the export is static.") from error
         refusal = error
     program = _torch_export(model, arguments, request, dynamic=False)
-    return program, [f"static export: torch refused dynamic axes ({reason(refusal, lines=1)})"]
+    return program, [f"static export: torch refused dynamic axes ({root_cause(refusal, lines=1)})"]
 
 
 def _torch_export(

@@ -43,9 +43,9 @@ from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, quiet, reason
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, quiet, root_cause
 from modelexport.capture.loading.models import load_model
-from modelexport.capture.loading.options import LoadedModel
+from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.errors import InputError
@@ -251,7 +251,7 @@ class OutputChecker:
     def frozen_sizes(self, axes: Mapping[str, Mapping[int, str]]) -> str:
         """What goes wrong when every dynamic axis is one longer; empty if nothing does.
 
-        A shape that was computed in Python (`x.view(2, 8, 64)`) is a constant of the file, whatever its axes are called.
+        A shape that was computed in Python (`x.view(2, 8, 64)`) is a constant of the file, however its axes are named.
         """
         tensors = self._run.arguments.tensors
         names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
@@ -280,7 +280,7 @@ class OutputChecker:
         try:
             actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
         except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
-            return _failed_check(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
+            return _failed_check(f"ONNX Runtime cannot run the file: {root_cause(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
             return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
         return self._judge(actual, {name: to_array(tensor) for name, tensor in outputs.items()})

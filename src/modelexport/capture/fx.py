@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, fingerprint_tensor
 from modelexport.capture.dynamo import fx_stacks
 from modelexport.capture.hierarchy import state_tensors
-from modelexport.capture.isolation import isolate_model, reason
+from modelexport.capture.isolation import isolate_model, root_cause
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 
@@ -95,7 +95,7 @@ def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierar
             recorder = _FxRecorder(captured, hierarchy, own.tensors, state_tensors(model))
             recorder.run(*captured.feed, enable_io_processing=False)
         except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
-            return FxCapture(None, reason(error, lines=1), text)
+            return FxCapture(None, root_cause(error, lines=1), text)
     return FxCapture(recorder.trace(source), "", text)
 
 

@@ -183,11 +183,11 @@ _LINES_KEPT = 6
 def export_failed(model: torch.nn.Module, exporter: str, error: BaseException, next_step: str) -> ExportFailed:
     """The one error for whatever an exporter raises: neither of them has a class of its own for "cannot export"."""
     return ExportFailed(
-        f"torch cannot export {type(model).__name__} with the {exporter} exporter: {reason(error)}", next_step
+        f"torch cannot export {type(model).__name__} with the {exporter} exporter: {root_cause(error)}", next_step
     )
 
 
-def reason(error: BaseException, lines: int = _LINES_KEPT) -> str:
+def root_cause(error: BaseException, lines: int = _LINES_KEPT) -> str:
     """The innermost cause, in its own words."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext
 from modelexport.capture.inputs.processing import preprocessor_size, process_inputs
-from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext
 from modelexport.capture.inputs.sound_and_series import AUDIO_RECIPES, SERIES_RECIPES
 from modelexport.capture.inputs.specs import (
     SEQUENCE,

@@ -16,7 +16,7 @@ import torch
 
 from modelexport.capture.inputs.specs import InputRequest
 from modelexport.capture.inputs.vision import size_pair
-from modelexport.capture.loading.options import hub_is_reachable, library, quiet, reason
+from modelexport.capture.loading.third_party import first_paragraph, hub_is_reachable, library, silence_transformers
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2
@@ -44,7 +44,7 @@ def process_inputs(source: str | Path | None, request: InputRequest, size: tuple
     if request.text is None and request.image is None:
         return ProcessedInputs({})
     image = None if request.image is None else _open_image(request.image)
-    with quiet():
+    with silence_transformers():
         if request.text is not None and image is not None:
             together = _process_together(source, request.text, image)
             if together is not None:
@@ -87,7 +87,7 @@ def _tokenize(source: str | Path | None, text: str) -> Mapping[str, torch.Tensor
         return dict(tokenizer([text] * _COPIES, return_tensors="pt"))
     except Exception as error:
         raise InputError(
-            f"--text: the tokenizer of {str(source)!r} cannot be used: {reason(error)}",
+            f"--text: the tokenizer of {str(source)!r} cannot be used: {first_paragraph(error)}",
             "Give token ids instead: --inputs FILE.npz.",
         ) from error
 
@@ -149,5 +149,7 @@ def _process_plainly(
     mean, deviation = settings.get("image_mean", 0.5), settings.get("image_std", 0.5)
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
     one = torch.from_numpy(normal.transpose(2, 0, 1).copy())
-    note = f"the image was only resized to {height}x{width} and normalised; no image processor: {reason(error)}"
+    note = (
+        f"the image was only resized to {height}x{width} and normalised; no image processor: {first_paragraph(error)}"
+    )
     return ProcessedInputs({"pixel_values": one.repeat(_COPIES, 1, 1, 1)}, (note,))

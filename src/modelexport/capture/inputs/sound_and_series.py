@@ -10,7 +10,7 @@ from math import prod
 
 import torch
 
-from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones
 from modelexport.capture.inputs.specs import AUDIO_SAMPLES, DECODER_SEQUENCE
 
 _AUDIO = ("audio", "speech")

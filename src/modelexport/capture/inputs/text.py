@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones, zeros
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones, zeros
 from modelexport.capture.inputs.specs import DECODER_SEQUENCE, SEQUENCE, ConfigFields
-from modelexport.capture.loading.options import quiet
+from modelexport.capture.loading.third_party import silence_transformers
 
 _VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
 _BOX_CORNERS = 4
@@ -190,7 +190,7 @@ def _count_features(
     if token is None or method is None or medium.inputs[0] not in given:
         return None
     try:
-        with quiet(), torch.no_grad():
+        with silence_transformers(), torch.no_grad():
             features = method(**given)
     except Exception:  # noqa: BLE001 - a model that cannot be asked is run on text alone, and the caller says so
         return None

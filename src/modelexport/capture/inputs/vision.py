@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, never, ones
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, never, ones
 
 _VISION = ("vision", "image", "visual")
 _SIZE_FIELDS = ("image_size", "img_size", "crop_size", "input_size")
