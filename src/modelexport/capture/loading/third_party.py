@@ -1,4 +1,4 @@
-"""Third-party calls: transformers and the hub client, quietly, with known random numbers and their errors turned into ours.
+"""Third-party calls: transformers and the hub client, kept quiet, seeded, and with their errors turned into ours.
 
     with silence_transformers(), seed_torch(0), explain_failure("transformers cannot load 'x'"):
         builder.from_pretrained(…)        no progress bars or warnings, missing weights are the same each time,
