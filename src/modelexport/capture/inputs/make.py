@@ -1,4 +1,4 @@
-"""Sample inputs of a model: from a module and a request to keyword inputs, what is given or specified first, the rest made.
+"""Sample inputs of a model: what the user gave or specified first, the rest made from the signature and configuration.
 
 Everything is decided by *input name* and *configuration field*; the type of the model is never asked.
 

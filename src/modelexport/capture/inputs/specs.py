@@ -289,7 +289,7 @@ def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
 
 
 def _is_range(value: object) -> bool:
-    is_pair = isinstance(value, list) and len(value) == 2 and _is_list_of(value, (int, float))  # noqa: PLR2004
+    is_pair = isinstance(value, list) and len(value) == 2 and _is_list_of(value, (int, float))
     return is_pair and value[0] <= value[1]  # type: ignore[index]
 
 
