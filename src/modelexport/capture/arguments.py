@@ -111,8 +111,7 @@ def _check_names(module: torch.nn.Module, arguments: CallArguments) -> None:
     unknown = [name for name in arguments.kwargs if name not in parameters]
     if unknown:
         raise InputError(
-            f"{type(module).__name__}.forward has no input {unknown[0]!r}",
-            f"It takes: {', '.join(parameters)}.",
+            f"{type(module).__name__}.forward has no input {unknown[0]!r}", f"It takes: {', '.join(parameters)}."
         )
 
 

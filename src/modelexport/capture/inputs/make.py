@@ -230,8 +230,7 @@ def _refuse_useless(processed: Mapping[str, torch.Tensor], signature: ForwardSig
     for name, option in (("input_ids", "--text"), ("pixel_values", "--image")):
         if name in processed and name not in signature.names:
             raise InputError(
-                f"{option} gives {name!r}, which forward does not take",
-                f"It takes: {', '.join(signature.names)}.",
+                f"{option} gives {name!r}, which forward does not take", f"It takes: {', '.join(signature.names)}."
             )
 
 

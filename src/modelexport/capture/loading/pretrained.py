@@ -229,8 +229,7 @@ def _check_shard(index: Path, shard: str) -> None:
         )
     if not (index.parent / shard).is_file():
         raise ModelUnloadable(
-            f"{str(index)!r} names {shard!r}, which is missing",
-            "Copy or download every shard of the checkpoint.",
+            f"{str(index)!r} names {shard!r}, which is missing", "Copy or download every shard of the checkpoint."
         )
 
 
