@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import modelexport as mx
-from modelexport.api.value_comparison import paired_names
+from modelexport.api.value_comparison import pair_outputs
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -41,9 +41,9 @@ def test_what_is_returned_twice_has_both_names(exporter: str, tmp_path: Path) ->
 
 
 def test_outputs_are_paired_by_name_or_by_place() -> None:
-    assert paired_names(["b", "a"], ["a", "b"]) == [("b", "b"), ("a", "a")]
-    assert paired_names(["b", "b_2"], ["a", "b"]) == [("b", "a"), ("b_2", "b")]
-    assert paired_names(["x", "a"], ["a", "y", "z"]) == [("x", "y"), ("a", "a")]
+    assert pair_outputs(["b", "a"], ["a", "b"]) == [("b", "b"), ("a", "a")]
+    assert pair_outputs(["b", "b_2"], ["a", "b"]) == [("b", "a"), ("b_2", "b")]
+    assert pair_outputs(["x", "a"], ["a", "y", "z"]) == [("x", "y"), ("a", "a")]
 
 
 class Hands(nn.Module):

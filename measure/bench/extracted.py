@@ -24,8 +24,8 @@ from measure.corpus.models import perturbed
 from measure.corpus.rows import EXPORTERS
 from measure.pages import Table
 from modelexport.api.environment import Clock
-from modelexport.api.extract import extracted_file
-from modelexport.api.extract_check import Reference, compare, run_reference
+from modelexport.api.extract import write_part
+from modelexport.api.extract_check import ExtractionReference, compare_part, run_reference
 from modelexport.capture.eager import TensorSpill
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
@@ -114,16 +114,16 @@ def try_all(path: Path, model: torch.nn.Module, inputs: object, folder: Path) ->
             yield _try(opened, cutter, site.call, reference, folder / "part.onnx")
 
 
-def _try(opened: TaggedFile, cutter: Cutter, call: ModuleCall, reference: Reference, target: Path) -> Tried:
+def _try(opened: TaggedFile, cutter: Cutter, call: ModuleCall, reference: ExtractionReference, target: Path) -> Tried:
     name = str(call) or "(model)"
     try:
         cut = cutter.cut(select_calls(opened.provenance.hierarchy, [call]))
     except CutImpossible as error:
         return Tried(name, refused=_reason(error))
     try:
-        found = extracted_file(opened, cutter, cut, target)
+        found = write_part(opened, cutter, cut, target)
         onnx.checker.check_model(str(target), full_check=True)
-        check = compare(found, cut, reference, WITHIN)
+        check = compare_part(found, cut, reference, WITHIN)
     except (ModelExportError, onnx.checker.ValidationError) as error:
         return Tried(name, problem=str(error).splitlines()[0])
     if not mx.validate(target).ok:

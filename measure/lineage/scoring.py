@@ -18,7 +18,7 @@ from modelexport.graph.file.reading import parse_model
 from modelexport.graph.index import Graph, Node, index_model
 from modelexport.graph.outline import digested, sketches_of
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.inherit import inherited
+from modelexport.lineage.inherit import inherit_record
 from modelexport.record.lineage import Lineage
 from modelexport.record.provenance import Provenance
 
@@ -124,7 +124,7 @@ def relink_model(ancestor: Ancestor, model: onnx.ModelProto) -> Relinked:
     file = parse_model(model.SerializeToString())
     graph = file.graph
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches_of(file)))
-    return Relinked(graph, lineage, inherited(ancestor.record, lineage, graph, "measure"))
+    return Relinked(graph, lineage, inherit_record(ancestor.record, lineage, graph, "measure"))
 
 
 Relinker = Callable[[Ancestor, onnx.ModelProto], Relinked]

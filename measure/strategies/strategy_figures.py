@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from measure.strategies.judged_exports import JudgedExport, write_nameless, write_plain
-from modelexport.api.attach import judge_file, score_of
+from modelexport.api.attach import judge_file, score_strategy
 from modelexport.api.environment import Clock
 from modelexport.attribute.judge import AttributionResult, StrategyResult
 from modelexport.attribute.resolve import Agreement, agreement
@@ -108,7 +108,7 @@ def figures_of(export: JudgedExport) -> Figures:
         name=export.name,
         exporter=export.exporter,
         nodes=len(export.graph.nodes),
-        scores=tuple(score_of(judged, answers) for judged in export.judged),
+        scores=tuple(score_strategy(judged, answers) for judged in export.judged),
         merged=Counter(entry.attribution.confidence for entry in answers.nodes.values()),
         recording=export.recording,
         merging=export.merging,

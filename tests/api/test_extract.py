@@ -16,7 +16,7 @@ from tests.support.nets import Branching, ConstantTable, FoldedNorm, Functional,
 
 import modelexport as mx
 from modelexport.api.environment import Clock
-from modelexport.api.extract import extracted_file
+from modelexport.api.extract import write_part
 from modelexport.api.extract_check import check_extracted
 from modelexport.errors import CutImpossible, FileUnwritable, QueryInvalid, RecordMissing, UnknownName, UserError
 from modelexport.graph.file.metadata import CUT_KEY
@@ -244,7 +244,7 @@ def test_a_result_that_was_left_outside_is_found(tmp_path: Path) -> None:
     nodes[last] = replace(nodes[last], attribution=Attribution((root,), root, Confidence.EXACT))
     cutter = Cutter(opened, replace(opened.provenance, nodes=nodes))
     cut = cutter.cut(select_modules(cutter.provenance, ["both"]))
-    found = extracted_file(opened, cutter, cut, tmp_path / "part.onnx")
+    found = write_part(opened, cutter, cut, tmp_path / "part.onnx")
     check = check_extracted(opened, cut, found, ModelSource(net, (x,)), None, Clock(None))
     assert {one.against for one in check.outputs} == {"returned", "run"}
     assert all(one.difference.agrees for one in check.outputs)

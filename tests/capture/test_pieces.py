@@ -19,7 +19,7 @@ from tests.support.exports import Exports
 from modelexport.capture.onnxruntime import piecewise as pieces
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 from modelexport.errors import ExtraMissing, FileUnreadable, RuntimeFailed
-from modelexport.graph.file.reading import ModelFile, content_of, contents, open_model, parse_model
+from modelexport.graph.file.reading import ModelFile, initializer_array, initializer_arrays, open_model, parse_model
 from modelexport.graph.nchwc import blocked_values
 from modelexport.transform.tools.optimizers import save_optimized
 
@@ -133,7 +133,7 @@ def test_constants_are_what_the_file_holds(tmp_path: Path) -> None:
     inside = parse_model(proto.SerializeToString())
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     for file in (inside, open_model(tmp_path / "m.onnx")):
-        found = dict(contents(file))
+        found = dict(initializer_arrays(file))
         assert list(found) == ["small", "large", "narrow"]
         for name, array in arrays.items():
             np.testing.assert_array_equal(found[name], array)
@@ -143,7 +143,7 @@ def test_large_constants_are_not_copied(tmp_path: Path) -> None:
     large = numpy_helper.from_array(np.ones((4, 1000), np.float32), "w")
     path = tmp_path / "m.onnx"
     onnx.save(model(node("MatMul", "x w", "y"), weights=[large]), path, save_as_external_data=True, location="m.data")
-    array = dict(contents(open_model(path)))["w"]
+    array = dict(initializer_arrays(open_model(path)))["w"]
     assert array.base is not None
     assert not array.flags.writeable  # it is the mapped file
 
@@ -155,7 +155,7 @@ def test_weights_are_fed_from_where_they_lie(tmp_path: Path, monkeypatch: pytest
     onnx.save(proto, path, save_as_external_data=True, location="m.data")
     mapped: list[int] = []
     lent: list[int] = []
-    read, weight = content_of, PiecewiseRun._weight
+    read, weight = initializer_array, PiecewiseRun._weight
 
     def reading(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
         array = read(file, tensor)

@@ -8,7 +8,7 @@ from onnx import helper
 from tests.support.small_file import SmallFile, credited, small_hierarchy
 
 from modelexport.api.read import compare
-from modelexport.inspect.compare import ModuleDifference, Pair
+from modelexport.inspect.compare import CountPair, ModuleDifference
 
 
 def only(differences: tuple[ModuleDifference, ...]) -> ModuleDifference:
@@ -30,15 +30,15 @@ def test_an_operator_that_was_replaced(small_path: Path, tmp_path: Path) -> None
     onnx.save(model, tmp_path / "b.onnx")
     difference = only(compare(small_path, tmp_path / "b.onnx").differences)
     assert difference.path == "layers.0"
-    assert difference.operators == {"Relu": Pair(1, 0), "Sigmoid": Pair(0, 1)}
-    assert difference.nodes == Pair(1, 1)
+    assert difference.operators == {"Relu": CountPair(1, 0), "Sigmoid": CountPair(0, 1)}
+    assert difference.nodes == CountPair(1, 1)
 
 
 def test_a_node_that_moved_between_modules(small: SmallFile, small_path: Path, tmp_path: Path) -> None:
     moved = small.but(r0=credited("")).write(tmp_path / "b.onnx")
     differences = {found.path: found for found in compare(small_path, moved).differences}
-    assert differences[""].operators == {"Relu": Pair(0, 1)}
-    assert differences["layers.0"].operators == {"Relu": Pair(1, 0)}
+    assert differences[""].operators == {"Relu": CountPair(0, 1)}
+    assert differences["layers.0"].operators == {"Relu": CountPair(1, 0)}
 
 
 def test_an_edge_that_was_changed(small_path: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_weights_of_another_size(small_path: Path, tmp_path: Path) -> None:
     model.graph.initializer[0].CopyFrom(helper.make_tensor("emb.weight", 1, [12, 4], [0.0] * 48))
     onnx.save(model, tmp_path / "b.onnx")
     difference = only(compare(small_path, tmp_path / "b.onnx").differences)
-    assert (difference.path, difference.parameters, difference.bytes) == ("emb", Pair(40, 48), Pair(160, 192))
+    assert (difference.path, difference.parameters, difference.bytes) == ("emb", CountPair(40, 48), CountPair(160, 192))
 
 
 def test_a_module_only_in_one_file(small: SmallFile, small_path: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.building import graph, node
 
 from modelexport.graph.index import Graph
 from modelexport.graph.outline import digested, graph_of, outlined
-from modelexport.lineage.descent import _disorder, trace_lineage
+from modelexport.lineage.descent import find_disorder, trace_lineage
 from modelexport.record.lineage import Consistency, Link, Relation
 
 
@@ -146,12 +146,12 @@ class TestOrder:
 
     def test_nodes_that_changed_places(self) -> None:
         nodes = self.links(n="b", r="a", k="c", y="y")
-        assert list(_disorder(self.BEFORE, self.AFTER, nodes)) == [("n", "r")]
+        assert list(find_disorder(self.BEFORE, self.AFTER, nodes)) == [("n", "r")]
 
     def test_what_hands_on_may_stand_anywhere(self) -> None:
         nodes = self.links(n="a", r="b", k="c", y="y")
-        assert list(_disorder(self.BEFORE, self.AFTER, nodes)) == []
+        assert list(find_disorder(self.BEFORE, self.AFTER, nodes)) == []
 
     def test_what_does_the_work_of_several_has_no_place(self) -> None:
         nodes = {**self.links(n="b", k="c", y="y"), "r": Link(("a", "y"), Relation.FUSED)}
-        assert list(_disorder(self.BEFORE, self.AFTER, nodes)) == []
+        assert list(find_disorder(self.BEFORE, self.AFTER, nodes)) == []

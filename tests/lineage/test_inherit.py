@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.building import graph, model, node, provenance, tree
 
-from modelexport.lineage.inherit import inherited
+from modelexport.lineage.inherit import inherit_record
 from modelexport.record.lineage import Lineage, Link, Relation
 from modelexport.record.provenance import Attribution, Confidence, Provenance
 
@@ -19,7 +19,7 @@ AFTER = graph(node("Fused", "x", "y"))
 
 def judged(*sources: str, relation: Relation, confidence: Confidence, record: Provenance = RECORD) -> Attribution:
     lineage = Lineage({"y": Link(sources, relation, confidence)}, {})
-    return inherited(record, lineage, AFTER, "test").nodes["y"].attribution
+    return inherit_record(record, lineage, AFTER, "test").nodes["y"].attribution
 
 
 def doubting(key: str, confidence: Confidence) -> Provenance:

@@ -65,6 +65,16 @@ def constant(name: str, value: float) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], name=f"{name}_node", value=tensor)
 
 
+def parse_nodes(text: str) -> list[onnx.NodeProto]:
+    """Nodes as `a=Exp(x) b=Add(a,x)`."""
+    nodes = []
+    for part in text.split():
+        output, _, rest = part.partition("=")
+        op_type, _, inputs = rest.rstrip(")").partition("(")
+        nodes.append(helper.make_node(op_type, [name for name in inputs.split(",") if name], [output]))
+    return nodes
+
+
 def results(path: Path) -> list[np.ndarray]:
     """What ONNX Runtime makes of a file, without anything that it could make of it first."""
     options = onnxruntime.SessionOptions()

@@ -13,11 +13,11 @@ from modelexport.inspect.query.expression import (
     ORDERED,
     And,
     Expression,
-    Field,
     Glob,
     Not,
     Operator,
     Or,
+    QueryField,
     Spans,
     Term,
 )
@@ -32,7 +32,7 @@ SPANS = st.lists(st.tuples(NUMBER, NUMBER).map(lambda ends: (min(ends), max(ends
     lambda parts: Spans(tuple(parts))
 )
 TERMS = st.one_of(
-    st.builds(Term, st.sampled_from(sorted(set(Field) - ORDERED)), st.sampled_from(EQUALITY), PATTERNS.map(Glob)),
+    st.builds(Term, st.sampled_from(sorted(set(QueryField) - ORDERED)), st.sampled_from(EQUALITY), PATTERNS.map(Glob)),
     st.builds(Term, st.sampled_from(sorted(NUMBERS)), st.sampled_from(EQUALITY), SPANS),
     st.builds(
         Term,
@@ -40,7 +40,7 @@ TERMS = st.one_of(
         st.sampled_from(Operator),
         NUMBER.map(lambda number: Spans(((number, number),))),
     ),
-    st.builds(Term, st.just(Field.CONFIDENCE), st.sampled_from(Operator), st.sampled_from(Confidence)),
+    st.builds(Term, st.just(QueryField.CONFIDENCE), st.sampled_from(Operator), st.sampled_from(Confidence)),
 )
 
 

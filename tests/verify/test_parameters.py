@@ -20,7 +20,7 @@ from tests.support.exports import Exports
 import modelexport as mx
 from modelexport.capture.arguments import to_array
 from modelexport.capture.hierarchy import state_tensors
-from modelexport.graph.file.reading import contents, open_model
+from modelexport.graph.file.reading import initializer_arrays, open_model
 from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall, TensorInfo
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, Origin, Provenance
 from modelexport.record.results.verification import ParameterCheck
@@ -379,7 +379,7 @@ def test_what_has_no_copy_in_the_file_is_named() -> None:
 def check(model: torch.nn.Module, path: Path) -> ParameterCheck:
     record = mx.load(path)
     held = {name: to_array(tensor) for name, tensor in state_tensors(model).items()}
-    return replace(compare_parameters(record.hierarchy, record, held, contents(open_model(path))), unknown=())
+    return replace(compare_parameters(record.hierarchy, record, held, initializer_arrays(open_model(path))), unknown=())
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

@@ -1,8 +1,13 @@
-"""Tagging a file that another tool exported.
+"""Attach: tag an ONNX file that another tool exported, and compare the strategies on such a file.
 
-A file and the model that it is said to come from: run both, and judge.
+Nothing is known of how the file was made, so the model and the file both run on the same inputs, and values tell which
+module call issued a node:
 
-All strategies side by side on one file.
+    model   encoder.layer.0.fc  ─► tensor t        recorded by hooks (capture/op_trace)
+    file    MatMul_17           ─► value  v        run node by node (capture/onnxruntime/piecewise)
+    t == v, so MatMul_17 is encoder.layer.0.fc's
+
+Steps: prepare the model with inputs that the file takes, trace it, record signals, judge, write.
 """
 
 from __future__ import annotations
@@ -16,8 +21,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import embed_options, known
-from modelexport.api.options import tag_policy as build_policy
+from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionInput, AttributionResult, StrategyResult, attribute_graph
@@ -39,6 +43,76 @@ if TYPE_CHECKING:
     from modelexport.capture.export import PreparedModel
 
 _UNKNOWN = "unknown"
+
+
+def attach(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    model: torch.nn.Module | str | Path,
+    output: str | Path,
+    *,
+    inputs: object = None,
+    task: str | None = None,
+    strategy: str = ALL,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    text: str | None = None,
+    image: str | Path | None = None,
+    input: Sequence[str] = (),
+    input_specs: str | Path | None = None,
+    torch_nn: str = "exceptions",
+    torch_nn_exception: Sequence[str] = (),
+    tag_policy: str = "default",
+    keep: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    embed: str = "full",
+    names: str = "torch",
+    strip_exporter_metadata: bool = False,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed."""
+    policy = parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
+    embedding = parse_embedding(embed, names, strip_exporter_metadata)
+    target = Path(output)
+    ensure_model_target(target)
+    clock = Clock(progress)
+    source = ModelSource(
+        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+    )
+    tagged = open_tagged(Path(file))
+    verdict = judge_file(tagged, source, ensure_known("strategy", strategy, NAMES), clock)
+    with clock.step("write"):
+        provenance = replace(verdict.provenance, policy=policy)
+        written = write_tagged(tagged, provenance, target, embedding)
+    return ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
+
+
+def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    model: torch.nn.Module | str | Path,
+    *,
+    inputs: object = None,
+    task: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    text: str | None = None,
+    image: str | Path | None = None,
+    input: Sequence[str] = (),
+    input_specs: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Scores:
+    """What each strategy says of a file that was made from `model`, and where they contradict each other."""
+    clock = Clock(progress)
+    source = ModelSource(
+        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+    )
+    verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)
+    return score_strategies(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
 
 
 def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Clock) -> AttributionResult:
@@ -139,94 +213,16 @@ def _check_overlap(file: TaggedFile, model: str, recorded: Recorded) -> None:
         )
 
 
-if TYPE_CHECKING:
-    import torch
-
-
-def attach(  # noqa: PLR0913 - the keywords are the command line's options
-    file: str | Path,
-    model: torch.nn.Module | str | Path,
-    output: str | Path,
-    *,
-    inputs: object = None,
-    task: str | None = None,
-    strategy: str = ALL,
-    dtype: str | None = None,
-    device: str = "cpu",
-    seed: int = 0,
-    trust_remote_code: bool = False,
-    allow_pickle: bool = False,
-    text: str | None = None,
-    image: str | Path | None = None,
-    input: Sequence[str] = (),
-    input_specs: str | Path | None = None,
-    torch_nn: str = "exceptions",
-    torch_nn_exception: Sequence[str] = (),
-    tag_policy: str = "default",
-    keep: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    embed: str = "full",
-    names: str = "torch",
-    strip_exporter_metadata: bool = False,
-    progress: Progress | None = None,
-) -> ExportResult:
-    """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed."""
-    policy = build_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
-    embedding = embed_options(embed, names, strip_exporter_metadata)
-    target = Path(output)
-    ensure_model_target(target)
-    clock = Clock(progress)
-    source = ModelSource(
-        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
-    )
-    tagged = open_tagged(Path(file))
-    verdict = judge_file(tagged, source, known("strategy", strategy, NAMES), clock)
-    with clock.step("write"):
-        provenance = replace(verdict.provenance, policy=policy)
-        written = write_tagged(tagged, provenance, target, embedding)
-    return ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
-
-
-if TYPE_CHECKING:
-    import torch
-
-
-def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's options
-    file: str | Path,
-    model: torch.nn.Module | str | Path,
-    *,
-    inputs: object = None,
-    task: str | None = None,
-    dtype: str | None = None,
-    device: str = "cpu",
-    seed: int = 0,
-    trust_remote_code: bool = False,
-    allow_pickle: bool = False,
-    text: str | None = None,
-    image: str | Path | None = None,
-    input: Sequence[str] = (),
-    input_specs: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Scores:
-    """What each strategy says of a file that was made from `model`, and where they contradict each other."""
-    clock = Clock(progress)
-    source = ModelSource(
-        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
-    )
-    verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)
-    return scores_of(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
-
-
-def scores_of(verdict: AttributionResult, path: str, recording: float) -> Scores:
+def score_strategies(verdict: AttributionResult, path: str, recording: float) -> Scores:
     provenance = verdict.provenance
-    scores = tuple(score_of(judged, provenance) for judged in verdict.judged)
+    scores = tuple(score_strategy(judged, provenance) for judged in verdict.judged)
     entries = provenance.nodes.values()
     split = [entry for entry in entries if disagreements(entry.attribution, provenance.hierarchy)]
     disputes = tuple(_dispute(entry, verdict.judged) for entry in split)
     return Scores(path, provenance, scores, disputes, recording, verdict.notes)
 
 
-def score_of(judged: StrategyResult, answers: Provenance) -> Score:
+def score_strategy(judged: StrategyResult, answers: Provenance) -> Score:
     """How one strategy's claims stand to the answers."""
     claims = judged.claims.nodes
     standing = Counter(

@@ -1,4 +1,9 @@
-"""A file in the format of another viewer. Nothing here needs torch, runs a model or reads a weight."""
+"""Convert: a tagged file as another viewer shows it (Model Explorer, GraphML, DOT, Mermaid, CSV, Netron).
+
+The file is drawn once, as nested boxes (`show/formats/draw`); a format writes that drawing. Model Explorer gets further
+files beside it: node data for overlays, and the pairs of nodes in which two panes follow each other.
+https://github.com/google-ai-edge/model-explorer/wiki
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,7 @@ class ConvertedText:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _DrawnFile:
     """A file and its drawing, with what there is to say about it."""
 
     opened: TaggedFile
@@ -52,7 +57,7 @@ class _Drawn:
 
 
 @dataclass(frozen=True)
-class _Extra:
+class _SideFile:
     """A file beside the one that was asked for."""
 
     path: Path
@@ -77,27 +82,27 @@ def convert(
     """
     ensure_format(to)
     path, target = Path(source), Path(output)
-    given = [Path(one) for one in overlays]
+    given = [Path(path) for path in overlays]
     other = None if against is None else Path(against)
     if to != _EXPLORER and (given or other is not None):
         raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
     inputs = [path, *given, *([] if other is None else [other])]
     ensure_spared([target], inputs)
     if to == NETRON:
-        return _netron(path, target, depth)
+        return _write_netron(path, target, depth)
     ensure_writable(target)
-    drawn = _drawn(path)
-    beside = [] if other is None else [_drawn(other)]
+    drawn = _draw_file(path)
+    beside = [] if other is None else [_draw_file(other)]
     shown = picture(drawn.drawing, to, depth)
-    extras = [*_node_data(drawn, given, target), *(_sync(drawn, one, target) for one in beside)]
-    weights = [file for one in (drawn, *beside) for file in data_files(one.opened.proto, one.opened.path.parent)]
+    extras = [*_node_data(drawn, given, target), *(_sync_file(drawn, counterpart, target) for counterpart in beside)]
+    weights = [file for item in (drawn, *beside) for file in data_files(item.opened.proto, item.opened.path.parent)]
     ensure_spared([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
-        _write(stage, target, shown.parts)
+        _write_parts(stage, target, shown.parts)
         for extra in extras:
             stage.write(extra.path, extra.text)
-    told = (note for extra in extras for note in extra.notes)
-    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *told))
+    side_notes = (note for extra in extras for note in extra.notes)
+    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *side_notes))
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:
@@ -105,23 +110,23 @@ def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> Co
     ensure_format(to)
     if to == NETRON:
         raise UserError("netron opens a copy of the model, which is no text", "Name the file to write: -o FILE.onnx.")
-    drawn = _drawn(Path(source))
+    drawn = _draw_file(Path(source))
     shown = picture(drawn.drawing, to, depth)
     return ConvertedText(shown.parts, drawn.notes + shown.notes)
 
 
-def _drawn(path: Path) -> _Drawn:
+def _draw_file(path: Path) -> _DrawnFile:
     opened = open_tagged(path)
     name = path.stem or path.name
     try:
         provenance = opened.provenance
     except RecordMissing as error:
         note = f"{error.message}: nothing is grouped. {error.hint}"
-        return _Drawn(opened, draw(opened, None, name), (note,))
-    return _Drawn(opened, draw(opened, provenance, name))
+        return _DrawnFile(opened, draw(opened, None, name), (note,))
+    return _DrawnFile(opened, draw(opened, provenance, name))
 
 
-def _netron(path: Path, target: Path, depth: int | None) -> Converted:
+def _write_netron(path: Path, target: Path, depth: int | None) -> Converted:
     """The model with the path of its module in the name of every node, and all that is known in its metadata."""
     if depth is not None:
         raise UserError("netron shows every node, not modules to a depth", "Leave --depth out.")
@@ -132,42 +137,42 @@ def _netron(path: Path, target: Path, depth: int | None) -> Converted:
     return Converted(target, written.files)
 
 
-def _node_data(drawn: _Drawn, overlays: Iterable[Path], target: Path) -> Iterator[_Extra]:
+def _node_data(drawn: _DrawnFile, overlays: Iterable[Path], target: Path) -> Iterator[_SideFile]:
     from modelexport.show.data.overlays import read_overlay
     from modelexport.show.formats.node_data import node_data
 
     for path in overlays:
         overlay = read_overlay(path, drawn.opened.provenance.hierarchy)
-        for found in node_data(overlay, drawn.drawing):
+        for colouring in node_data(overlay, drawn.drawing):
             name = path.stem.removeprefix(f"{target.stem}.")
-            extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
-            yield _Extra(extra, found.text(drawn.drawing), found.notes)
+            extra = target.with_name(f"{target.stem}.{name}{colouring.suffix}.node-data.json")
+            yield _SideFile(extra, colouring.text(drawn.drawing), colouring.notes)
 
 
-def _sync(left: _Drawn, right: _Drawn, target: Path) -> _Extra:
+def _sync_file(left: _DrawnFile, right: _DrawnFile, target: Path) -> _SideFile:
     from modelexport.show.formats.model_explorer import sync_navigation
 
-    sources, notes = _sources(left.opened, right.opened)
+    sources, notes = _find_sources(left.opened, right.opened)
     text = sync_navigation(left.drawing, right.drawing, sources)
-    return _Extra(target.with_name(f"{target.stem}.{right.opened.path.stem}.sync.json"), text, right.notes + notes)
+    return _SideFile(target.with_name(f"{target.stem}.{right.opened.path.stem}.sync.json"), text, right.notes + notes)
 
 
-def _sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
+def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
     """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
-    from modelexport.api.relink import relinked
+    from modelexport.api.relink import relink_graph
 
     try:
-        found = relinked(tagged_ancestor(left), right, "convert")
+        relinked = relink_graph(tagged_ancestor(left), right, "convert")
     except RecordMissing:
         return None, ()
-    if not found.related:
+    if not relinked.related:
         return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
-    lineage = found.lineage
+    lineage = relinked.lineage
     links = (*lineage.nodes.items(), *lineage.initializers.items())
     return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
 
 
-def _write(stage: Stage, path: Path, parts: Iterator[str]) -> None:
+def _write_parts(stage: Stage, path: Path, parts: Iterator[str]) -> None:
     """Part by part: the text as a whole may be larger than the model."""
     file = stage.open(path)
     waiting: list[str] = []

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from modelexport.api.relink import relinked
+from modelexport.api.relink import relink_graph
 from modelexport.errors import ModelMismatch, UserError
 from modelexport.graph.file.external import is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
-from modelexport.graph.file.reading import have_equal_bytes, small_inside
+from modelexport.graph.file.reading import have_equal_bytes, with_small_external_data
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, outlined_ancestor
 from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
@@ -140,7 +140,7 @@ def _relinked(file: TaggedFile) -> Provenance | None:
     """The record for the graph that a tool made of the one that it was made for."""
     if _stale_record(file) is None or file.outline is None:
         return None
-    found = relinked(outlined_ancestor(file), file, "diff")
+    found = relink_graph(outlined_ancestor(file), file, "diff")
     return found.provenance if found.related else None
 
 
@@ -245,7 +245,9 @@ def _links(left: DiffSide, right: DiffSide, *, weights: bool) -> Mapping[str, Li
 
 def _costs(side: DiffSide) -> dict[str, NodeCost]:
     """Of nodes by key; a function costs what its calls do, and its nodes have no keys of their own there."""
-    return dict(count(side.path, small_inside(side.file), side.file.graph, None, {}, side.model.inlined).by_key)
+    return dict(
+        count(side.path, with_small_external_data(side.file), side.file.graph, None, {}, side.model.inlined).by_key
+    )
 
 
 def _ensure_related(found: Diff, left: TaggedFile, right: TaggedFile) -> None:

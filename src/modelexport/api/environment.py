@@ -1,4 +1,11 @@
-"""Environment: installed tools, their versions, and a clock for the steps of a verb."""
+"""Environment: installed tools, their versions, and a clock for the steps of a verb.
+
+    clock = Clock(progress)
+    with clock.step("trace"):   # progress is told "trace", and clock.seconds["trace"] has the time afterwards
+        ...
+
+Versions go into the record (`Origin.tools`): which torch named a value decides what its name means.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +51,10 @@ def need_torch(purpose: str) -> None:
 
 @cache
 def tool_versions() -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in _TOOLS:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

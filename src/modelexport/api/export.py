@@ -1,4 +1,13 @@
-"""Exporting: load, make inputs, run once, export, attribute, write, check."""
+"""Export: load, make inputs, run once, export, attribute, write, check. `_Export.run` is the story, step by step.
+
+    forward with hooks ─► Hierarchy          which module calls there are          capture/hierarchy
+    torch.onnx.export  ─► graph with scopes  which call an exporter names          capture/dynamo, capture/torchscript
+    strategies         ─► Provenance         one attribution for each node         attribute/judge
+    embed, save        ─► file.onnx          record in the metadata and beside it  graph/file
+
+The file is the one that plain `torch.onnx.export` writes, metadata aside.
+https://docs.pytorch.org/docs/stable/onnx_export.html
+"""
 
 from __future__ import annotations
 
@@ -8,10 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
-from modelexport.api.options import EXPORTERS, ExportOptions, check_opset, embed_options, fx_graphs, known
-from modelexport.api.options import tag_policy as build_policy
+from modelexport.api.options import (
+    EXPORTERS,
+    ExportOptions,
+    ensure_known,
+    ensure_opset,
+    parse_embedding,
+    parse_fx_graphs,
+    parse_tag_policy,
+)
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
-from modelexport.api.writing import Written, write_tagged
+from modelexport.api.writing import WrittenFiles, write_tagged
 from modelexport.attribute.judge import (
     AttributionInput,
     AttributionResult,
@@ -80,22 +96,22 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     The other keywords are the options of `modelexport export`.
     """
     options = ExportOptions(
-        exporter=known("exporter", exporter, EXPORTERS),
-        strategy=known("strategy", strategy, NAMES),
+        exporter=ensure_known("exporter", exporter, EXPORTERS),
+        strategy=ensure_known("strategy", strategy, NAMES),
         opset=opset,
         static=static,
         dynamic=dynamic,
         external_data=external_data,
-        policy=build_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
-        embed=embed_options(embed, names, strip_exporter_metadata),
+        policy=parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
+        embed=parse_embedding(embed, names, strip_exporter_metadata),
         check=not no_check,
         atol=atol,
         rtol=rtol,
         verbose=verbose,
-        fx_graph=fx_graphs(fx_graph),
+        fx_graph=parse_fx_graphs(fx_graph),
         jit_graph=None if jit_graph is None else Path(jit_graph),
     )
-    check_opset(opset)
+    ensure_opset(opset)
     if not (atol >= 0 and rtol >= 0):
         raise UserError(f"tolerances are not negative: atol {atol:g}, rtol {rtol:g}", "Give numbers from 0 on.")
     if static and dynamic:
@@ -210,7 +226,7 @@ class _Export:
             texts[self.options.jit_graph] = jit_graph_text(run.model, run.arguments)
         return texts
 
-    def _write(self, model: ModelFile, provenance: Provenance, texts: Mapping[Path, str]) -> Written:
+    def _write(self, model: ModelFile, provenance: Provenance, texts: Mapping[Path, str]) -> WrittenFiles:
         options = self.options
         return write_tagged(
             model, provenance, self.path, options.embed, external_data=options.external_data, texts=texts

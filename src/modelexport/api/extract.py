@@ -1,4 +1,11 @@
-"""Cutting modules out of a file, as files of their own."""
+"""Extract: cut modules out of a tagged file, as files of their own.
+
+    whole   ids ─► embeddings ─► layer.0 ─► layer.1 ─► pooler ─► y
+    part    hidden ─► layer.0 ─► out          what crossed the module's border is now its input and output
+
+Steps: read, select what was asked for (paths, calls, queries), cut, write with the record of the part, and compare with
+the PyTorch module if the model is given (`extract_check`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options, several
+from modelexport.api.options import as_sequence, parse_embedding
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ModelExportError, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
@@ -70,7 +77,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     ensure_apart(target, Path(file))
     if tolerance is not None and not tolerance >= 0:
         raise UserError(f"no tolerance: {tolerance}", "Give a number from 0 on.")
-    embedding = embed_options(embed, "torch", False)
+    embedding = parse_embedding(embed, "torch", False)
     source = None
     if model is not None:
         source = ModelSource(
@@ -82,40 +89,40 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(opened.proto, opened.graph, str(file))
     with clock.step("cut"):
         cutter = Cutter(opened, opened.provenance_with_edges)
-        cut = cutter.cut(selected(cutter.provenance, several(modules)))
+        cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules)))
     with clock.step("write"):
-        found = extracted_file(opened, cutter, cut, target, embedding)
+        extraction = write_part(opened, cutter, cut, target, embedding)
     if source is not None:
         from modelexport.api.extract_check import check_extracted
 
-        found = replace(found, check=check_extracted(opened, cut, found, source, tolerance, clock))
-    return replace(found, seconds=clock.seconds)
+        extraction = replace(extraction, check=check_extracted(opened, cut, extraction, source, tolerance, clock))
+    return replace(extraction, seconds=clock.seconds)
 
 
-def extracted_file(
+def write_part(
     opened: TaggedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
     """Write the file of a cut."""
     extracted = assemble_part(opened, cutter.provenance, cut, cutter.types)
-    _mark(extracted, opened, cut)
+    _mark_origin(extracted, opened, cut)
     _ensure_valid(extracted, cut)
     inside = False if _weight_bytes(extracted) <= _INSIDE else None
     embedding = options or EmbedOptions()
     written = write_tagged(extracted.file, extracted.provenance, target, embedding, external_data=inside)
-    return _extraction(opened, cut, extracted, target, written.files)
+    return _describe_extraction(opened, cut, extracted, target, written.files)
 
 
-def selected(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
+def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
-    queries = [one for one in asked if _is_query(one, provenance)]
+    queries = [text for text in asked if _is_query(text, provenance)]
     if not queries:
         return select_modules(provenance, asked)
     nodes: dict[str, NodeEntry] = {}
     for text in queries:
-        nodes.update({entry.key: entry for entry in _answered(text, provenance)})
-    names = [one for one in asked if one not in queries]
+        nodes.update({entry.key: entry for entry in _query_nodes(text, provenance)})
+    names = [text for text in asked if text not in queries]
     if names:
         meant = select_modules(provenance, names)
         nodes.update(
@@ -132,14 +139,14 @@ def _is_query(text: str, provenance: Provenance) -> bool:
     return not _COMPARISONS.isdisjoint(text)
 
 
-def _answered(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
+def _query_nodes(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
     answer = answer_query(text, provenance)
     if not answer.nodes:
         raise UserError(f"no node matches {answer.query}", "; ".join(answer.remarks))
     return answer.nodes
 
 
-def _mark(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None:
+def _mark_origin(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None:
     """Say in the file where it was cut out."""
     text = {
         "file": opened.path.name,
@@ -164,7 +171,7 @@ def _weight_bytes(extracted: ExtractedPart) -> int:
     return sum(map(storage_size, extracted.file.proto.graph.initializer))
 
 
-def _extraction(
+def _describe_extraction(
     opened: TaggedFile, cut: Cut, extracted: ExtractedPart, target: Path, files: tuple[Path, ...]
 ) -> Extraction:
     graph = extracted.file.proto.graph
@@ -177,15 +184,15 @@ def _extraction(
         modules=tuple(map(str, cut.selection.calls)),
         class_name=modules[ROOT].class_name,
         provenance=extracted.provenance,
-        inputs=tuple(_ends(graph.input, extracted)),
-        outputs=tuple(_ends(graph.output, extracted)),
+        inputs=tuple(_describe_ends(graph.input, extracted)),
+        outputs=tuple(_describe_ends(graph.output, extracted)),
         along=len(cut.along),
         weights=_weight_bytes(extracted),
         notes=cut.notes,
     )
 
 
-def _ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
+def _describe_ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
     for value in values:
         kind = value.type.tensor_type
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)

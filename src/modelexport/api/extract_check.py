@@ -1,6 +1,8 @@
-"""Holding an extracted file against the PyTorch module: fed what that was given, compared with what it returned.
+"""Extraction check: an extracted part is fed what the PyTorch module was given, and compared with what it returned.
 
-What an extracted file is held against: one run of the model, and one of the whole file on the same inputs.
+Which tensor of the run goes into which input of the part is found by content: the whole file runs on the same inputs,
+and what it holds at the border of the part is looked up in the run. So renamed, reordered or flattened arguments do not
+matter, and a module that a file hands something else than PyTorch did is noticed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import onnx
 
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
-from modelexport.api.verify_model import ModelRuns, watched_run
+from modelexport.api.verify_model import ModelRuns, watch_run
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, alike, distance, sample
@@ -40,10 +42,83 @@ if TYPE_CHECKING:
     from modelexport.capture.eager import TensorSpill, WatchedRun
 
 See: TypeAlias = Callable[[str, np.ndarray], None]
+# A tensor of the file that is further away from PyTorch's than this is another one.
+_RELATED = 0.5
+
+
+def check_extracted(
+    opened: TaggedFile, cut: Cut, part: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
+) -> ExtractionCheck:
+    """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
+    need_torch("running a model")
+    from modelexport.capture.eager import TensorSpill
+
+    with TensorSpill() as spool:
+        reference = run_reference(opened, source, spool, clock, border_values(part))
+        with clock.step("compare"):
+            return compare_part(part, cut, reference, tolerance)
+
+
+def compare_part(
+    part: Extraction, cut: Cut, reference: ExtractionReference, tolerance: float | None
+) -> ExtractionCheck:
+    """Run the extracted file, and compare."""
+    usual = TOLERANCE if tolerance is None else tolerance
+    feeding = _Feeding(cut, reference)
+    tensors = {end.name: feeding.tensor(end) for end in part.inputs}
+    feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if len(feed) < len(tensors):
+        return ExtractionCheck(reference.name, usual, feeding.fed, ())
+    results = _run(part, feed)
+    outputs = _Outputs(cut, reference, tolerance)
+    compared = outputs.compared(part.outputs, results)
+    return ExtractionCheck(
+        reference.name,
+        outputs.coarsest,
+        feeding.fed,
+        compared,
+        missing=len(outputs.missing),
+        lost=outputs.lost(results),
+        whole=outputs.whole,
+    )
+
+
+def run_reference(
+    opened: TaggedFile,
+    source: ModelSource,
+    spool: TensorSpill,
+    clock: Clock,
+    wanted: frozenset[str] | None,
+) -> ExtractionReference:
+    """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
+    from modelexport.capture.arguments import to_array
+    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+    from modelexport.capture.onnxruntime.session import bind_inputs
+
+    runs = ModelRuns(opened, VerifyOptions(source), clock)
+    with clock.step("model"):
+        watched = watch_run(runs.first, spool, source.seed)
+    values: dict[str, np.ndarray] = {}
+
+    def see(name: str, array: np.ndarray) -> None:
+        if wanted is None or name in wanted:
+            values[name] = np.array(array)
+
+    arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
+    feed = bind_inputs(opened.proto, arrays)
+
+    def again(show: See) -> None:
+        PiecewiseRun(opened, None, often=False).run(feed, show)
+
+    for name, array in feed.items():  # a part may read what the model is given
+        see(name, array)
+    with clock.step("file"):
+        PiecewiseRun(opened, wanted, often=False).run(feed, see)
+    return ExtractionReference(runs.prepared.source, watched, spool, values, again)
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExtractionReference:
     """A run of the model, and what the whole file makes of the same inputs.
 
     values  of the file, by id: those at the ends of what is to be checked
@@ -64,12 +139,12 @@ class Reference:
 
     def _numbers(self, calls: Iterable[ModuleCall], *, inputs: bool) -> list[int]:
         tensors = [self._by_call[call] for call in calls if call in self._by_call]
-        found = (number for one in tensors for number in (one.inputs if inputs else one.outputs))
-        return [number for number in dict.fromkeys(found) if number in self.spool]
+        numbers = (number for call in tensors for number in (call.inputs if inputs else call.outputs))
+        return [number for number in dict.fromkeys(numbers) if number in self.spool]
 
     @cached_property
     def _by_call(self) -> Mapping[ModuleCall, CallTensors]:
-        return {one.call: one for one in self.watched.run.calls}
+        return {tensors.call: tensors for tensors in self.watched.run.calls}
 
     @cached_property
     def kept(self) -> list[int]:
@@ -80,92 +155,19 @@ class Reference:
         return self.watched.samples[number]
 
 
-def run_reference(
-    opened: TaggedFile,
-    source: ModelSource,
-    spool: TensorSpill,
-    clock: Clock,
-    wanted: frozenset[str] | None,
-) -> Reference:
-    """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
-    from modelexport.capture.arguments import to_array
-    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
-    from modelexport.capture.onnxruntime.session import bind_inputs
-
-    runs = ModelRuns(opened, VerifyOptions(source), clock)
-    with clock.step("model"):
-        watched = watched_run(runs.first, spool, source.seed)
-    values: dict[str, np.ndarray] = {}
-
-    def see(name: str, array: np.ndarray) -> None:
-        if wanted is None or name in wanted:
-            values[name] = np.array(array)
-
-    arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-    feed = bind_inputs(opened.proto, arrays)
-
-    def again(show: See) -> None:
-        PiecewiseRun(opened, None, often=False).run(feed, show)
-
-    for name, array in feed.items():  # a part may read what the model is given
-        see(name, array)
-    with clock.step("file"):
-        PiecewiseRun(opened, wanted, often=False).run(feed, see)
-    return Reference(runs.prepared.source, watched, spool, values, again)
+def border_values(part: Extraction) -> frozenset[str]:
+    return frozenset(end.value for end in (*part.inputs, *part.outputs))
 
 
-# A tensor of the file that is further away from PyTorch's than this is another one.
-_RELATED = 0.5
-
-
-def check_extracted(
-    opened: TaggedFile, cut: Cut, found: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
-) -> ExtractionCheck:
-    """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
-    need_torch("running a model")
-    from modelexport.capture.eager import TensorSpill
-
-    with TensorSpill() as spool:
-        reference = run_reference(opened, source, spool, clock, ends_of(found))
-        with clock.step("compare"):
-            return compare(found, cut, reference, tolerance)
-
-
-def ends_of(found: Extraction) -> frozenset[str]:
-    return frozenset(end.value for end in (*found.inputs, *found.outputs))
-
-
-def compare(found: Extraction, cut: Cut, reference: Reference, tolerance: float | None) -> ExtractionCheck:
-    """Run the extracted file, and compare."""
-    usual = TOLERANCE if tolerance is None else tolerance
-    feeding = _Feeding(cut, reference)
-    tensors = {end.name: feeding.tensor(end) for end in found.inputs}
-    feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    if len(feed) < len(tensors):
-        return ExtractionCheck(reference.name, usual, feeding.fed, ())
-    results = _run(found, feed)
-    outputs = _Outputs(cut, reference, tolerance)
-    compared = outputs.compared(found.outputs, results)
-    return ExtractionCheck(
-        reference.name,
-        outputs.coarsest,
-        feeding.fed,
-        compared,
-        missing=len(outputs.missing),
-        lost=outputs.lost(results),
-        whole=outputs.whole,
-    )
-
-
-def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _run(part: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     from modelexport.capture.onnxruntime.session import run_file
 
     try:
-        return run_file(found.path, feed)
+        return run_file(part.path, feed)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise RuntimeFailed(
-            f"ONNX Runtime cannot run {found.path}: {type(error).__name__}: {(lines or [''])[0][:300]}",
+            f"ONNX Runtime cannot run {part.path}: {type(error).__name__}: {(lines or [''])[0][:300]}",
             "Try a newer onnxruntime, or inputs of another shape: --input NAME=SHAPE.",
         ) from error
 
@@ -173,7 +175,7 @@ def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 class _Feeding:
     """Which tensor of PyTorch's goes into which input: by what the whole file holds there, else by shape and type."""
 
-    def __init__(self, cut: Cut, reference: Reference) -> None:
+    def __init__(self, cut: Cut, reference: ExtractionReference) -> None:
         self.fed: dict[str, Feed] = {}
         self._cut = cut
         self._reference = reference
@@ -237,7 +239,7 @@ class _Outputs:
     whole     whole calls were cut out: nodes of one need not return what it returned
     """
 
-    def __init__(self, cut: Cut, reference: Reference, tolerance: float | None) -> None:
+    def __init__(self, cut: Cut, reference: ExtractionReference, tolerance: float | None) -> None:
         self._usual = self.coarsest = TOLERANCE if tolerance is None else tolerance
         self._chosen = tolerance is not None
         self.whole = cut.selection.nodes is None
@@ -257,15 +259,15 @@ class _Outputs:
         It is something else if the whole file has what was returned, only not here.
         """
         pairs = list(zip(ends, results, strict=True))
-        found = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
+        comparisons = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
         for end, array in pairs:
-            if found[end.name] is None:
-                found[end.name] = self._elsewhere(end, array)
-            if found[end.name] is None and self.whole:
-                found[end.name] = self._returned(end, array, agreeing=False)
-            if found[end.name] is None:
-                found[end.name] = self._in_file(end, array)
-        return tuple(one for one in found.values() if one is not None)
+            if comparisons[end.name] is None:
+                comparisons[end.name] = self._elsewhere(end, array)
+            if comparisons[end.name] is None and self.whole:
+                comparisons[end.name] = self._returned(end, array, agreeing=False)
+            if comparisons[end.name] is None:
+                comparisons[end.name] = self._in_file(end, array)
+        return tuple(comparison for comparison in comparisons.values() if comparison is not None)
 
     def _returned(self, end: End, array: np.ndarray, *, agreeing: bool) -> OutputComparison | None:
         """The nearest of what was returned and has not been found yet; it may be far away, and wrong."""
@@ -287,7 +289,9 @@ class _Outputs:
             return 0
         here = [sample(array) for array in results]
         left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
-        return len([one for one in map(self._reference.sample, left) if not any(alike(one, other) for other in here)])
+        return len(
+            [lost for lost in map(self._reference.sample, left) if not any(alike(lost, other) for other in here)]
+        )
 
     def _is_elsewhere(self, number: int, end: End) -> bool:
         return bool(self._places.get(number, set()) - {end.value})
@@ -295,18 +299,18 @@ class _Outputs:
     @cached_property
     def _places(self) -> Mapping[int, set[str]]:
         """By what was returned and is not among the results: the values of the whole file that hold the same."""
-        wanted = [(number, one) for number in self.missing if (one := self._reference.sample(number)).telling]
-        found: dict[int, set[str]] = {}
+        wanted = [(number, returned) for number in self.missing if (returned := self._reference.sample(number)).telling]
+        values: dict[int, set[str]] = {}
 
         def see(name: str, array: np.ndarray) -> None:
             seen = sample(array)
-            for number, one in wanted:
-                if alike(one, seen):
-                    found.setdefault(number, set()).add(name)
+            for number, returned in wanted:
+                if alike(returned, seen):
+                    values.setdefault(number, set()).add(name)
 
         if wanted:
             self._reference.again(see)
-        return found
+        return values
 
     def _may_be(self, number: int, seen: Sample) -> bool:
         returned = self._reference.sample(number)
@@ -316,7 +320,11 @@ class _Outputs:
         return self._apart(self._reference.spool.get(number).reshape(array.shape), array)
 
     def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
-        coarse = [] if self._chosen else [one.grain for one in map(sample, (reference, array)) if one.is_coarse]
+        coarse = (
+            []
+            if self._chosen
+            else [coarse_sample.grain for coarse_sample in map(sample, (reference, array)) if coarse_sample.is_coarse]
+        )
         allowed = max([self._usual, *coarse])
         self.coarsest = max(self.coarsest, allowed)
         return measure(reference, array, Tolerance(self._usual, allowed))
@@ -325,10 +333,12 @@ class _Outputs:
         """A value of the run that the module did not return, such as one that is kept for later."""
         wanted = sample(array)
         kept = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
-        found = [one for one in (self._measured(number, array) for number in kept) if one.agrees]
-        if not found or not wanted.telling:
+        agreeing = [
+            difference for difference in (self._measured(number, array) for number in kept) if difference.agrees
+        ]
+        if not agreeing or not wanted.telling:
             return None
-        return OutputComparison(end.name, "run", min(found, key=lambda one: one.max_abs))
+        return OutputComparison(end.name, "run", min(agreeing, key=lambda difference: difference.max_abs))
 
     def _in_file(self, end: End, array: np.ndarray) -> OutputComparison | None:
         seen = self._reference.values.get(end.value)

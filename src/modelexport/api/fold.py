@@ -1,8 +1,10 @@
-"""Modules as ONNX functions. Nothing here needs torch, runs a model or reads a weight.
+"""Fold, flatten, strip: modules as ONNX functions, functions put back in place, and files without their record.
 
-Files without functions. Nothing here needs torch, runs a model or reads a weight.
+    flat     layer.0: MatMul, Add     layer.1: MatMul, Add
+    folded   layer.0: call Layer      layer.1: call Layer      function Layer: MatMul, Add
 
-A file without what was put into it. Nothing here needs torch, runs a model or reads a weight.
+`flatten` gives back exactly the file that was folded, because `fold` stores the recipe. Functions of other tools are
+inlined. Nothing here needs torch, runs a model or reads a weight. https://onnx.ai/onnx/repo-docs/IR.html#functions
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.options import several
+from modelexport.api.options import as_sequence
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordMissing, RecordUnreadable, UserError
 from modelexport.graph.file.atomic import staging
@@ -47,6 +49,8 @@ from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_mod
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
 
+_KEYS = (*NODE_KEYS, *MODEL_KEYS)
+
 
 def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -> FoldResult:
     """Write a file with its repeated modules as functions: one body for all calls that do the same.
@@ -63,7 +67,9 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     model = opened.proto
     beside = pack(opened.record) if read_record(model) is None else ""
     folded = fold_model(model, opened.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
-    folding = replace(folded.folding, note="; ".join(filter(None, (_staleness(opened), _loss(folded.folding)))))
+    folding = replace(
+        folded.folding, note="; ".join(filter(None, (_note_staleness(opened), _note_loss(folded.folding))))
+    )
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
@@ -76,13 +82,13 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     return FoldResult(target, (*files, sidecar_path(target)), folded.provenance, folding)
 
 
-def _loss(folding: Folding) -> str:
+def _note_loss(folding: Folding) -> str:
     if not folding.functions or folding.after < folding.before:
         return ""
     return f"folding does not pay here: there are no fewer nodes than before ({folding.before}, now {folding.after})"
 
 
-def _staleness(opened: TaggedFile) -> str:
+def _note_staleness(opened: TaggedFile) -> str:
     if opened.is_up_to_date:
         return ""
     entries = opened.provenance.nodes.values()
@@ -98,10 +104,10 @@ def _write_record(opened: TaggedFile, folded: FoldedModel) -> None:
     if level_of(opened.proto) is Level.FULL:
         write_node_keys(folded.model, folded.provenance, folded.keys)
     if read_record(opened.proto) is not None:
-        embed_record(folded.model, folded.provenance, _outline(opened, folded))
+        embed_record(folded.model, folded.provenance, _outline_folded(opened, folded))
 
 
-def _outline(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
+def _outline_folded(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
     """The outline of the folded graph. What it says of weights is taken from the flat one's, and none is read."""
     try:
         outline = opened.outline
@@ -125,33 +131,33 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     ensure_apart(target, source)
     ensure_sound(opened.proto, opened.graph, str(source))
     ensure_whole(opened.proto, str(source))
-    found = restore_model(opened.proto)
-    if found.model is None:
-        return _inlined(opened, target, found.note)
-    file = replace(opened, proto=found.model)
-    packed = read_record(found.model) or found.record
+    restored = restore_model(opened.proto)
+    if restored.model is None:
+        return _inline_calls(opened, target, restored.note)
+    file = replace(opened, proto=restored.model)
+    packed = read_record(restored.model) or restored.record
     provenance = unpack(packed) if packed else None
-    gone = [function_id(one) for one in opened.proto.functions]
-    left = {function_id(one) for one in found.model.functions}
+    gone = [function_id(function) for function in opened.proto.functions]
+    left = {function_id(function) for function in restored.model.functions}
     flattening = Flattening(
         len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
     )
-    return FlattenResult(target, _written(file, provenance, target), provenance, flattening)
+    return FlattenResult(target, _write_files(file, provenance, target), provenance, flattening)
 
 
-def _inlined(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
-    record = _record(opened)
+def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
+    record = _record_or_none(opened)
     before = len(opened.graph.nodes)
     if not opened.proto.functions:
         stored = record and opened.record
         return FlattenResult(
-            target, _written(opened, stored, target), stored, Flattening(before, before, True, note=note)
+            target, _write_files(opened, stored, target), stored, Flattening(before, before, True, note=note)
         )
     inlining = inline_functions(opened.proto, record)
     file = replace(opened, proto=inlining.model)
     flattening = Flattening(before, len(file.graph.nodes), False, inlining.inlined, inlining.kept, note)
     if record is None:
-        return FlattenResult(target, _written(file, None, target), None, flattening)
+        return FlattenResult(target, _write_files(file, None, target), None, flattening)
     missing = unattributed("not in the record")
     nodes = {
         node.key: NodeEntry(node.key, node.name, node.op_type, inlining.attributions.get(node.key, missing))
@@ -162,7 +168,7 @@ def _inlined(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
     return FlattenResult(target, written.files, written.provenance, flattening)
 
 
-def _record(opened: TaggedFile) -> Provenance | None:
+def _record_or_none(opened: TaggedFile) -> Provenance | None:
     """A file that nothing is known about can be flattened like any other."""
     try:
         return opened.provenance
@@ -170,16 +176,13 @@ def _record(opened: TaggedFile) -> Provenance | None:
         return None
 
 
-def _written(file: ModelFile, provenance: Provenance | None, target: Path) -> tuple[Path, ...]:
+def _write_files(file: ModelFile, provenance: Provenance | None, target: Path) -> tuple[Path, ...]:
     with staging() as stage:
         files = stage_model(stage, file, target)
         if provenance is None:
             return files
         stage.write(sidecar_path(target), write_document(provenance))
     return (*files, sidecar_path(target))
-
-
-_KEYS = (*NODE_KEYS, *MODEL_KEYS)
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def strip(
     exporter_metadata  also remove what torch writes on nodes
     """
     target = Path(output)
-    kept = frozenset(_key(name) for name in several(keep))
+    kept = frozenset(_full_key(name) for name in as_sequence(keep))
     ensure_model_target(target)
     ensure_apart(target, Path(source))
     model = open_tagged(Path(source))
@@ -212,9 +215,9 @@ def strip(
     return Stripped(save_model(model, target), removed, absent)
 
 
-def _key(name: str) -> str:
+def _full_key(name: str) -> str:
     key = name if name.startswith(PREFIX) else PREFIX + name
     if key not in _KEYS:
-        known = ", ".join(one.removeprefix(PREFIX) for one in _KEYS)
+        known = ", ".join(key.removeprefix(PREFIX) for key in _KEYS)
         raise UserError(f"there is no key {name!r}", f"These can be kept: {known}.")
     return key

@@ -1,10 +1,11 @@
-"""Exporting with a mapper to the live modules, and exporters that are set up once and used often.
+"""The classes of the mission: exporters that are set up once, and a mapper and a query interface over one export.
 
-`SemanticMapper`: from the nodes of an ONNX model to modules, and to the live ones where the model is at hand.
+    onnx_model, mapper = export_hf_model_with_semantics(model, inputs, "bert.onnx")
+    mapper.get_hf_module_for_onnx_node(onnx_model.graph.node[7])           # the live nn.Module
+    SemanticQueryInterface(mapper).get_attention_components(layer_id=0)    # {"query": (…), "key": (…), …}
 
-`SemanticQueryInterface`: nodes by what they are and where they stand. Nothing here needs torch or runs a model.
-
-What a node is comes from its role and its operator, never from a name; see docs/roles.md.
+They add no logic of their own: `export`, `load` and `query` do the work. What a node is comes from its role and its
+operator, never from a name; see docs/roles.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.export import export
-from modelexport.api.options import EXPORTERS, known
+from modelexport.api.options import EXPORTERS, ensure_known
 from modelexport.api.read import load, query
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
@@ -35,7 +36,7 @@ from modelexport.errors import ExportFailed, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
 from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMALIZATIONS
 from modelexport.inspect.query.answer import check_names, select
-from modelexport.inspect.query.expression import Field, Glob, Operator, Term
+from modelexport.inspect.query.expression import Glob, Operator, QueryField, Term
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
 from modelexport.record.provenance import Attribution, NodeEntry, Origin, Provenance
 from modelexport.record.results.files import ExportResult
@@ -44,6 +45,137 @@ from modelexport.record.tags import TorchNN
 
 if TYPE_CHECKING:
     import torch
+
+_LONGEST_REASON = 300
+SELF, CROSS = "attention", "cross_attention"
+_PROJECTIONS = frozenset(
+    {
+        *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("query", "key", "value", "output")),
+        *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("qkv", "qk", "qv", "kv")),
+        *(f"mlp.{part}" for part in ("up", "gate", "gate_up", "down")),
+        "head",
+        "projection",
+    }
+)
+_TYPES: Mapping[str, Callable[[NodeEntry], bool]] = {
+    "linear_projection": lambda node: node.attribution.role in _PROJECTIONS and node.op_type not in CONVOLUTIONS,
+    "convolution": lambda node: node.attribution.role in ("convolution", "stem") or node.op_type in CONVOLUTIONS,
+    "normalization": lambda node: node.attribution.role == "norm" or node.op_type in NORMALIZATIONS,
+    "activation": lambda node: node.attribution.role == "mlp.activation" or node.op_type in ACTIVATIONS,
+    "embedding": lambda node: node.attribution.role == "embedding",
+    "position": lambda node: node.attribution.role == "position",
+    "attention": lambda node: node.attribution.semantic_type in (SELF, CROSS),
+    "self_attention": lambda node: node.attribution.semantic_type == SELF,
+    "cross_attention": lambda node: node.attribution.semantic_type == CROSS,
+    "mlp": lambda node: node.attribution.semantic_type == "mlp",
+    "residual": lambda node: node.attribution.role == "residual",
+    "stem": lambda node: node.attribution.role == "stem",
+    "head": lambda node: node.attribution.role == "head",
+}
+MODULE_TYPES = tuple(_TYPES)
+
+
+def export_hf_model_with_semantics(
+    model: torch.nn.Module,
+    inputs: object,
+    output: str | Path,
+    *,
+    exporter: str = "dynamo",
+    strategy: str = "enhanced_semantic",
+    torch_nn_exceptions: Sequence[str] | None = None,
+) -> tuple[onnx.ModelProto, SemanticMapper]:
+    """Export a live model; the ONNX model as `onnx.load` reads it, and a mapper from its nodes to the live modules.
+
+    inputs  as for `export`; None makes some from the model's configuration
+    The mapper's `result` is what `export` returns: the files, the notes, the comparison with PyTorch. For the other
+    options of an export: `SemanticMapper(onnx.load(path), export(model, path, …).provenance, model)`.
+    """
+    if isinstance(model, str | Path):
+        raise UserError(
+            f"{str(model)!r} is not a live model, and live modules are what this function is for",
+            "Load the model first, or use export(model, output), which takes folders and hub ids too.",
+        )
+    result = HierarchyExporter(strategy, torch_nn_exceptions, exporter).export(model, inputs, output)
+    onnx_model = onnx.load(result.path)  # noqa: TID251 - the caller gets the whole model, weights included
+    return onnx_model, SemanticMapper(onnx_model, result.provenance, model, result=result)
+
+
+@dataclass(frozen=True)
+class HierarchyExporter:
+    """Exports models, each with the same strategy and the same tags.
+
+    torch_nn_exceptions  the classes of torch.nn that appear in tags, instead of `TORCH_NN_EXCEPTIONS`; an empty list
+                         for none of them. Attributions always go to the exact module.
+    """
+
+    strategy: str = "enhanced_semantic"
+    torch_nn_exceptions: Sequence[str] | None = None
+    exporter: str = "dynamo"
+    opset: int | None = None
+
+    def __post_init__(self) -> None:
+        ensure_known("strategy", self.strategy, NAMES)
+        ensure_known("exporter", self.exporter, EXPORTERS)
+        _check_names(self.torch_nn_exceptions)
+
+    def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
+        """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
+        exceptions = self.torch_nn_exceptions
+        return export(
+            model,
+            output,
+            inputs=inputs,
+            exporter=self.exporter,
+            strategy=self.strategy,
+            opset=self.opset,
+            torch_nn=TorchNN.EXCEPTIONS if exceptions is None or exceptions else TorchNN.NONE,
+            torch_nn_exception=tuple(exceptions or ()),
+        )
+
+
+@dataclass(frozen=True)
+class UniversalHierarchyExporter:
+    """Exports whatever can be exported: attributed by FX, and by `htp` where FX cannot trace the model.
+
+    The result's `strategy` says which of them it was, its `notes` say why.
+
+    exporter  None is dynamo, and TorchScript for what dynamo cannot export
+    """
+
+    torch_nn_exceptions: Sequence[str] | None = None
+    exporter: str | None = None
+    opset: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.exporter is not None:
+            ensure_known("exporter", self.exporter, EXPORTERS)
+        _check_names(self.torch_nn_exceptions)
+
+    def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
+        """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
+        if self.exporter is not None:
+            return self._by(self.exporter).export(model, inputs, output)
+        try:
+            return self._by("dynamo").export(model, inputs, output)
+        except ExportFailed as error:
+            refusal = error
+        try:
+            result = self._by("torchscript").export(model, inputs, output)
+        except ExportFailed as error:
+            raise ExportFailed(f"{refusal.message}\n{error.message}", "No exporter is left to try.") from error
+        why = f"exported by torchscript: {shorten(refusal.message, _LONGEST_REASON, placeholder=' …')}"
+        return replace(result, notes=(why, *result.notes))
+
+    def _by(self, exporter: str) -> HierarchyExporter:
+        return HierarchyExporter("fx_graph", self.torch_nn_exceptions, exporter, self.opset)
+
+
+def _check_names(torch_nn_exceptions: Sequence[str] | None) -> None:
+    if isinstance(torch_nn_exceptions, str):
+        raise UserError(
+            f"torch_nn_exceptions is a list of class names, not one name: {torch_nn_exceptions!r}",
+            f"Give [{torch_nn_exceptions!r}].",
+        )
 
 
 class SemanticMapper:
@@ -135,18 +267,18 @@ class SemanticMapper:
     @cached_property
     def _by_output(self) -> Mapping[str, list[tuple[str, onnx.NodeProto]]]:
         """Nodes of every graph by the name of their first output: unique in a graph, not in a model."""
-        found: dict[str, list[tuple[str, onnx.NodeProto]]] = {}
+        protos: dict[str, list[tuple[str, onnx.NodeProto]]] = {}
         for key, proto in walk_nodes(self.onnx_model):
-            found.setdefault(_local(proto), []).append((key, proto))
-        return found
+            protos.setdefault(_local(proto), []).append((key, proto))
+        return protos
 
 
 def _judge(onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> Provenance:
     graph = index_model(onnx_model)
     claims = enhanced_semantic(graph, hierarchy, Signals())
     origin = Origin(ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
-    found = build_provenance(graph, hierarchy, claims_by_node(claims), claims_by_initializer(claims), origin)
-    return assign_roles(graph, replace(found, edges=edges_of(graph)))
+    provenance = build_provenance(graph, hierarchy, claims_by_node(claims), claims_by_initializer(claims), origin)
+    return assign_roles(graph, replace(provenance, edges=edges_of(graph)))
 
 
 def _check_fits(model: torch.nn.Module, hierarchy: Hierarchy) -> None:
@@ -154,9 +286,9 @@ def _check_fits(model: torch.nn.Module, hierarchy: Hierarchy) -> None:
     classes = {path: type(part).__name__ for path, part in model.named_modules()}
     for path, module in hierarchy.modules.items():
         if classes.get(path) != module.class_name:
-            found = f"is {classes[path]}" if path in classes else "is missing"
+            difference = f"is {classes[path]}" if path in classes else "is missing"
             raise UserError(
-                f"the model is not the one that was recorded: its module {path!r} {found}, "
+                f"the model is not the one that was recorded: its module {path!r} {difference}, "
                 f"in the record it is {module.class_name}",
                 "Give the model that was exported, or one built like it.",
             )
@@ -168,144 +300,6 @@ def _local(node: onnx.NodeProto) -> str:
 
 def _same_operator(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
     return (node.op_type, node.domain) == (other.op_type, other.domain)
-
-
-if TYPE_CHECKING:
-    import torch
-
-_LONGEST_REASON = 300
-
-
-def export_hf_model_with_semantics(
-    model: torch.nn.Module,
-    inputs: object,
-    output: str | Path,
-    *,
-    exporter: str = "dynamo",
-    strategy: str = "enhanced_semantic",
-    torch_nn_exceptions: Sequence[str] | None = None,
-) -> tuple[onnx.ModelProto, SemanticMapper]:
-    """Export a live model; the ONNX model as `onnx.load` reads it, and a mapper from its nodes to the live modules.
-
-    inputs  as for `export`; None makes some from the model's configuration
-    The mapper's `result` is what `export` returns: the files, the notes, the comparison with PyTorch. For the other
-    options of an export: `SemanticMapper(onnx.load(path), export(model, path, …).provenance, model)`.
-    """
-    if isinstance(model, str | Path):
-        raise UserError(
-            f"{str(model)!r} is not a live model, and live modules are what this function is for",
-            "Load the model first, or use export(model, output), which takes folders and hub ids too.",
-        )
-    result = HierarchyExporter(strategy, torch_nn_exceptions, exporter).export(model, inputs, output)
-    onnx_model = onnx.load(result.path)  # noqa: TID251 - the caller gets the whole model, weights included
-    return onnx_model, SemanticMapper(onnx_model, result.provenance, model, result=result)
-
-
-@dataclass(frozen=True)
-class HierarchyExporter:
-    """Exports models, each with the same strategy and the same tags.
-
-    torch_nn_exceptions  the classes of torch.nn that appear in tags, instead of `TORCH_NN_EXCEPTIONS`; an empty list
-                         for none of them. Attributions always go to the exact module.
-    """
-
-    strategy: str = "enhanced_semantic"
-    torch_nn_exceptions: Sequence[str] | None = None
-    exporter: str = "dynamo"
-    opset: int | None = None
-
-    def __post_init__(self) -> None:
-        known("strategy", self.strategy, NAMES)
-        known("exporter", self.exporter, EXPORTERS)
-        _check_names(self.torch_nn_exceptions)
-
-    def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
-        """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
-        exceptions = self.torch_nn_exceptions
-        return export(
-            model,
-            output,
-            inputs=inputs,
-            exporter=self.exporter,
-            strategy=self.strategy,
-            opset=self.opset,
-            torch_nn=TorchNN.EXCEPTIONS if exceptions is None or exceptions else TorchNN.NONE,
-            torch_nn_exception=tuple(exceptions or ()),
-        )
-
-
-@dataclass(frozen=True)
-class UniversalHierarchyExporter:
-    """Exports whatever can be exported: attributed by FX, and by `htp` where FX cannot trace the model.
-
-    The result's `strategy` says which of them it was, its `notes` say why.
-
-    exporter  None is dynamo, and TorchScript for what dynamo cannot export
-    """
-
-    torch_nn_exceptions: Sequence[str] | None = None
-    exporter: str | None = None
-    opset: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.exporter is not None:
-            known("exporter", self.exporter, EXPORTERS)
-        _check_names(self.torch_nn_exceptions)
-
-    def export(self, model: torch.nn.Module | str | Path, inputs: object, output: str | Path) -> ExportResult:
-        """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
-        if self.exporter is not None:
-            return self._by(self.exporter).export(model, inputs, output)
-        try:
-            return self._by("dynamo").export(model, inputs, output)
-        except ExportFailed as error:
-            refusal = error
-        try:
-            result = self._by("torchscript").export(model, inputs, output)
-        except ExportFailed as error:
-            raise ExportFailed(f"{refusal.message}\n{error.message}", "No exporter is left to try.") from error
-        why = f"exported by torchscript: {shorten(refusal.message, _LONGEST_REASON, placeholder=' …')}"
-        return replace(result, notes=(why, *result.notes))
-
-    def _by(self, exporter: str) -> HierarchyExporter:
-        return HierarchyExporter("fx_graph", self.torch_nn_exceptions, exporter, self.opset)
-
-
-def _check_names(torch_nn_exceptions: Sequence[str] | None) -> None:
-    if isinstance(torch_nn_exceptions, str):
-        raise UserError(
-            f"torch_nn_exceptions is a list of class names, not one name: {torch_nn_exceptions!r}",
-            f"Give [{torch_nn_exceptions!r}].",
-        )
-
-
-SELF, CROSS = "attention", "cross_attention"
-_PROJECTIONS = frozenset(
-    {
-        *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("query", "key", "value", "output")),
-        *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("qkv", "qk", "qv", "kv")),
-        *(f"mlp.{part}" for part in ("up", "gate", "gate_up", "down")),
-        "head",
-        "projection",
-    }
-)
-
-_TYPES: Mapping[str, Callable[[NodeEntry], bool]] = {
-    "linear_projection": lambda node: node.attribution.role in _PROJECTIONS and node.op_type not in CONVOLUTIONS,
-    "convolution": lambda node: node.attribution.role in ("convolution", "stem") or node.op_type in CONVOLUTIONS,
-    "normalization": lambda node: node.attribution.role == "norm" or node.op_type in NORMALIZATIONS,
-    "activation": lambda node: node.attribution.role == "mlp.activation" or node.op_type in ACTIVATIONS,
-    "embedding": lambda node: node.attribution.role == "embedding",
-    "position": lambda node: node.attribution.role == "position",
-    "attention": lambda node: node.attribution.semantic_type in (SELF, CROSS),
-    "self_attention": lambda node: node.attribution.semantic_type == SELF,
-    "cross_attention": lambda node: node.attribution.semantic_type == CROSS,
-    "mlp": lambda node: node.attribution.semantic_type == "mlp",
-    "residual": lambda node: node.attribution.role == "residual",
-    "stem": lambda node: node.attribution.role == "stem",
-    "head": lambda node: node.attribution.role == "head",
-}
-MODULE_TYPES = tuple(_TYPES)
 
 
 class SemanticQueryInterface:
@@ -323,8 +317,8 @@ class SemanticQueryInterface:
     @cached_property
     def layer_ids(self) -> tuple[int, ...]:
         """The numbers of the repeated blocks. An encoder and a decoder are each numbered from 0."""
-        found = {node.attribution.layer_id for node in self.provenance.nodes.values()}
-        return tuple(sorted(number for number in found if number is not None))
+        layers = {node.attribution.layer_id for node in self.provenance.nodes.values()}
+        return tuple(sorted(number for number in layers if number is not None))
 
     def get_attention_components(
         self, layer_id: int | None = None, module: str | None = None
@@ -340,10 +334,10 @@ class SemanticQueryInterface:
         nodes = self._all() if module is None else self.find_nodes_by_module(module)
         if layer_id is not None:
             nodes = self._in_layer(nodes, layer_id)
-        found: dict[str, list[NodeEntry]] = {}
+        components: dict[str, list[NodeEntry]] = {}
         for node in filter(_TYPES["attention"], nodes):
-            found.setdefault(_component(node), []).append(node)
-        return {component: tuple(group) for component, group in found.items()}
+            components.setdefault(_component(node), []).append(node)
+        return {component: tuple(group) for component, group in components.items()}
 
     def find_nodes_by_module_type(self, module_type: str) -> tuple[NodeEntry, ...]:
         """Nodes by what they are (`MODULE_TYPES`), or by a class of the model with everything inside: `BertLayer`."""
@@ -364,7 +358,7 @@ class SemanticQueryInterface:
 
     def find_nodes_by_role(self, role: str) -> tuple[NodeEntry, ...]:
         """A role or a pattern of roles: `attention.query`, `mlp.*`."""
-        term = Term(Field.ROLE, Operator.IS, Glob(role))
+        term = Term(QueryField.ROLE, Operator.IS, Glob(role))
         check_names(term, self.provenance)
         return select(term, self.provenance)
 
@@ -398,5 +392,5 @@ class SemanticQueryInterface:
 
 def _component(node: NodeEntry) -> str:
     """Self-attention is what people mean by attention: its parts go by their bare names."""
-    found = node.attribution
-    return found.component if found.semantic_type == SELF and found.component else found.role
+    attribution = node.attribution
+    return attribution.component if attribution.semantic_type == SELF and attribution.component else attribution.role

@@ -1,6 +1,7 @@
-"""What can be asked of an export.
+"""Options: the values of keywords and command-line options, and the words that users choose from.
 
-Words that users choose from, turned into values; an unknown word names the nearest known one.
+A word is turned into its value once, at the public function: `parse_embedding("lean", …)` gives `EmbedOptions`. An
+unknown word raises UnknownName with the nearest known one ("Did you mean 'dynamo'?").
 """
 
 from __future__ import annotations
@@ -66,46 +67,46 @@ _BOTH = "both"
 _Item = TypeVar("_Item", str, str | Path)
 
 
-def known(kind: str, name: str, names: Sequence[str]) -> str:
+def ensure_known(kind: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise UnknownName(kind, name, names)
     return name
 
 
-def several(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
+def as_sequence(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
     """One is as good as a list of one."""
     return (given,) if isinstance(given, str | Path) else given
 
 
-def tag_policy(
+def parse_tag_policy(
     scope: str, torch_nn: str, torch_nn_exception: Sequence[str], keep: Sequence[str], drop: Sequence[str]
 ) -> TagPolicy:
     return TagPolicy(
-        Scope.HF if known("tag policy", scope, ("default", "hf")) == "hf" else Scope.ANY,
-        TorchNN(known("value for torch_nn", torch_nn, list(TorchNN))),
+        Scope.HF if ensure_known("tag policy", scope, ("default", "hf")) == "hf" else Scope.ANY,
+        TorchNN(ensure_known("value for torch_nn", torch_nn, list(TorchNN))),
         tuple(torch_nn_exception) or TORCH_NN_EXCEPTIONS,
         tuple(keep),
         tuple(drop),
     )
 
 
-def embed_options(level: str, names: str, strip_exporter_metadata: bool) -> EmbedOptions:
+def parse_embedding(level: str, names: str, strip_exporter_metadata: bool) -> EmbedOptions:
     return EmbedOptions(
-        Level(known("embed level", level, list(Level))),
-        Names(known("kind of names", names, list(Names))),
+        Level(ensure_known("embed level", level, list(Level))),
+        Names(ensure_known("kind of names", names, list(Names))),
         strip_exporter_metadata,
     )
 
 
-def fx_graphs(name: str | None) -> tuple[FxKind, ...]:
+def parse_fx_graphs(name: str | None) -> tuple[FxKind, ...]:
     """The kinds of FX graph that a word stands for."""
     if name is None:
         return ()
-    wanted = known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))
+    wanted = ensure_known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))
     return tuple(kind for kind in FX_GRAPHS if wanted in (kind, _BOTH))
 
 
-def check_opset(opset: int | None) -> None:
+def ensure_opset(opset: int | None) -> None:
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not 1 <= opset <= newest:
         raise UserError(f"there is no opset {opset}", f"This version of onnx knows opsets 1 to {newest}.")

@@ -1,4 +1,10 @@
-"""ONNX Runtime's quantizers, told by module what to leave alone; what comes out keeps its record."""
+"""Quantize: ONNX Runtime's quantizers, told by module what to leave in float; what comes out keeps its record.
+
+    quantize("bert.onnx", "int8.onnx", exclude="module=encoder.layer.0")
+
+Queries become names of nodes, because that is what a quantizer is told; nodes without a usable name get one first.
+https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options, known, several
+from modelexport.api.options import as_sequence, ensure_known, parse_embedding
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
 from modelexport.errors import ExtraMissing, UnknownName, UserError
@@ -82,13 +88,15 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     report       compare with `file` module by module
     """
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(several(op_types)))
-    data = tuple(Path(path) for path in several(calibration))
+    settings = replace(
+        settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(as_sequence(op_types))
+    )
+    data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    embedding, target, path = embed_options(embed, "torch", False), Path(output), Path(file)
+    embedding, target, path = parse_embedding(embed, "torch", False), Path(output), Path(file)
     ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
@@ -96,7 +104,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
-        job.choose(several(exclude), several(include))
+        job.choose(as_sequence(exclude), as_sequence(include))
         wanted = static or check or report
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:
@@ -104,15 +112,15 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     tool = make_quantizer(job.settings)
     giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
-    found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
-    written = found.path
+    result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
+    written = result.path
     if written is None:
-        return found
+        return result
     if _narrow_tensors(open_tagged(written)) <= _narrow_tensors(opened):
-        found = replace(found, notes=(*found.notes, _NOTHING))
+        result = replace(result, notes=(*result.notes, _NOTHING))
     if not report:
-        return found
-    return replace(found, report=_reported(written, path, feeds, progress))
+        return result
+    return replace(result, report=_verify_quantized(written, path, feeds, progress))
 
 
 def _narrow_tensors(opened: TaggedFile) -> int:
@@ -127,10 +135,10 @@ def _settings(
         if value is not None and not static:
             raise UserError(f"{option} {value} is for static quantization", f"Add --static, or leave {option} out.")
     return Quantization(
-        known("format", form or "qdq", list(FORMS)) if static else "",
-        weight_type=known("type", weight_type, list(TYPES)) if weight_type else "",
-        activation_type=known("type", activation_type, list(TYPES)) if activation_type else "",
-        method=known("method", method, list(METHODS)) if method else "",
+        ensure_known("format", form or "qdq", list(FORMS)) if static else "",
+        weight_type=ensure_known("type", weight_type, list(TYPES)) if weight_type else "",
+        activation_type=ensure_known("type", activation_type, list(TYPES)) if activation_type else "",
+        method=ensure_known("method", method, list(METHODS)) if method else "",
     )
 
 
@@ -166,11 +174,11 @@ class _Job:
         self._note_what_is_never_quantized()
 
     def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
-        found: dict[str, NodeEntry] = {}
+        entries: dict[str, NodeEntry] = {}
         for text in queries:
             answer = find_nodes(text, self._opened.provenance_with_edges, whole_modules=True)
-            found.update((entry.key, entry) for entry in answer.nodes)
-        return tuple(found.values())
+            entries.update((entry.key, entry) for entry in answer.nodes)
+        return tuple(entries.values())
 
     def _selection(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> Selection:
         graph = self._opened.graph
@@ -225,7 +233,7 @@ def _feeds(
         yield from sample_feeds(proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))
 
 
-def _reported(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:
+def _verify_quantized(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:
     from modelexport.api.verify import verify
 
     return verify(path, against=source, inputs=[dict(feed) for feed in feeds[:_MOST_REPORTED]], progress=progress)

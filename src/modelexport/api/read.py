@@ -1,8 +1,10 @@
-"""Reading back what an export recorded. Nothing here needs torch, runs a model or reads a weight.
+"""Read: load, analyze, query, cost, compare and validate a tagged file. No torch, no run of a model, no weight is read.
 
-Asking for nodes in a small language. Nothing here needs torch, runs a model or reads a weight.
+    load("bert.onnx").attribution("node_linear").module     # 'encoder.layer.0.attention.self.query'
+    query("bert.onnx", "module=encoder.** & op=MatMul")     # nodes, in file order
+    cost("bert.onnx", {"batch": 8})                         # FLOPs as numbers; without sizes as polynomials
 
-What a file costs, module by module. Nothing here needs torch, runs a model or reads a weight.
+Each opens the file once (`TaggedFile`) and hands it to its room in `inspect/`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.reading import with_small_external_data
 from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
@@ -24,6 +26,15 @@ from modelexport.record.results.cost import Cost
 if TYPE_CHECKING:
     from modelexport.inspect.compare import Comparison
     from modelexport.inspect.validate import Validation
+
+# Names of axes that an error lists.
+_SHOWN = 12
+# More than this is no size of a tensor in ONNX.
+_LARGEST = 2**63 - 1
+_CHANGED = (
+    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
+    "to: `modelexport relink` says what became of them"
+)
 
 
 def load(path: str | Path) -> Provenance:
@@ -37,6 +48,31 @@ def load(path: str | Path) -> Provenance:
 def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:
     """What a file consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
     return analyze_file(open_tagged(Path(path)), filter_tag)
+
+
+def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
+    """The nodes that a query such as `module=encoder.** & op=MatMul` means, in file order."""
+    return answer(source, text).nodes
+
+
+def answer(source: str | Path | Provenance, text: str) -> Answer:
+    """The same with what it was asked of, and the reason where there are no nodes."""
+    return answer_query(text, source if isinstance(source, Provenance) else load(source))
+
+
+def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
+    """FLOPs, parameters, and bytes of weights and activations of each node and module, from shapes.
+
+    at  sizes of axes that the file leaves open, such as {"batch": 8}; amounts are polynomials of those that remain
+    """
+    sizes = dict(at or {})
+    ensure_sizes(sizes)
+    opened = open_tagged(Path(source))
+    record = _record(opened)
+    counted = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
+    ensure_axes(counted, sizes)
+    changed = record is not None and not opened.is_up_to_date
+    return replace(counted, notes=(*counted.notes, _CHANGED)) if changed else counted
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
@@ -79,31 +115,6 @@ def _repair_keys(file: TaggedFile, output: Path | None) -> tuple[int, str]:
     return repaired, str(target)
 
 
-# Names of axes that an error lists.
-_SHOWN = 12
-# More than this is no size of a tensor in ONNX.
-_LARGEST = 2**63 - 1
-_CHANGED = (
-    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
-    "to: `modelexport relink` says what became of them"
-)
-
-
-def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
-    """FLOPs, parameters, and bytes of weights and activations of each node and module, from shapes.
-
-    at  sizes of axes that the file leaves open, such as {"batch": 8}; amounts are polynomials of those that remain
-    """
-    sizes = dict(at or {})
-    ensure_sizes(sizes)
-    opened = open_tagged(Path(source))
-    record = _record(opened)
-    found = count(str(source), small_inside(opened), opened.graph, record, sizes)
-    ensure_axes(found, sizes)
-    changed = record is not None and not opened.is_up_to_date
-    return replace(found, notes=(*found.notes, _CHANGED)) if changed else found
-
-
 def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
     """Raise UserError for what is no size of an axis."""
     for name, size in sizes.items():
@@ -115,9 +126,9 @@ def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
             )
 
 
-def ensure_axes(found: Cost, sizes: Mapping[str, int]) -> None:
+def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     """Raise UserError for axes that a file does not have."""
-    names = [axis.name for axis in found.axes]
+    names = [axis.name for axis in counted.axes]
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
@@ -127,7 +138,7 @@ def ensure_axes(found: Cost, sizes: Mapping[str, int]) -> None:
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
     guess = f"Did you mean {near[0]!r}? " if near else ""
     raise UserError(
-        f"{found.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
+        f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )
 
 
@@ -137,13 +148,3 @@ def _record(opened: TaggedFile) -> Provenance | None:
         return opened.provenance
     except RecordMissing:
         return None
-
-
-def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
-    """The nodes that a query such as `module=encoder.** & op=MatMul` means, in file order."""
-    return answer(source, text).nodes
-
-
-def answer(source: str | Path | Provenance, text: str) -> Answer:
-    """The same with what it was asked of, and the reason where there are no nodes."""
-    return answer_query(text, source if isinstance(source, Provenance) else load(source))

@@ -1,4 +1,10 @@
-"""Carrying a record to the file that a tool made of a tagged one."""
+"""Relink: carry the record of a tagged file to the file that a tool made of it.
+
+    before   MatMul (fc), Add (fc)   ─► tool ─►   after   FusedGemm: fc
+
+Steps: find the ancestor (the tagged file, or the outline of it inside of the made one), trace every node back to it by
+lineage, inherit the attributions, and refuse files that were not made from it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options
+from modelexport.api.options import parse_embedding
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.attribute.resolve import absent_modules
 from modelexport.errors import FileUnreadable
@@ -23,7 +29,7 @@ from modelexport.graph.outline import digested, sketches_like, sketches_of
 from modelexport.graph.related import WeightComparison, is_made_from
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
-from modelexport.lineage.inherit import inherited
+from modelexport.lineage.inherit import inherit_record
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import RelinkResult
@@ -46,7 +52,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     before  the tagged file; if it is left out, what is planted in `after` takes its place
     tool    who made `after`, for the evidence
     """
-    embedding = embed_options(embed, names, strip_exporter_metadata)
+    embedding = parse_embedding(embed, names, strip_exporter_metadata)
     target = None if output is None else Path(output)
     if target is not None:
         ensure_model_target(target)
@@ -56,23 +62,23 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(made.proto, made.graph, str(after))
         ancestor = outlined_ancestor(made) if before is None else find_ancestor(open_tagged(Path(before)))
     if target is not None:
-        ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
+        ensure_apart(target, *(Path(path) for path in (after, before) if path is not None))
     with clock.step("link"):
-        found = relinked(ancestor, made, tool or "relink")
+        result = relink_graph(ancestor, made, tool or "relink")
     written: tuple[Path, ...] = ()
-    if target is not None and found.related:
+    if target is not None and result.related:
         with clock.step("write"):
-            result = write_tagged(made, found.provenance, target, embedding)
-            written, found = result.files, replace(found, provenance=result.provenance)
-    return replace(found, after=str(after), path=target if written else None, files=written, seconds=clock.seconds)
+            saved = write_tagged(made, result.provenance, target, embedding)
+            written, result = saved.files, replace(result, provenance=saved.provenance)
+    return replace(result, after=str(after), path=target if written else None, files=written, seconds=clock.seconds)
 
 
-def relinked(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:
+def relink_graph(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:
     """The same in memory."""
     graph = made.graph
     sketches = skip_unreadable(_sketches(made, ancestor))
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
-    record = inherited(ancestor.record, lineage, graph, tool)
+    record = inherit_record(ancestor.record, lineage, graph, tool)
     record = replace(record, absent=_absent(record, ancestor.record))
     weights = WeightComparison(ancestor.graph, graph, (ancestor.sketches, sketches), lineage)
     related = is_made_from(graph, ancestor.graph, lineage, weights.share)

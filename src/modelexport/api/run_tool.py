@@ -1,6 +1,9 @@
-"""Running a tool on a tagged file, and relinking what it made, in one step.
+"""Run tool: an optimizer, converter or quantizer on a tagged file, and its record carried to what comes out.
 
-Running tools on a tagged file, one after the other, and carrying its record to what comes out.
+    run_tool("bert.onnx", "onnxslim+ort:extended", "out.onnx")
+
+Tools run one after the other on temporary files, silenced; the last file is run once in ONNX Runtime and relinked to
+the first. Nothing is written if a tool fails, or if what it made has nothing to do with the file.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.options import embed_options
-from modelexport.api.relink import relinked
+from modelexport.api.options import parse_embedding
+from modelexport.api.relink import relink_graph
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
@@ -31,6 +34,53 @@ if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
 
 _MESSAGE_LINES = 3
+
+
+def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path,
+    tool: str,
+    output: str | Path,
+    *,
+    inputs: str | Path | None = None,
+    input: Sequence[str] = (),
+    samples: int = 4,
+    seed: int = 0,
+    embed: str = "full",
+    check: bool = True,
+    progress: Progress | None = None,
+) -> RelinkResult:
+    """Run a tool, or several one after the other (`int8+ort:all`), and carry the record to what comes out.
+
+    inputs, input  for quantizers that look at the model while it runs, and for the check; made where they are left out
+    samples        how many inputs are made
+    check          whether ONNX Runtime can run what the tool made
+    """
+    from modelexport.transform.tools.catalogue import parse_chain
+
+    chain = parse_chain(tool)
+    embedding = parse_embedding(embed, "torch", False)
+    target = Path(output)
+    path = Path(file)
+    ensure_model_target(target)
+    if samples < 1:
+        raise UserError(f"samples is {samples}", "Give 1 or more.")
+    clock = Clock(progress)
+    with clock.step("read"):
+        opened = open_tagged(path)
+        ensure_apart(target, path)
+        ensure_flat(opened.proto, str(path))
+        wanted = check or any(step.calibrates for step, _ in chain)
+        feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
+    return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
+
+
+def _feeds(
+    opened: TaggedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
+) -> Iterator[Feed]:
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
+
+    files = () if inputs is None else (Path(inputs),)
+    yield from sample_feeds(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))
 
 
 @dataclass(frozen=True)
@@ -63,21 +113,21 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
         steps = _Steps(opened, Path(folder), run, clock)
         if run.renamed:
             steps.write_first()
-        for one, option in run.chain:
-            steps.run(one, option)
+        for tool, option in run.chain:
+            steps.run(tool, option)
         with clock.step("check"):
             if run.check:
                 steps.check()
         with clock.step("link"):
             made = steps.last
             ensure_sound(made.proto, made.graph, f"what {run.label} made")
-            found = replace(relinked(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
-        if not found.related:
-            return replace(found, seconds=clock.seconds)
+            result = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
+        if not result.related:
+            return replace(result, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made, found.provenance, run.target, run.embedding)
+            written = write_tagged(made, result.provenance, run.target, run.embedding)
     files, provenance = written.files, written.provenance
-    return replace(found, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
+    return replace(result, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
 
 
 class _Steps:
@@ -104,10 +154,10 @@ class _Steps:
             target = self._folder / f"{self._count}.onnx"
             self._count += 1
             try:
-                _run(tool, option, self.last.path.resolve(), target, self._feeds)
+                _call_tool(tool, option, self.last.path.resolve(), target, self._feeds)
             except ToolFailed as error:
                 raise self._with_reason(error) from error.__cause__
-            made = _opened(target, tool)
+            made = _open_result(target, tool)
             if are_same(self.last, made):
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = made
@@ -115,16 +165,16 @@ class _Steps:
     def check(self) -> None:
         tool = self._run.label
         try:
-            told = _failure(self.last.path, self._feeds[0])
+            failure = _find_failure(self.last.path, self._feeds[0])
         except ModuleNotFoundError as error:
             raise ExtraMissing(
                 f"the check of what {tool} made needs {error.name}, which is not installed",
                 "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
             ) from error
-        if told:
+        if failure:
             raise self._with_reason(
                 ToolFailed(
-                    f"ONNX Runtime cannot run what {tool} made: {told}",
+                    f"ONNX Runtime cannot run what {tool} made: {failure}",
                     f"{self._broken()} Nothing was written; --no-check writes it all the same.",
                 )
             )
@@ -135,24 +185,24 @@ class _Steps:
     def _with_reason(self, error: ToolFailed) -> ToolFailed:
         """No tool is to blame for a file that could not be run before either."""
         try:
-            before = _failure(self._first.path, self._feeds[0]) if self._feeds else ""
+            before = _find_failure(self._first.path, self._feeds[0]) if self._feeds else ""
         except ModuleNotFoundError:
             return error
         if not before:
             return error
-        told = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
+        reason = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
         return ToolFailed(
-            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{told}",
+            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{reason}",
             f"Mend the file first, or give inputs that it takes: {self._run.giving}. Nothing was written; --no-check "
             "writes what the tool made all the same, if it made anything.",
         )
 
 
-def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
+def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
     from modelexport.transform.tools.tool import Job
 
     if importlib.util.find_spec(tool.package) is None:
-        raise _missing(tool, tool.package)
+        raise _missing_package(tool, tool.package)
     try:
         # Some tools leave files where they are called when they fail.
         with _silence(), contextlib.chdir(target.parent):
@@ -160,24 +210,24 @@ def _run(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed,
     except ModelExportError:
         raise
     except ModuleNotFoundError as error:
-        raise _missing(tool, error.name or str(error)) from error
+        raise _missing_package(tool, error.name or str(error)) from error
     except Exception as error:
         raise ToolFailed(
-            f"{tool.name} failed: {_told(error)}",
-            f"Nothing was written. The message is the tool's own. {tool.remedy or _cleaned(tool)}",
+            f"{tool.name} failed: {_first_lines(error)}",
+            f"Nothing was written. The message is the tool's own. {tool.remedy or _suggest_cleanup(tool)}",
         ) from error
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
 
 
-def _cleaned(tool: Tool) -> str:
+def _suggest_cleanup(tool: Tool) -> str:
     return (
         "Some tools get along with what another one has cleaned up: "
         f"try modelexport run-tool FILE --tool onnxslim+{tool.name}."
     )
 
 
-def _opened(path: Path, tool: Tool) -> TaggedFile:
+def _open_result(path: Path, tool: Tool) -> TaggedFile:
     try:
         return open_tagged(path)
     except FileUnreadable as error:
@@ -186,7 +236,7 @@ def _opened(path: Path, tool: Tool) -> TaggedFile:
         ) from error
 
 
-def _missing(tool: Tool, package: str) -> ExtraMissing:
+def _missing_package(tool: Tool, package: str) -> ExtraMissing:
     return ExtraMissing(
         f"{tool.name} needs the package {package}, which is not installed",
         f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
@@ -210,12 +260,12 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _told(error: Exception) -> str:
+def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
 
 
-def _failure(path: Path, feed: Feed) -> str:
+def _find_failure(path: Path, feed: Feed) -> str:
     """Why ONNX Runtime cannot run a file; empty if it can. Raises ModuleNotFoundError if it is not there."""
     from modelexport.capture.onnxruntime.session import run_file
 
@@ -224,56 +274,5 @@ def _failure(path: Path, feed: Feed) -> str:
     except ModuleNotFoundError:
         raise
     except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
-        return _told(error).replace(str(path), "it")
+        return _first_lines(error).replace(str(path), "it")
     return ""
-
-
-if TYPE_CHECKING:
-    from modelexport.transform.tools.tool import Feed
-
-
-def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
-    file: str | Path,
-    tool: str,
-    output: str | Path,
-    *,
-    inputs: str | Path | None = None,
-    input: Sequence[str] = (),
-    samples: int = 4,
-    seed: int = 0,
-    embed: str = "full",
-    check: bool = True,
-    progress: Progress | None = None,
-) -> RelinkResult:
-    """Run a tool, or several one after the other (`int8+ort:all`), and carry the record to what comes out.
-
-    inputs, input  for quantizers that look at the model while it runs, and for the check; made where they are left out
-    samples        how many inputs are made
-    check          whether ONNX Runtime can run what the tool made
-    """
-    from modelexport.transform.tools.catalogue import parse_chain
-
-    chain = parse_chain(tool)
-    embedding = embed_options(embed, "torch", False)
-    target = Path(output)
-    path = Path(file)
-    ensure_model_target(target)
-    if samples < 1:
-        raise UserError(f"samples is {samples}", "Give 1 or more.")
-    clock = Clock(progress)
-    with clock.step("read"):
-        opened = open_tagged(path)
-        ensure_apart(target, path)
-        ensure_flat(opened.proto, str(path))
-        wanted = check or any(one.calibrates for one, _ in chain)
-        feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
-    return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
-
-
-def _feeds(
-    opened: TaggedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
-) -> Iterator[Feed]:
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
-
-    files = () if inputs is None else (Path(inputs),)
-    yield from sample_feeds(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))

@@ -1,4 +1,9 @@
-"""Choosing nodes by a query, for another tool. Nothing here needs torch, runs a model or reads a weight."""
+"""Select: nodes chosen by a query, written as another tool wants to be told about them.
+
+    select("bert.onnx", "role=norm", "ort-exclude").text      # the list for nodes_to_exclude of a quantizer
+
+Nothing here needs torch, runs a model or reads a weight.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from modelexport.api.options import known, several
+from modelexport.api.options import as_sequence, ensure_known
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
@@ -62,32 +67,34 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     device     for layer-ann, one for each query or one for all: gpu if it is left out
     label      for layer-ann, one for each query
     """
-    chosen = DIALECTS[known("tool", dialect, list(DIALECTS))]
-    settings = Settings(precision, tuple(several(device)), tuple(several(label)))
+    chosen = DIALECTS[ensure_known("tool", dialect, list(DIALECTS))]
+    settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
     opened = open_tagged(Path(source))
     for target in targets:
         ensure_apart(target, opened.path)
     answers = [find_nodes(text, opened.provenance_with_edges) for text in _queries(query)]
-    notes = tuple(note for text, answer in zip(_queries(query), answers, strict=True) for note in _inside(text, answer))
+    notes = tuple(
+        note for text, answer in zip(_queries(query), answers, strict=True) for note in _note_inside(text, answer)
+    )
     if named is not None:
         opened, count = opened.with_names(chosen.refuses)
-        told = (
+        renaming = (
             f"{count} of {len(opened.graph.nodes)} nodes were given another name" if count else "every node had a name"
         )
-        notes = (*notes, told)
+        notes = (*notes, renaming)
     selection = _selection(opened, answers, chosen)
     check(selection, chosen)
-    found = chosen.write(selection, settings)
-    files = _written(opened, chosen, (selection, settings), found.text, output=output, named=named)
+    written = chosen.write(selection, settings)
+    files = _write_selection(opened, chosen, (selection, settings), written.text, output=output, named=named)
     entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
     queries = tuple(answer.query for answer in answers)
-    return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
+    return Selected(chosen.name, queries, entries, written.text, files, (*notes, *written.notes))
 
 
 def _queries(query: str | Sequence[str]) -> Sequence[str]:
-    queries = several(query)
+    queries = as_sequence(query)
     if not queries:
         raise UserError("there is no query", "Give one, such as op=MatMul.")
     return queries
@@ -113,11 +120,11 @@ def _check_settings(dialect: Dialect, settings: Settings) -> None:
     options = {"precision": "--precision", "devices": "--device", "labels": "--label"}
     for field in fields(settings):
         if getattr(settings, field.name) and field.name not in dialect.takes:
-            users = ", ".join(one.name for one in DIALECTS.values() if field.name in one.takes)
+            users = ", ".join(user.name for user in DIALECTS.values() if field.name in user.takes)
             raise UserError(f"{options[field.name]} means nothing for {dialect.name}", f"It is for {users}.")
 
 
-def _inside(text: str, answer: Answer) -> Iterator[str]:
+def _note_inside(text: str, answer: Answer) -> Iterator[str]:
     """Who names a module may well mean everything inside of it, which the query leaves out."""
     whole = answer_query(text, answer.provenance, whole_modules=True)
     more = {entry.key for entry in whole.nodes} - {entry.key for entry in answer.nodes}
@@ -136,7 +143,7 @@ def _dtypes(opened: TaggedFile, groups: Iterable[Iterable[Node]]) -> dict[str, i
     return {output: dtype for output in outputs if (dtype := opened.types.dtype(output))}
 
 
-def _written(
+def _write_selection(
     opened: TaggedFile,
     dialect: Dialect,
     chosen: tuple[Selection, Settings],

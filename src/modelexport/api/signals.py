@@ -1,4 +1,10 @@
-"""Recording what the chosen strategies need beyond the export itself."""
+"""Recording signals: what the chosen strategies need beyond the export itself.
+
+    Need.TRACE  the model runs again with every operator recorded, and the file runs node by node
+    Need.FX     the model is traced as an FX graph, unless the exporter has shown its own
+
+If the graph computes other values than the model (`ValueOverlap`), values prove nothing and only weights are kept.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from modelexport.attribute.projection.project import measure_value_overlap
+from modelexport.attribute.projection import measure_value_overlap
 from modelexport.attribute.strategies import Need, Strategy
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph
@@ -64,18 +70,18 @@ def record_signals(
     if not needs and not kinds:
         return Recorded(Signals(scopes), {})
     try:
-        found = _probe(run, file)
+        probed = _probe_run(run, file)
     except InputError as error:
         if all(strategy.needs for strategy in strategies):
             raise
         return Recorded(Signals(scopes, trace_failure=error.message), {})
-    captures: dict[str, FxCapture] = {kind: _fx(run, found, kind) for kind in kinds}
+    captures: dict[str, FxCapture] = {kind: _trace_fx(run, probed, kind) for kind in kinds}
     if not needs:
         return Recorded(Signals(scopes), captures)
-    values = _values(file, found, options)
+    values = _record_values(file, probed, options)
     graph = file.graph
-    common = measure_value_overlap(graph, found.trace, values)
-    signals = Signals(scopes, trace=found.trace, values=_trusted(values, graph, common))
+    common = measure_value_overlap(graph, probed.trace, values)
+    signals = Signals(scopes, trace=probed.trace, values=_trusted_values(values, graph, common))
     return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)
 
 
@@ -84,7 +90,7 @@ def _has_own_fx(scopes: ExporterScopes, options: SignalOptions) -> bool:
     return bool(scopes.fx_calls) and options.fx_kinds[:1] in ((), _DEFAULT_FX)
 
 
-def _probe(run: TracedRun, file: ModelFile) -> ProbedRun:
+def _probe_run(run: TracedRun, file: ModelFile) -> ProbedRun:
     from modelexport.capture.export import probe_operators
     from modelexport.capture.onnxruntime.session import assign_inputs
 
@@ -95,12 +101,12 @@ def _probe(run: TracedRun, file: ModelFile) -> ProbedRun:
     return probe_operators(run, taken)
 
 
-def _values(file: ModelFile, found: ProbedRun, options: SignalOptions) -> GraphValues:
+def _record_values(file: ModelFile, probed: ProbedRun, options: SignalOptions) -> GraphValues:
     from modelexport.capture.onnxruntime.piecewise import fingerprint_values, fingerprint_weights
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     try:
-        feed = bind_inputs(file.proto, _arrays(found.arguments))
+        feed = bind_inputs(file.proto, _arrays(probed.arguments))
     except InputError as error:
         if not options.own_file:
             raise
@@ -108,7 +114,7 @@ def _values(file: ModelFile, found: ProbedRun, options: SignalOptions) -> GraphV
     return fingerprint_values(file, feed)
 
 
-def _trusted(values: GraphValues, graph: Graph, common: ValueOverlap) -> GraphValues:
+def _trusted_values(values: GraphValues, graph: Graph, common: ValueOverlap) -> GraphValues:
     """The values if the graph computes what the model computes; else its weights alone."""
     if values.failure or common.computes_the_same:
         return values
@@ -135,7 +141,7 @@ def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
     return replace(signals, fx=replace(best.trace, operators=operators))
 
 
-def _fx(run: TracedRun, found: ProbedRun, kind: FxKind) -> FxCapture:
+def _trace_fx(run: TracedRun, probed: ProbedRun, kind: FxKind) -> FxCapture:
     from modelexport.capture.fx import trace_fx
 
-    return trace_fx(run.model, found.arguments, run.hierarchy, kind)
+    return trace_fx(run.model, probed.arguments, run.hierarchy, kind)

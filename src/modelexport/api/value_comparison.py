@@ -1,6 +1,7 @@
-"""Looking at the values of a file while it runs, beside a run that is believed.
+"""Value comparison: the values of a file while it runs, beside a run that is believed.
 
-The graph that ONNX Runtime makes of a file before it runs it, with the record that it inherits.
+Every value is sampled as it is made, and compared where it crosses a module; so the first module whose numbers diverge
+is known, and a file larger than memory can be verified. The believed run is that of the model or of another file.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from modelexport.api.relink import relinked
+from modelexport.api.relink import relink_graph
 from modelexport.graph.file.metadata import ensure_flat
-from modelexport.graph.file.reading import contents
+from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ROOT, ModuleCall
@@ -31,63 +32,10 @@ from modelexport.verify.divergence import (
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
 from modelexport.verify.weights import find_coarse_weights
 
-
-def crossing_values(file: TaggedFile) -> frozenset[str]:
-    """The values that cross a module, and what the model returns."""
-    crossing = (file.crossings.leaves, file.crossings.enters)
-    values = {value for by_value in crossing for value, calls in by_value.items() if calls}
-    return frozenset(values.union(file.graph.outputs))
+_TOOL = "ort:all"
 
 
-def paired_names(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
-    """Outputs of a graph with those of the reference: by name, and what remains by place.
-
-    If some names differ of as many outputs, somebody has renamed them, and names may be those of others: then by place.
-    """
-    left = list(others)
-    if len(mine) == len(left) and set(mine) != set(left):
-        return list(zip(mine, left, strict=True))
-    pairs = [(name, name if name in left else None) for name in mine]
-    left = [name for name in left if name not in {other for _, other in pairs}]
-    return [(name, other or left.pop(0)) for name, other in pairs if other or left]
-
-
-class Sampler:
-    """Samples of a run's values, each no finer than what it was made from."""
-
-    def __init__(self, file: TaggedFile) -> None:
-        self.seen: dict[str, Sample] = {}
-        self._graph = file.graph
-        self._weights = find_coarse_weights(file, file.provenance)
-
-    def take(self, name: str, array: np.ndarray) -> Sample:
-        maker = self._graph.producers.get(name)
-        read = () if maker is None else maker.inputs
-        sources = (self.seen.get(value) or self._weights.get(value) for value in read)
-        taken = sample(array).made_from(filter(None, sources))
-        self.seen[name] = taken
-        return taken
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one sample showed.
-
-    seen     samples of the file's values
-    missing  outputs of the reference that the file does not have
-    skipped  outputs that it has and that were not compared
-    """
-
-    calls: tuple[CallNumbers, ...]
-    outputs: Mapping[str, Difference]
-    missing: tuple[str, ...]
-    skipped: tuple[str, ...]
-    divergence: Divergence | None
-    not_finite: tuple[NotFinite, ...]
-    seen: Mapping[str, Sample]
-
-
-class Observer:
+class RunComparison:
     """Looks at each value of the file as it is made."""
 
     def __init__(
@@ -96,12 +44,12 @@ class Observer:
         """outputs  of the reference, by name"""
         graph = file.graph
         self._numbers = ValueComparison(reference, graph, file.crossings, tolerance)
-        self._sampler = Sampler(file)
+        self._sampler = ValueSampler(file)
         self._file = file
         self._reference = reference
         self._outputs = outputs
         self._labels: dict[str, list[str]] = {}
-        for name, label in paired_names(graph.outputs, outputs):
+        for name, label in pair_outputs(graph.outputs, outputs):
             self._labels.setdefault(name, []).append(label)
         self._returned: dict[str, Difference] = {}
 
@@ -118,13 +66,13 @@ class Observer:
                 seen = self._sampler.seen.get(name) or sample(array)
                 self._returned[label] = self._compared(self._outputs[label], array, seen)
 
-    def finding(self, calls: Sequence[CallTensors]) -> Finding:
+    def finding(self, calls: Sequence[CallTensors]) -> SampleComparison:
         subject, numbers = self._file, self._numbers
         graph, provenance = subject.graph, subject.provenance
-        numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
+        numbers.finish(outputs_differ=not all(difference.agrees for difference in self._returned.values()))
         compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
-        return Finding(
+        return SampleComparison(
             calls=summarize_calls(compared.values(), provenance),
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
@@ -141,10 +89,10 @@ class Observer:
         for name, labels in self._labels.items():
             wrong = [self._returned[label] for label in labels if label in self._returned]
             maker = subject.graph.producers.get(name)
-            if maker is not None and not all(one.agrees for one in wrong):
+            if maker is not None and not all(difference.agrees for difference in wrong):
                 root = ModuleCall(ROOT)
-                found = class_name(subject.provenance.hierarchy, root)
-                return Divergence((root,), (found,), maker.key, None, wrong[0], maker.name)
+                class_of_root = class_name(subject.provenance.hierarchy, root)
+                return Divergence((root,), (class_of_root,), maker.key, None, wrong[0], maker.name)
         return None
 
     def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
@@ -155,16 +103,68 @@ class Observer:
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 
 
-def see_stored_outputs(file: TaggedFile, observer: Observer) -> None:
+@dataclass(frozen=True)
+class SampleComparison:
+    """What one sample showed.
+
+    seen     samples of the file's values
+    missing  outputs of the reference that the file does not have
+    skipped  outputs that it has and that were not compared
+    """
+
+    calls: tuple[CallNumbers, ...]
+    outputs: Mapping[str, Difference]
+    missing: tuple[str, ...]
+    skipped: tuple[str, ...]
+    divergence: Divergence | None
+    not_finite: tuple[NotFinite, ...]
+    seen: Mapping[str, Sample]
+
+
+class ValueSampler:
+    """Samples of a run's values, each no finer than what it was made from."""
+
+    def __init__(self, file: TaggedFile) -> None:
+        self.seen: dict[str, Sample] = {}
+        self._graph = file.graph
+        self._weights = find_coarse_weights(file, file.provenance)
+
+    def take(self, name: str, array: np.ndarray) -> Sample:
+        maker = self._graph.producers.get(name)
+        read = () if maker is None else maker.inputs
+        sources = (self.seen.get(value) or self._weights.get(value) for value in read)
+        taken = sample(array).made_from(filter(None, sources))
+        self.seen[name] = taken
+        return taken
+
+
+def crossing_values(file: TaggedFile) -> frozenset[str]:
+    """The values that cross a module, and what the model returns."""
+    crossing = (file.crossings.leaves, file.crossings.enters)
+    values = {value for by_value in crossing for value, calls in by_value.items() if calls}
+    return frozenset(values.union(file.graph.outputs))
+
+
+def pair_outputs(outputs: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
+    """Outputs of a graph with those of the reference: by name, and what remains by place.
+
+    If some names differ of as many outputs, somebody has renamed them, and names may be those of others: then by place.
+    """
+    left = list(others)
+    if len(outputs) == len(left) and set(outputs) != set(left):
+        return list(zip(outputs, left, strict=True))
+    pairs = [(name, name if name in left else None) for name in outputs]
+    left = [name for name in left if name not in {other for _, other in pairs}]
+    return [(name, other or left.pop(0)) for name, other in pairs if other or left]
+
+
+def compare_stored_outputs(file: TaggedFile, observer: RunComparison) -> None:
     """What a model returns may be a weight: no node makes it."""
     stored = set(file.graph.outputs) & set(file.graph.initializers)
     if stored:
-        for name, array in contents(file):
+        for name, array in initializer_arrays(file):
             if name in stored:
                 observer.see_output(name, array)
-
-
-_TOOL = "ort:all"
 
 
 @contextmanager
@@ -181,4 +181,4 @@ def optimize_for_run(file: TaggedFile) -> Iterator[TaggedFile]:
         target = Path(folder) / "optimized.onnx"
         save_optimized(file.path, target)
         optimized = open_tagged(target)
-        yield replace(optimized, believed=relinked(find_ancestor(file), optimized, _TOOL).provenance)
+        yield replace(optimized, believed=relink_graph(find_ancestor(file), optimized, _TOOL).provenance)

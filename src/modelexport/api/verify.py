@@ -1,6 +1,9 @@
-"""Holding a file against the model that it came from, or against another file of that model.
+"""Verify: hold a file against the model that it came from, or against another file of that model.
 
-One file against another one of the same model.
+    verify("bert.onnx", model)                       numbers module by module, weights, and a proof of attributions
+    verify("int8.onnx", against="bert.onnx")         the same numbers, without torch
+
+`verify_model` has the comparison with a model; the one with a file is here.
 """
 
 from __future__ import annotations
@@ -16,8 +19,14 @@ import numpy as np
 from modelexport.api.attach import prepare_for_file
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import VerifyOptions
-from modelexport.api.value_comparison import Finding, Observer, Sampler, crossing_values, see_stored_outputs
-from modelexport.api.verify_model import as_it_runs, drawing_notes, summed, verify_against_model
+from modelexport.api.value_comparison import (
+    RunComparison,
+    SampleComparison,
+    ValueSampler,
+    compare_stored_outputs,
+    crossing_values,
+)
+from modelexport.api.verify_model import note_random_nodes, open_judged, summarize_samples, verify_against_model
 from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.crossings import calls_by_end
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
@@ -97,30 +106,32 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
 
     notes = _overlap_notes(file, believed)
     reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
-    findings: list[Finding] = []
-    with as_it_runs(file, options, clock) as judged:
+    findings: list[SampleComparison] = []
+    with open_judged(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, crossing_values(judged), often=options.runs_often)
         for feed in _feeds(believed, options, clock):
             with TensorSpill() as spool:
-                recorder = _Recorder(believed, spool)
+                recorder = _ReferenceRecorder(believed, spool)
                 with clock.step("reference"):
-                    reference.run(_taken(feed, believed), recorder.see)
+                    reference.run(_bind_feed(feed, believed), recorder.see)
                 with clock.step("file"):
-                    observer = Observer(judged, recorder.reference(), recorder.outputs, options.tolerance)
-                    pieces.run(_taken(feed, judged), observer.see)
-                    see_stored_outputs(judged, observer)
+                    observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
+                    pieces.run(_bind_feed(feed, judged), observer.see)
+                    compare_stored_outputs(judged, observer)
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
-    found = summed(file, str(believed.path), findings, options, clock)
-    return replace(found, notes=(*notes, *found.notes, *drawing_notes(file), *drawing_notes(believed)))
+    verification = summarize_samples(file, str(believed.path), findings, options, clock)
+    return replace(
+        verification, notes=(*notes, *verification.notes, *note_random_nodes(file), *note_random_nodes(believed))
+    )
 
 
-class _Recorder:
+class _ReferenceRecorder:
     """Keeps what crosses the modules of the file that is believed."""
 
     def __init__(self, believed: TaggedFile, spool: TensorSpill) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
-        self._sampler = Sampler(believed)
+        self._sampler = ValueSampler(believed)
         self._believed = believed
         self._spool = spool
 
@@ -145,13 +156,13 @@ class _Recorder:
         return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
-        found: dict[ModuleCall, list[int]] = {}
+        numbers_by_call: dict[ModuleCall, list[int]] = {}
         for value, calls in crossing.items():
             number = self._numbers.get(value)
             if number is not None and self._samples[number].kind == "float":
                 for call in calls:
-                    found.setdefault(call, []).append(number)
-        return {call: tuple(numbers) for call, numbers in found.items()}
+                    numbers_by_call.setdefault(call, []).append(number)
+        return {call: tuple(numbers) for call, numbers in numbers_by_call.items()}
 
 
 def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
@@ -163,7 +174,11 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     proto, graph = believed.proto, believed.graph
-    given = [bind_inputs(proto, one) for one in _given(source.inputs, graph.inputs)] if not source.input_files else []
+    given = (
+        [bind_inputs(proto, feed) for feed in _given_feeds(source.inputs, graph.inputs)]
+        if not source.input_files
+        else []
+    )
     if not given:
         request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
         given = list(sample_feeds(proto, graph, request))
@@ -173,15 +188,15 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
         yield make_feed(proto, graph, seed=source.seed + number, shapes=shapes)
 
 
-def _given(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+def _given_feeds(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Inputs as Python has them: by name, one alone, several in the order of the graph, or a list of any of these."""
     if inputs is None:
         return
     if isinstance(inputs, Mapping):
         yield {name: _array(value) for name, value in inputs.items()}
-    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
-        for one in inputs:
-            yield from _given(one, names)
+    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(item, Mapping) for item in inputs):
+        for item in inputs:
+            yield from _given_feeds(item, names)
     else:
         values = inputs if isinstance(inputs, list | tuple) else [inputs]
         if len(values) != len(names):
@@ -213,17 +228,17 @@ def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> 
         yield {name: to_array(tensor) for name, tensor in call.tensors.items()}
 
 
-def _taken(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
+def _bind_feed(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     return bind_inputs(opened.proto, feed)
 
 
 def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
-    found = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
-    if not found.related:
+    overlap = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
+    if not overlap.related:
         raise ModelMismatch(
-            f"{opened.path} and {believed.path} are not of one model: {found}",
+            f"{opened.path} and {believed.path} are not of one model: {overlap}",
             "Give two files that were made from the same model.",
         )
-    return found.notes
+    return overlap.notes

@@ -1,4 +1,8 @@
-"""One file against one model: run both, compare while they run, and judge."""
+"""Verification against a model: run both on the same inputs, compare while they run, and judge.
+
+The model runs twice: a model that draws random numbers has no reference, and is refused (`ModelUnrepeatable`). The
+witness shares no code with the strategies that it judges (decision 0009).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from typing import TYPE_CHECKING
 from modelexport.api.attach import prepare_for_file
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
-from modelexport.api.value_comparison import Finding, Observer, optimize_for_run, see_stored_outputs
+from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
-from modelexport.graph.file.reading import contents
+from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
 from modelexport.graph.related import module_overlap
@@ -48,27 +52,27 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
 
     runs = ModelRuns(file, options, clock)
     with clock.step("parameters"):
-        parameters = _parameters(file, runs.first)
-    findings: list[Finding] = []
+        parameters = _compare_parameters(file, runs.first)
+    findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
-    with _weights_said(parameters), as_it_runs(file, options, clock) as judged:
+    with _blame_weights(parameters), open_judged(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, often=options.runs_often)
         for run in runs.all():
             with TensorSpill() as spool:
                 with clock.step("model"):
-                    watched = watched_run(run, spool, options.source.seed)
+                    watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
-                    finding = _finding(judged, pieces, run.arguments, watched, spool, options.tolerance)
+                    finding = _compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
             if options.proof and proof is None:
                 with clock.step("proof"):
-                    proof = _proof(judged, watched, finding, options.tolerance)
+                    proof = _prove_attributions(judged, watched, finding, options.tolerance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
-    found = summed(file, runs.prepared.source, findings, options, clock)
-    return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
+    verification = summarize_samples(file, runs.prepared.source, findings, options, clock)
+    return replace(verification, parameters=parameters, proof=proof, notes=(*runs.notes, *verification.notes))
 
 
 @contextmanager
-def as_it_runs(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[TaggedFile]:
+def open_judged(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[TaggedFile]:
     """What is run and judged: the file itself, or what ONNX Runtime makes of it."""
     if not options.as_deployed:
         yield file
@@ -143,10 +147,10 @@ def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
     if concerned or model.training:
         named = f": {some_of(concerned)}" if concerned else ""
         yield f"the model is in training mode; it was run in evaluation mode{named}"
-    yield from drawing_notes(opened)
+    yield from note_random_nodes(opened)
 
 
-def drawing_notes(opened: TaggedFile) -> Iterator[str]:
+def note_random_nodes(opened: TaggedFile) -> Iterator[str]:
     drawing = random_nodes(opened.proto)
     if drawing:
         yield f"{opened.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
@@ -156,37 +160,37 @@ def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ..
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.provenance.hierarchy
-    found = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
-    if not found.related:
+    overlap = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
+    if not overlap.related:
         raise ModelMismatch(
-            f"{opened.path} was not made from {prepared.source}: {found}",
+            f"{opened.path} was not made from {prepared.source}: {overlap}",
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
-    return found.notes
+    return overlap.notes
 
 
-def _parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
+def _compare_parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
     from modelexport.capture.arguments import to_stored_array
     from modelexport.capture.hierarchy import state_tensors
 
     held = {name: to_stored_array(tensor) for name, tensor in state_tensors(run.model).items()}
-    return compare_parameters(run.hierarchy, opened.provenance, held, contents(opened))
+    return compare_parameters(run.hierarchy, opened.provenance, held, initializer_arrays(opened))
 
 
 @contextmanager
-def _weights_said(parameters: ParameterCheck) -> Iterator[None]:
+def _blame_weights(parameters: ParameterCheck) -> Iterator[None]:
     """A file that cannot be run may be so because of its weights: that they differ is said first."""
     try:
         yield
     except RuntimeFailed as error:
         if not parameters.differing:
             raise
-        names = some_of([one.name for one in parameters.differing])
+        names = some_of([parameter.name for parameter in parameters.differing])
         said = f"the model's weights are not those of the file ({names})"
         raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 
 
-def watched_run(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
+def watch_run(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
     """The run again, seen from inside. Random numbers are other ones, so that a model that needs them is found out."""
     watched = _watch(run, spool, seed + 1)
     if _repeats(run, watched, spool):
@@ -218,44 +222,46 @@ def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
     return all(a.shape == b.shape and measure(a, b, Tolerance()).agrees for a, b in pairs)
 
 
-def _finding(
+def _compare_run(
     opened: TaggedFile,
     pieces: PiecewiseRun,
     arguments: CallArguments,
     watched: WatchedRun,
     spool: TensorSpill,
     tolerance: Tolerance,
-) -> Finding:
+) -> SampleComparison:
     from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     feed = bind_inputs(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
-    observer = Observer(opened, reference, watched.run.outputs, tolerance)
+    observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
     pieces.run(feed, observer.see)
-    see_stored_outputs(opened, observer)
+    compare_stored_outputs(opened, observer)
     return observer.finding(watched.run.calls)
 
 
-def _proof(opened: TaggedFile, watched: WatchedRun, finding: Finding, tolerance: Tolerance) -> AttributionProof:
+def _prove_attributions(
+    opened: TaggedFile, watched: WatchedRun, finding: SampleComparison, tolerance: Tolerance
+) -> AttributionProof:
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(opened.proto)}
     return AttributionProver(opened.graph, opened.provenance, finding.seen, sources, trouble, drawing).prove()
 
 
-def _is_exact(finding: Finding, tolerance: Tolerance) -> bool:
+def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:
     """Whether values are where they should be: somebody who chose a tolerance may allow them to be elsewhere.
 
     Of coarse types it is known how far apart they may be.
     """
-    if not tolerance.is_chosen or any(one.is_coarse for one in finding.seen.values()):
+    if not tolerance.is_chosen or any(value.is_coarse for value in finding.seen.values()):
         return True
     return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 
 
-def summed(
-    opened: TaggedFile, reference: str, findings: Sequence[Finding], options: VerifyOptions, clock: Clock
+def summarize_samples(
+    opened: TaggedFile, reference: str, findings: Sequence[SampleComparison], options: VerifyOptions, clock: Clock
 ) -> Verification:
     """The worst of all samples."""
     return Verification(
@@ -274,10 +280,10 @@ def summed(
     )
 
 
-def _worst_outputs(findings: Sequence[Finding]) -> dict[str, Difference]:
+def _worst_outputs(findings: Sequence[SampleComparison]) -> dict[str, Difference]:
     names = dict.fromkeys(name for finding in findings for name in finding.outputs)
-    found = {
+    worst_by_name = {
         name: Difference.worst(finding.outputs[name] for finding in findings if name in finding.outputs)
         for name in names
     }
-    return {name: worst for name, worst in found.items() if worst is not None}
+    return {name: worst for name, worst in worst_by_name.items() if worst is not None}

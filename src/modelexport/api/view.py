@@ -1,4 +1,7 @@
-"""One HTML page about a file. Nothing here needs torch or runs a model, and only comparing two files reads weights."""
+"""View: one HTML page about a tagged file, without a server: modules, sizes, dataflow, cost, overlays, differences.
+
+Nothing here needs torch or runs a model, and only comparing two files reads weights.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.graph.file.atomic import write_atomically
-from modelexport.graph.file.reading import small_inside
+from modelexport.graph.file.reading import with_small_external_data
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
@@ -87,8 +90,8 @@ def make_page(
     opened = open_tagged(Path(file))
     record = opened.provenance
     laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
-    cost = count(str(file), small_inside(opened), opened.graph, record, {})
-    sizes = _sizes(opened, cost, dict(at or {}))
+    cost = count(str(file), with_small_external_data(opened), opened.graph, record, {})
+    sizes = _axis_sizes(opened, cost, dict(at or {}))
     notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
     subject = PageSubject(
         name=Path(file).name,
@@ -98,12 +101,12 @@ def make_page(
         cost=cost,
         sizes=sizes,
         overlays=laid,
-        diff=None if against is None else _difference(Path(against), Path(file)),
+        diff=None if against is None else _diff_against(Path(against), Path(file)),
     )
-    return _fitting(subject)
+    return _fit_page(subject)
 
 
-def _difference(other: Path, file: Path) -> Diff:
+def _diff_against(other: Path, file: Path) -> Diff:
     from modelexport.api.diff import diff  # links two graphs, which a page alone has no use for
 
     return diff(other, file)
@@ -117,32 +120,32 @@ def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None
             server.serve_forever()
 
 
-def _fitting(subject: PageSubject) -> Page:
+def _fit_page(subject: PageSubject) -> Page:
     """With nodes if that is not too much for one page."""
     nodes = len(subject.file.provenance.nodes)
-    found = f"{nodes:,} nodes are more than the {MOST_NODES:,} that fit on one page"
+    reason = f"{nodes:,} nodes are more than the {MOST_NODES:,} that fit on one page"
     if nodes <= MOST_NODES:
         page = page_html(subject.name, page_data(subject))
         if len(page.encode()) <= MOST_BYTES:
             return Page(page, nodes, True, tuple(subject.notes))
-        found = f"with all of its nodes, the page would be larger than {MOST_BYTES // 1_000_000} MB"
-    notes = (f"Modules alone are shown: {found}.", *subject.notes)
+        reason = f"with all of its nodes, the page would be larger than {MOST_BYTES // 1_000_000} MB"
+    notes = (f"Modules alone are shown: {reason}.", *subject.notes)
     page = page_html(subject.name, page_data(replace(subject, notes=notes), nodes=False))
     return Page(page, nodes, False, notes)
 
 
-def _sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str, int]:
+def _axis_sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str, int]:
     """The sizes that were asked for, and usual ones for other axes of the inputs."""
     ensure_sizes(at, least=1)
     ensure_axes(cost, at)
     names = [axis.name for axis in cost.axes]
     inputs = {value.name: value for value in opened.proto.graph.input}
     usual = AxisSizes(inputs, {})
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, value in inputs.items():
         pairs = zip(input_dims(value) or (), usual.shape(name) or (), strict=False)
-        found.update({dim: size for dim, size in pairs if isinstance(dim, str) and dim in names})
-    return {**found, **at}
+        sizes.update({dim: size for dim, size in pairs if isinstance(dim, str) and dim in names})
+    return {**sizes, **at}
 
 
 def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""Writing a model together with its record: all files appear, or none."""
+"""Writing a tagged file: the model, its record inside and beside it, and further texts: all files appear, or none.
+
+Every file is first written under another name in its folder and then renamed (`graph/file/atomic`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from modelexport.record.provenance import Provenance
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """The files, and the record as it was written."""
 
     files: tuple[Path, ...]
@@ -33,7 +36,7 @@ def write_tagged(
     *,
     external_data: bool | None = None,
     texts: Mapping[Path, str] | None = None,
-) -> Written:
+) -> WrittenFiles:
     """Write the model with its record inside, the record beside it, and further texts."""
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
@@ -45,7 +48,7 @@ def write_tagged(
         stage.write(sidecar, write_document(provenance))
         for target, text in (texts or {}).items():
             stage.write(target, text)
-    return Written((*files, sidecar, *(texts or {})), provenance)
+    return WrittenFiles((*files, sidecar, *(texts or {})), provenance)
 
 
 def stage_copy(stage: Stage, opened: TaggedFile, path: Path) -> tuple[Path, ...]:

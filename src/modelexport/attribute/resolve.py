@@ -65,7 +65,8 @@ def agreement(claim: Claim, attribution: Attribution, hierarchy: Hierarchy) -> A
     said, answer = frozenset(claim.owners), frozenset(attribution.owners)
     if said == answer:
         return Agreement.SAME
-    return Agreement.LESS if _says_all_of(answer, said, hierarchy) else Agreement.OTHER
+    less = _covers(answer, said, hierarchy) or _narrows(answer, said, hierarchy)
+    return Agreement.LESS if less else Agreement.OTHER
 
 
 def disagreements(attribution: Attribution, hierarchy: Hierarchy) -> tuple[Claim, ...]:
@@ -84,10 +85,6 @@ def _says_more_than(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
     if _narrows(a, b, hierarchy) or _narrows(b, a, hierarchy):
         return a < b
     return _covers(a, b, hierarchy) and (a > b or not _covers(b, a, hierarchy))
-
-
-def _says_all_of(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
-    return _covers(a, b, hierarchy) or _narrows(a, b, hierarchy)
 
 
 def _covers(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:

@@ -25,8 +25,9 @@ parameterless nodes that lie between such nodes to the call that encloses them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from types import MappingProxyType
 
 from modelexport.attribute.dataflow import dataflow_claims, parameter_claims
@@ -63,6 +64,7 @@ def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> 
         # A path that is no module is a fake scope: the exporter did not know either.
         if path is None:
             continue
+        # Inside subgraphs and functions FX numbers its nodes anew.
         known = scopes.fx_calls.get(fx_name) if node.graph == MAIN else None
         calls_by_node[node] = (known,) if known is not None else hierarchy.calls_of(path) or (ModuleCall(path),)
     return calls_by_node
@@ -81,7 +83,7 @@ def _scope(node: Node) -> tuple[str | None, str]:
     return (names[-2], names[-1]) if len(names) > 1 else (None, "")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # an FX node becomes several ONNX nodes with one text
 def _parse(text: str) -> tuple[str, ...]:
     try:
         names = ast.literal_eval(text)
@@ -182,9 +184,10 @@ def _narrow_by_time(candidates: dict[Node, _Calls], hierarchy: Hierarchy) -> dic
     # Constants are moved around freely; they say nothing about time.
     fixed = [node for node in ordered if len(candidates[node]) == 1 and node.op_type != "Constant"]
     known = {node: candidates[node][0] for node in fixed}
-    earliest = _running(max, [(node, begin[known[node]] if node in known else 0) for node in ordered])
+    begun = accumulate((begin[known[node]] if node in known else 0 for node in ordered), max)
     last = len(hierarchy.calls)
-    latest = _running(min, [(node, end[known[node]] if node in known else last) for node in reversed(ordered)])
+    ended = accumulate((end[known[node]] if node in known else last for node in reversed(ordered)), min)
+    earliest, latest = dict(zip(ordered, begun, strict=True)), dict(zip(reversed(ordered), ended, strict=True))
     return {
         node: tuple(call for call in calls if end[call] >= earliest[node] and begin[call] <= latest[node]) or calls
         for node, calls in candidates.items()
@@ -201,16 +204,6 @@ def _spans(hierarchy: Hierarchy) -> tuple[Mapping[ModuleCall, int], Mapping[Modu
     return begin, end
 
 
-def _running(pick: Callable[[int, int], int], values: list[tuple[Node, int]]) -> dict[Node, int]:
-    """For each node, the value picked among its own and all before it."""
-    result: dict[Node, int] = {}
-    picked = values[0][1] if values else 0
-    for node, value in values:
-        picked = pick(picked, value)
-        result[node] = picked
-    return result
-
-
 def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Mapping[str, str]) -> dict[str, _Calls]:
     """Which calls each scope may stand for."""
     groups: dict[str, list[ModuleCall]] = {}
@@ -218,7 +211,8 @@ def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Map
         groups.setdefault(expected_scope(hierarchy.stack(site.call), parts), []).append(site.call)
     candidates: dict[str, list[ModuleCall]] = {}
     for scope, calls in groups.items():
-        used = [name for name in _numbered(scope, len(calls)) if name in scopes]
+        names = (f"{scope}_{number}" if number else scope for number in range(len(calls)))
+        used = [name for name in names if name in scopes]
         for name, matches in zip(used, _spread(len(used), calls), strict=True):
             candidates.setdefault(name, []).extend(matches)
     return {name: tuple(calls) for name, calls in candidates.items()}
@@ -232,16 +226,12 @@ def _narrow_by_parameters(calls: _Calls, node: Node, hierarchy: Hierarchy) -> _C
     return tuple(call for call in calls if call.path in owners)
 
 
-def _numbered(scope: str, count: int) -> list[str]:
-    return [scope if number == 0 else f"{scope}_{number}" for number in range(count)]
-
-
 def _spread(used: int, calls: list[ModuleCall]) -> list[_Calls]:
     """The calls that each numbered scope may stand for. A call that left no node took no number.
 
     The k-th number is one of the calls from the k-th on that leaves enough calls for the numbers behind it.
     """
-    spare = len(calls) - used
+    spare = len(calls) - used  # calls that left no node
     return [tuple(calls[index : index + spare + 1]) for index in range(used)]
 
 

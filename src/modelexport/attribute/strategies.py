@@ -11,9 +11,9 @@ A strategy is a function `(graph, hierarchy, signals) -> GraphClaims`. It decide
 of other strategies, and `resolve.py` is the one place with opinions. It reads the graph and the recorded signals, never
 the PyTorch model.
 
-To add one: write the function here (evidence of a new kind has a file of its own, as `scopes.py` or `projection/`), and
-a line in the literal at the end of this file. It says what must be recorded for the strategy (`Need`), and whether it
-reads what the exporter wrote. The command line, `compare` and `make strategies` take it from there.
+To add one: write the function here (evidence of a new kind has a file of its own, as `scopes.py` or `projection.py`),
+and a line in the literal at the end of this file. It says what must be recorded for the strategy (`Need`), and whether
+it reads what the exporter wrote. The command line, `compare` and `make strategies` take it from there.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from modelexport.attribute.dataflow import (
     parameter_claims,
     weight_claims,
 )
-from modelexport.attribute.projection.anchor_regions import uses_of, weight_uses
-from modelexport.attribute.projection.matched_values import MatchedRun
-from modelexport.attribute.projection.project import project
+from modelexport.attribute.matched_values import MatchedRun, weight_uses
+from modelexport.attribute.projection import project
 from modelexport.attribute.scopes import (
     dynamo_calls,
     dynamo_claims,
@@ -197,7 +196,7 @@ def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
         telling = [name for name in node.inputs if matched.is_telling(name)]
         # A weight into which another module's was folded is nearly the same, and not that one's alone.
         copied = [name for name in telling if matched.is_copy(name)]
-        op_indices = {index for name in copied for index in uses_of(name, matched, uses)}
+        op_indices = {index for name in copied for index in matched.users_of(name, uses)}
         calls = matched.calls(op_indices)
         if len(calls) == 1 and any(_becomes(node, index, matched) for index in op_indices):
             users[node.key] = calls.pop()
@@ -262,16 +261,16 @@ class Strategy:
 
 _RUN = frozenset({Need.TRACE, Need.VALUES})
 
-# In the order in which people choose, which is the order of every table: the default, which needs no run; the
-# independent one; then those for particular wishes. The order does not weigh claims: `resolve` goes by confidence.
+# In the order in which people choose, which is the order of every table. The order does not weigh claims: `resolve`
+# goes by confidence.
 CATALOGUE = {
     strategy.name: strategy
     for strategy in (
-        Strategy(ENHANCED_SEMANTIC, enhanced_semantic, before=True),
-        Strategy(HTP, htp, _RUN),
-        Strategy(FX_GRAPH, fx_graph, frozenset({Need.FX, Need.VALUES}), before=True),
-        Strategy(USAGE_BASED, usage_based, _RUN, infers=False),
-        Strategy(UNIVERSAL, universal, before=True, infers=False),
+        Strategy(ENHANCED_SEMANTIC, enhanced_semantic, before=True),  # the default: it needs no run
+        Strategy(HTP, htp, _RUN),  # the independent one: it reads no name
+        Strategy(FX_GRAPH, fx_graph, frozenset({Need.FX, Need.VALUES}), before=True),  # for what dynamo exported
+        Strategy(USAGE_BASED, usage_based, _RUN, infers=False),  # for whoever wants no guess
+        Strategy(UNIVERSAL, universal, before=True, infers=False),  # what the exporter says, to compare with
     )
 }
 NAMES = (*CATALOGUE, ALL)

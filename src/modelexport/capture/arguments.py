@@ -147,7 +147,7 @@ def tensors_in(value: object) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def storage_address(tensor: torch.Tensor) -> int:
+def storage_pointer(tensor: torch.Tensor) -> int:
     """Where a tensor's data lies, the same for all views of it; 0 if it has none, or none that can be seen."""
     try:
         return tensor.untyped_storage().data_ptr()

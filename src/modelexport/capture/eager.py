@@ -32,7 +32,7 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from modelexport.capture.arguments import CallArguments, output_tensors, storage_address, tensors_in
+from modelexport.capture.arguments import CallArguments, output_tensors, storage_pointer, tensors_in
 from modelexport.capture.hierarchy import call_model
 from modelexport.capture.isolation import EXPORT_LOCK, preserve_model
 from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
@@ -199,7 +199,7 @@ class _ValueNumbers:
         if writes == self._writes_into(tensor):
             return int(number)
         # Something else that looks at the same memory was written into: the writer made this value as well.
-        writer = self._writes[storage_address(tensor)].op
+        writer = self._writes[storage_pointer(tensor)].op
         before = (number, *writer.makes)
         new = self.add(tensor, computed=not self.computed.isdisjoint(before), reads=before)
         self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
@@ -216,7 +216,7 @@ class _ValueNumbers:
         return not any(self.samples[number].trouble for number in numbers)
 
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
-        self._writes[storage_address(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
+        self._writes[storage_pointer(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
         number, _ = self._numbers[tensor]
         self._numbers[tensor] = (number, self._writes_into(tensor))
 
@@ -226,7 +226,7 @@ class _ValueNumbers:
 
     def _writes_into(self, tensor: torch.Tensor) -> int:
         # An empty dictionary is the usual case, and asking a tensor for its memory is not free.
-        latest = self._writes.get(storage_address(tensor)) if self._writes else None
+        latest = self._writes.get(storage_pointer(tensor)) if self._writes else None
         return 0 if latest is None else latest.count
 
 

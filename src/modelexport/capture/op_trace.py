@@ -36,7 +36,7 @@ from torch.onnx import _constants
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modelexport.capture.arguments import fingerprint_tensor, storage_address, tensors_in
+from modelexport.capture.arguments import fingerprint_tensor, storage_pointer, tensors_in
 from modelexport.capture.isolation import quiet
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
@@ -226,14 +226,14 @@ class _TensorNumbers:
         self.prints.append(fingerprint_tensor(tensor))
         reference = weakref.ref(tensor)
         self._known[id(tensor)] = (reference, number)
-        self._sharing.setdefault(storage_address(tensor), []).append(reference)
+        self._sharing.setdefault(storage_pointer(tensor), []).append(reference)
         return number
 
     def change(self, tensor: torch.Tensor) -> list[int]:
         """New numbers for the tensors that look at the memory of this one, which was written into."""
         others = self._others(tensor)
         # Without those that are gone; those that are alive come back just below.
-        self._sharing[storage_address(tensor)] = [weakref.ref(tensor)]
+        self._sharing[storage_pointer(tensor)] = [weakref.ref(tensor)]
         return [self.add(other) for other in others]
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -241,11 +241,11 @@ class _TensorNumbers:
         return number if reference is not None and reference() is tensor else self.add(tensor)
 
     def _others(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        address = storage_address(tensor)
+        address = storage_pointer(tensor)
         seen = [other for reference in self._sharing.get(address, ()) if (other := reference()) is not None]
         # A tensor may have moved to other memory since (`.data =`), and address 0 says nothing.
         alive = {
-            id(other): other for other in seen if address and other is not tensor and storage_address(other) == address
+            id(other): other for other in seen if address and other is not tensor and storage_pointer(other) == address
         }
         return list(alive.values())
 

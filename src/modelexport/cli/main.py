@@ -219,5 +219,5 @@ def modelexport(context: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 a check found something, 2 the user can fix it, 3 the tool failed."""
-    given = sys.argv[1:] if arguments is None else arguments
-    sys.exit(run_guarded(modelexport, given))
+    arguments_given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run_guarded(modelexport, arguments_given))

@@ -99,8 +99,8 @@ def query(model: Path, query: str, report: Report) -> int:
     are an empty answer.
     """
     from modelexport.api.read import answer as answer_query
+    from modelexport.show.text.analysis import query_names, query_table
     from modelexport.show.text.console import emit
-    from modelexport.show.text.query import query_names, query_table
 
     spare_inputs(report.output, model)
     answer = answer_query(model, query)

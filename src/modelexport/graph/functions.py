@@ -218,6 +218,8 @@ class InlinedModel:
     @cached_property
     def graph(self) -> Graph:
         """Two nodes of one function differ here if their calls give them different attributes."""
+        if not self.inlined.origins:
+            return self.inlined.graph
         referring = {key for key, proto in self._protos.items() if _has_references(proto)}
         copies = {key for key, origin in self.inlined.origins.items() if origin[-1] in referring}
         if not copies:

@@ -103,13 +103,19 @@ class Graph:
         return {output: node for node in self.nodes for output in node.outputs if output}
 
     @cached_property
-    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        found: dict[str, list[Node]] = {}
+    def uses(self) -> Mapping[str, tuple[tuple[Node, int], ...]]:
+        """By value: the nodes that read it, each with the index of the input, in file order."""
+        uses: dict[str, list[tuple[Node, int]]] = {}
         for node in self.nodes:
-            for value in dict.fromkeys(node.inputs):
+            for index, value in enumerate(node.inputs):
                 if value:
-                    found.setdefault(value, []).append(node)
-        return {value: tuple(nodes) for value, nodes in found.items()}
+                    uses.setdefault(value, []).append((node, index))
+        return {value: tuple(pairs) for value, pairs in uses.items()}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """By value: the nodes that read it, each once, in file order."""
+        return {value: tuple(dict.fromkeys(reader for reader, _ in uses)) for value, uses in self.uses.items()}
 
     @cached_property
     def subgraphs(self) -> Mapping[str, tuple[str, ...]]:
@@ -161,15 +167,23 @@ class Graph:
             inside = self.body_owner.get(node.graph) in dependent
             if node.op_type not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
                 dependent.update(output for output in node.outputs if output)
-                dependent.update(self._outputs_around(node))
+                # A subgraph may read values that the node which holds it does not.
+                dependent.update(value for owner in self.enclosing_nodes(node) for value in owner.outputs if value)
         return frozenset(dependent)
 
-    def _outputs_around(self, node: Node) -> Iterator[str]:
-        """What the nodes make in whose bodies this one is: a body may read values that its node does not."""
-        owner = self.by_key.get(self.body_owner.get(node.graph, ""))
-        while owner is not None:
-            yield from filter(None, owner.outputs)
-            owner = self.by_key.get(self.body_owner.get(owner.graph, ""))
+    def enclosing_nodes(self, node: Node) -> Iterator[Node]:
+        """The nodes in whose subgraphs a node is, innermost first."""
+        while (owner := self.by_key.get(self.body_owner.get(node.graph, ""))) is not None:
+            yield owner
+            node = owner
+
+    def subgraph_nodes(self, node: Node) -> Iterator[Node]:
+        """The nodes in the subgraphs of a node, however deep."""
+        waiting = list(self.subgraphs.get(node.key, ()))
+        while waiting:
+            for member in self.members.get(waiting.pop(0), ()):
+                yield member
+                waiting += self.subgraphs.get(member.key, ())
 
     @cached_property
     def fingerprint(self) -> str:

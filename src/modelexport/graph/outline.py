@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from modelexport.graph.file.reading import ModelFile, content_of
+from modelexport.graph.file.reading import ModelFile, initializer_array
 from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes
 from modelexport.graph.nchwc import BLOCKS, blocked_weights, unblocked
 from modelexport.record.outline import (
@@ -175,7 +175,7 @@ def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
         tensor = tensors.get(name)
         if tensor is None or 0 in tensor.dims or tensor.data_type == onnx.TensorProto.STRING:
             return None
-        content = content_of(file, tensor)
+        content = initializer_array(file, tensor)
         return sketch(unblocked(content, block) if name in blocked else content)
 
     return find

@@ -23,7 +23,7 @@ import onnx.shape_inference
 
 from modelexport.errors import FileUnreadable, some_of
 from modelexport.graph.file import external
-from modelexport.graph.file.reading import ModelFile, contents
+from modelexport.graph.file.reading import ModelFile, initializer_arrays
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 
@@ -99,9 +99,7 @@ def _steps(came_from: Mapping[str, str], end: str, start: str) -> tuple[str, ...
 
 
 def _outermost(graph: Graph, key: str) -> str:
-    while (owner := graph.body_owner.get(graph.by_key[key].graph)) is not None:
-        key = owner
-    return key
+    return [key, *(owner.key for owner in graph.enclosing_nodes(graph.by_key[key]))][-1]
 
 
 def _told(value: str) -> str:
@@ -183,8 +181,8 @@ def _written(messages: Iterable[onnx.ValueInfoProto | onnx.OperatorSetIdProto]) 
 
 
 def _same_data(one: ModelFile, other: ModelFile) -> bool:
-    theirs = dict(contents(other))
-    return all(np.array_equal(_bits(array), _bits(theirs[name])) for name, array in contents(one))
+    theirs = dict(initializer_arrays(other))
+    return all(np.array_equal(_bits(array), _bits(theirs[name])) for name, array in initializer_arrays(one))
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -1,8 +1,13 @@
-"""What an analysis says of a file. Its JSON is described by `record/schema/analysis.schema.json`.
+"""Analysis: what a file consists of, module by module: nodes, weights, operators, and how well each is known.
 
-Summing up a file by module: nodes, weights, operators, and how well each is known.
+To add a column to `analyze`: count it in `graph/module_totals.py` (so that all verbs count it alike) or in a function
+here, give it a field in the class below that it is about (`ModuleFacts`, `NodeFacts`, `FileFacts`), a cell in
+`show/text/analysis.py`, and a key in `show/data/results.py` with its line in `record/schema/analysis.schema.json`.
 
-How much of a graph belongs to each module.
+    encoder.layer.0  BertLayer  own 0 nodes  total 42 nodes, 1.77 M parameters  /BertModel/BertEncoder/BertLayer.0
+
+With a filter (`--filter-tag`), only nodes and weights whose tag contains a text are counted, and modules without any
+are left out.
 """
 
 from __future__ import annotations
@@ -206,12 +211,12 @@ def _node(entry: NodeEntry, provenance: Provenance) -> NodeFacts:
 
 def _roles(nodes: Iterable[NodeFacts]) -> tuple[RoleFacts, ...]:
     """Roles as they come in the graph, parts of one thing beside each other."""
-    found: dict[str, dict[str, list[NodeFacts]]] = {}
+    by_kind: dict[str, dict[str, list[NodeFacts]]] = {}
     for node in nodes:
         if node.role:
-            kind = found.setdefault(node.role.partition(".")[0], {})
+            kind = by_kind.setdefault(node.role.partition(".")[0], {})
             kind.setdefault(node.role, []).append(node)
-    return tuple(_role(role, alike) for kind in found.values() for role, alike in kind.items())
+    return tuple(_role(role, alike) for kind in by_kind.values() for role, alike in kind.items())
 
 
 def _role(role: str, nodes: Sequence[NodeFacts]) -> RoleFacts:

@@ -1,9 +1,13 @@
-"""How two files differ, module by module.
+"""Comparison by counts: how two files differ, module by module, from their indexes alone. No weight data is read.
 
-Modules are aligned by path, and all calls of a module are taken together, so that exports by different
-exporters, or of different versions of a model, can be laid side by side.
+Modules are aligned by path, and all calls of a module are taken together, so that exports by different exporters, or of
+different versions of a model, can be laid side by side. `diff` goes further: it pairs nodes, and finds modules again
+that have other names.
 
-What several strategies say of one file, side by side.
+    module              nodes       operators
+    encoder.layer.0     42 → 30     MatMul 6 → 6, Attention 0 → 1, Softmax 1 → 0
+
+Scores: what several strategies say of one file, side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenan
 
 
 @dataclass(frozen=True)
-class Pair:
+class CountPair:
     """A number before and after."""
 
     a: int
@@ -41,11 +45,11 @@ class ModuleDifference:
     class_b: str
     tag_a: str
     tag_b: str
-    nodes: Pair
-    operators: Mapping[str, Pair]
+    nodes: CountPair
+    operators: Mapping[str, CountPair]
     changed: tuple[str, ...]
-    parameters: Pair
-    bytes: Pair
+    parameters: CountPair
+    bytes: CountPair
 
     @property
     def differs(self) -> bool:
@@ -71,8 +75,8 @@ class Comparison:
     only_b: tuple[ModuleFacts, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: Pair
-    unattributed: Mapping[str, Pair]
+    nodes: CountPair
+    unattributed: Mapping[str, CountPair]
 
     @property
     def identical(self) -> bool:
@@ -96,7 +100,7 @@ def compare_files(a: TaggedFile, b: TaggedFile) -> Comparison:
         only_b=tuple(module for path, module in right.items() if path not in left),
         inputs=_one_sided(a.graph.inputs, b.graph.inputs),
         outputs=_one_sided(a.graph.outputs, b.graph.outputs),
-        nodes=Pair(len(analysis_a.nodes), len(analysis_b.nodes)),
+        nodes=CountPair(len(analysis_a.nodes), len(analysis_b.nodes)),
         unattributed=dict(_operators(_without_module(analysis_a), _without_module(analysis_b))),
     )
 
@@ -108,11 +112,11 @@ def _difference(a: ModuleFacts, b: ModuleFacts, changed: tuple[str, ...]) -> Mod
         class_b=b.class_name,
         tag_a=a.tag,
         tag_b=b.tag,
-        nodes=Pair(a.own.nodes, b.own.nodes),
+        nodes=CountPair(a.own.nodes, b.own.nodes),
         operators=dict(_operators(a.own.op_types, b.own.op_types)),
         changed=changed,
-        parameters=Pair(a.own.parameters, b.own.parameters),
-        bytes=Pair(a.own.bytes, b.own.bytes),
+        parameters=CountPair(a.own.parameters, b.own.parameters),
+        bytes=CountPair(a.own.bytes, b.own.bytes),
     )
 
 
@@ -120,9 +124,9 @@ def _without_module(analysis: Analysis) -> Counter[str]:
     return Counter(node.op_type for node in analysis.nodes if node.module is None)
 
 
-def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str, Pair]]:
+def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str, CountPair]]:
     for op_type in sorted(a.keys() | b.keys()):
-        pair = Pair(a.get(op_type, 0), b.get(op_type, 0))
+        pair = CountPair(a.get(op_type, 0), b.get(op_type, 0))
         if pair.a != pair.b:
             yield op_type, pair
 
@@ -131,15 +135,12 @@ def _changed_nodes(a: TaggedFile, b: TaggedFile) -> Mapping[str, tuple[str, ...]
     """Keys of changed nodes by the path of their module in the first file."""
     shared = [key for key in a.graph.by_key if key in b.graph.by_key]
     same_naming = have_same_names(a.graph, b.graph)
-    found: dict[str, list[str]] = {}
+    changed: dict[str, list[str]] = {}
     for key in shared:
         if _is_changed(a.graph, b.graph, key, same_naming):
-            found.setdefault(_module_path(a.provenance.nodes[key]), []).append(key)
-    return {path: tuple(keys) for path, keys in found.items()}
-
-
-def _module_path(entry: NodeEntry) -> str:
-    return ROOT if entry.attribution.ancestor is None else entry.attribution.ancestor.path
+            owners = a.provenance.nodes[key].attribution.owners
+            changed.setdefault(a.provenance.hierarchy.common_module(owners) or ROOT, []).append(key)
+    return {path: tuple(keys) for path, keys in changed.items()}
 
 
 def _is_changed(a: Graph, b: Graph, key: str, same_naming: bool) -> bool:

@@ -1,18 +1,18 @@
-"""Checking that a file is sound, that its record belongs to it, and that both say the same.
+"""Validation: a file is sound, its record belongs to it, and both say the same. Findings are values, not exceptions.
 
-Each check is one function that yields findings; the lists of them are at the end. A check must not fail on what
-another one is there to find.
+Each check is one function that yields findings. To add a check: write it, and name it in `_FILE_CHECKS` (any file) or
+`_RECORD_CHECKS` (the record is about this file), at the end. A check must not fail on what another one is there to
+find.
 
-Attributions that dataflow rules out.
+Dataflow consistency (`--check-consistency`). Calls nest, so what one call makes can only be read by calls that had not
+ended before it began. An edge that goes back in time means that one of its two ends is credited wrongly:
 
-Calls nest, so what one call makes can only be read by calls that had not ended before it began. An edge that goes
-back in time (a node credited to layer 1 that layer 0 uses) means that one of its two ends is credited wrongly:
-the one with the larger share of such edges, or else the one that is known less well. This holds for every correct
-attribution, whatever the model does; a shared node is consistent if one of its owners is.
+    MatMul, credited to layer.1  ──►  Add, credited to layer.0     layer.0 had ended when layer.1 began
 
-What a validation found. A finding is a value; nothing here is raised.
+Blamed is the end with the larger share of such edges, or else the one that is known less well. This holds for every
+correct attribution, whatever the model does; a shared node is consistent if one of its owners is.
 
-Rewriting what nodes say about themselves from the record.
+Repair (`--repair`) rewrites what nodes say about themselves from the record.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Edge:
     reader: Node
 
 
-def contradictions(provenance: Provenance, graph: Graph) -> Iterator[Finding]:
+def find_contradictions(provenance: Provenance, graph: Graph) -> Iterator[Finding]:
     """One finding for each node that must be credited wrongly."""
     order = _CallOrder(provenance.hierarchy)
     edges = [_Edge(maker, reader) for maker in graph.nodes for reader in graph.successors(maker)]
@@ -120,10 +120,10 @@ def contradictions(provenance: Provenance, graph: Graph) -> Iterator[Finding]:
         edge for edge in edges if order.goes_back(_owners(provenance, edge.maker), _owners(provenance, edge.reader))
     ]
     blame = _Blame(provenance, edges, wrong)
-    found: dict[str, _Edge] = {}
+    blamed: dict[str, _Edge] = {}
     for edge in wrong:
-        found.setdefault(blame.node(edge).key, edge)
-    for key, edge in found.items():
+        blamed.setdefault(blame.node(edge).key, edge)
+    for key, edge in blamed.items():
         yield error("dataflow", key, _message(provenance, edge))
 
 
@@ -142,13 +142,16 @@ class _CallOrder:
     def _is_earlier(self, early: ModuleCall, late: ModuleCall) -> bool:
         if early not in self._began or late not in self._began:
             return False  # a module that ran without being called has no known time
-        for one, other in zip(self._hierarchy.stack(early), self._hierarchy.stack(late), strict=False):
-            if one != other:
-                return self._began[one] < self._began[other]
+        # Where the stacks part, two calls stand side by side in one call: they cannot overlap.
+        for call, other_call in zip(self._hierarchy.stack(early), self._hierarchy.stack(late), strict=False):
+            if call != other_call:
+                return self._began[call] < self._began[other_call]
         return False
 
 
 class _Blame:
+    """Which end of an edge that goes back in time is credited wrongly."""
+
     def __init__(self, provenance: Provenance, edges: list[_Edge], wrong: list[_Edge]) -> None:
         self._provenance = provenance
         self._all = _ends(edges)
@@ -249,6 +252,8 @@ def _known_modules(file: TaggedFile) -> Iterator[Finding]:
 
 
 class _KnownCalls:
+    """Modules and calls that the hierarchy has; records of damaged or foreign files name others."""
+
     def __init__(self, provenance: Provenance) -> None:
         self._modules = provenance.hierarchy.modules
         self._counts = provenance.hierarchy.call_counts
@@ -284,10 +289,10 @@ def _resolving_tags(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _agreeing_keys(file: TaggedFile) -> Iterator[Finding]:
-    found = _keys(file)
-    if not any(found.values()):
+    keys = _keys(file)
+    if not any(keys.values()):
         return  # the record alone was embedded
-    for key, seen in found.items():
+    for key, seen in keys.items():
         entry = file.provenance.nodes.get(key)
         expected = {} if entry is None else node_keys(file.provenance, entry.attribution)
         if not seen and entry is not None and entry.attribution.owners:
@@ -302,7 +307,7 @@ def _difference(seen: dict[str, str], expected: dict[str, str]) -> str:
 
 
 def _dataflow(file: TaggedFile) -> Iterator[Finding]:
-    yield from contradictions(_as_tagged(file), file.graph)
+    yield from find_contradictions(_as_tagged(file), file.graph)
 
 
 def _as_tagged(file: TaggedFile) -> Provenance:

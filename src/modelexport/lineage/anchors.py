@@ -1,6 +1,12 @@
-"""What is known of values: which classes of the graph after are which classes of the graph before.
+"""Anchors: which value classes of the graph after are which value classes of the graph before.
 
-What two nodes read that do the same work: which value of the one is which of the other.
+An anchor is a class that is known in both graphs. From it, matching goes on in both directions: the same operator on
+anchored inputs makes an anchored output, and what makes an anchored output by the same operator reads anchored inputs.
+The second direction is `pair_inputs`, which also steps over what a tool has dropped or taken in:
+
+    before    x ──► Mul ──► m ──► MatMul ──► y          after    x ──► FusedMatMul ──► y
+
+    y is anchored; MatMul read m, FusedMatMul reads x: x is anchored to x, and Mul is skipped
 """
 
 from __future__ import annotations
@@ -12,56 +18,57 @@ from itertools import combinations, permutations
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_commutative, is_linear, is_rearranging, is_view
 from modelexport.graph.protos import plain_domain
-from modelexport.lineage.value_classes import NOTHING, Classes
+from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
 
 class Anchors:
     """
-    known   classes after, mapped to classes before
-    also    further classes before that a class after stands for: what lay between did nothing, or is gone
-    alike   constants before that hold the same but for type and shape, mapped to one of them
+    known   by class id after: the class id before
+    merged  by class id after: further classes before that it stands for, as what lay between did nothing or is gone
+    alike   by id of a constant before: one constant that holds the same but for type and shape
     """
 
-    def __init__(self, before: Classes, after: Classes) -> None:
+    def __init__(self, before: ValueClasses, after: ValueClasses) -> None:
         self.before, self.after = before, after
         self.known: dict[int, int] = {}
-        self.also: dict[int, dict[int, None]] = {}
+        self.merged: dict[int, dict[int, None]] = {}
         self.alike: Mapping[int, int] = {}
         self._groups: dict[int, list[int]] = {}
 
     def set_alike(self, alike: Mapping[int, int]) -> None:
         self.alike = alike
-        for place, group in alike.items():
-            self._groups.setdefault(group, []).append(place)
+        for class_before, group in alike.items():
+            self._groups.setdefault(group, []).append(class_before)
 
-    def readers_before(self, place: int) -> list[Node]:
+    def readers_before(self, class_after: int) -> list[Node]:
         """Who read what a value after is, or a constant like it."""
-        known = self.get(place)
+        known = self.get(class_after)
         group = self._groups.get(self._group(known), [known])
         if len(group) == 1:
             return self.before.readers_of(group[0])  # there may be thousands: no copy
-        return [reader for one in group for reader in self.before.readers_of(one)]
+        return [reader for class_before in group for reader in self.before.readers_of(class_before)]
 
-    def __contains__(self, place: int) -> bool:
-        return place in self.known
+    def __contains__(self, class_after: int) -> bool:
+        return class_after in self.known
 
-    def alive(self) -> frozenset[int]:
-        """The classes before that are still there."""
+    def classes_still_there(self) -> frozenset[int]:
+        """The classes before that some class after is."""
         return frozenset(self.known.values())
 
-    def get(self, place: int) -> int:
-        """The class before, or NOTHING."""
-        return self.known.get(place, NOTHING)
+    def get(self, class_after: int) -> int:
+        """The class before, or NO_CLASS."""
+        return self.known.get(class_after, NO_CLASS)
 
-    def add(self, place: int, other: int) -> bool:
+    def add(self, class_after: int, class_before: int) -> bool:
         """Whether this was news. The first word counts; another one is kept beside it."""
-        if NOTHING in (place, other) or place in self.after.constants:
+        # Constants are anchored by their content, before anything else: no conclusion moves them.
+        if NO_CLASS in (class_after, class_before) or class_after in self.after.constants:
             return False
-        if place in self.known:
-            if self.known[place] != other:
-                self.also.setdefault(place, {})[other] = None
+        if class_after in self.known:
+            if self.known[class_after] != class_before:
+                self.merged.setdefault(class_after, {})[class_before] = None
             return False
-        self.known[place] = other
+        self.known[class_after] = class_before
         return True
 
     def agreement(self, node: Node, origin: Node) -> int | None:
@@ -69,11 +76,11 @@ class Anchors:
         kind = family(node.op_type)
         if kind != family(origin.op_type):
             return None
-        mine, theirs = self.after.inputs(node), self.before.inputs(origin)
+        inputs, origin_inputs = self.after.inputs(node), self.before.inputs(origin)
         same_operator = node.op_type == origin.op_type
         if same_operator and not is_commutative(kind):
-            return self._in_place(mine, theirs)
-        return self._anywhere(mine, theirs, strictly=same_operator)
+            return self._agree_in_order(inputs, origin_inputs)
+        return self._agree_in_any_order(inputs, origin_inputs, strictly=same_operator)
 
     def is_same_work(self, node: Node, origin: Node) -> bool:
         """Whether nothing can have been thrown in: the same operator with the same constants."""
@@ -84,7 +91,7 @@ class Anchors:
         return self._has_same_constants(node, origin)
 
     def may_be_same_work(self, node: Node, origin: Node) -> bool:
-        """The same if what always had the same value has become a constant."""
+        """The same if what always had the same value has become a constant (constant folding)."""
         if not _is_same_operator(node, origin):
             return False
         if self.after.count_varying(node) != self.before.count_varying(origin):
@@ -92,278 +99,292 @@ class Anchors:
         return self._has_same_constants(node, origin)
 
     def _has_same_constants(self, node: Node, origin: Node) -> bool:
-        mine = {self._group(self.get(place)) for place in self.after.constant_inputs(node)}
-        theirs = {self._group(place) for place in self.before.constant_inputs(origin)}
-        small = {place for place in theirs if self.before.constants.get(place) is not None}
-        return theirs <= mine or (NOTHING not in mine and theirs - mine <= small)
+        groups = {self._group(self.get(class_id)) for class_id in self.after.constant_inputs(node)}
+        origin_groups = {self._group(class_id) for class_id in self.before.constant_inputs(origin)}
+        small = {class_id for class_id in origin_groups if self.before.constants.get(class_id) is not None}
+        # A small constant may have become an attribute: Clip's limits, Reshape's shape.
+        return origin_groups <= groups or (NO_CLASS not in groups and origin_groups - groups <= small)
 
-    def _in_place(self, mine: Sequence[int], theirs: Sequence[int]) -> int | None:
-        found = 0
-        for place, other in zip(mine, theirs, strict=False):
-            known = self.get(place)
-            if NOTHING in (known, other):
+    def _agree_in_order(self, inputs: Sequence[int], origin_inputs: Sequence[int]) -> int | None:
+        same = 0
+        for class_after, class_before in zip(inputs, origin_inputs, strict=False):
+            known = self.get(class_after)
+            if NO_CLASS in (known, class_before):
                 continue
-            if self._group(known) == self._group(other):
-                found += 1
-            elif self._contradict(place, other) and not self.is_next(known, other):
+            if self._group(known) == self._group(class_before):
+                same += 1
+            elif self._contradict(class_after, class_before) and not self.is_above(known, class_before):
                 return None
-        return found
+        return same
 
-    def _anywhere(self, mine: Sequence[int], theirs: Sequence[int], *, strictly: bool) -> int | None:
-        """The same for inputs whose places mean nothing. An operator that does more may read more."""
-        left = [other for other in theirs if other != NOTHING]
+    def _agree_in_any_order(self, inputs: Sequence[int], origin_inputs: Sequence[int], *, strictly: bool) -> int | None:
+        """The same for a commutative operator. An operator that does more may read more."""
+        left = [class_before for class_before in origin_inputs if class_before != NO_CLASS]
         present = len(left)
         strange: list[int] = []
-        for place in mine:
-            known = self.get(place)
-            same = next((other for other in left if self._group(known) == self._group(other)), None)
+        for class_after in inputs:
+            known = self.get(class_after)
+            same = next((class_before for class_before in left if self.is_like(known, (class_before,))), None)
             if same is not None:
                 left.remove(same)
-            elif known != NOTHING:
-                strange.append(place)
-        if strictly and any(self._contradict(place, other) for place in strange for other in left):
-            rest = [other for other in left if other not in self.before.constants]
-            if len(strange) != len(rest) or not self._are_next(strange, rest):
+            elif known != NO_CLASS:
+                strange.append(class_after)
+        if strictly and any(self._contradict(class_after, rest) for class_after in strange for rest in left):
+            data = [class_before for class_before in left if class_before not in self.before.constants]
+            if len(strange) != len(data) or not self._are_above(strange, data):
                 return None
         return present - len(left)
 
     def reads_alike(self, node: Node, origin: Node) -> bool:
         """Whether all that a node reads is known, and is what another one read or what that was made from alone."""
-        mine, theirs = self.after.data_inputs(node), self.before.data_inputs(origin)
-        return len(mine) == len(theirs) and all(place in self.known for place in mine) and self._are_next(mine, theirs)
+        read, origin_read = self.after.data_inputs(node), self.before.data_inputs(origin)
+        known = len(read) == len(origin_read) and all(class_after in self.known for class_after in read)
+        return known and self._are_above(read, origin_read)
 
-    def _are_next(self, places: Sequence[int], others: Sequence[int]) -> bool:
+    def _are_above(self, classes_after: Sequence[int], classes_before: Sequence[int]) -> bool:
         """Whether each of some values after is one of others before, or one of these is made from it alone."""
-        left = list(others)
-        for place in places:
-            known = self.get(place)
-            found = next((other for other in left if known == other or self.is_next(known, other)), None)
-            if found is None:
+        left = list(classes_before)
+        for class_after in classes_after:
+            known = self.get(class_after)
+            class_before = next((below for below in left if known == below or self.is_above(known, below)), None)
+            if class_before is None:
                 return False
-            left.remove(found)
+            left.remove(class_before)
         return True
 
-    def _contradict(self, place: int, other: int) -> bool:
-        """Whether two values in the same place cannot be the same: a constant may stand for what was computed."""
-        return (place in self.after.constants) == (other in self.before.constants)
+    def _contradict(self, class_after: int, class_before: int) -> bool:
+        """Whether two values at the same input cannot be the same: a constant may stand for what was computed."""
+        return (class_after in self.after.constants) == (class_before in self.before.constants)
 
-    def is_next(self, known: int, other: int) -> bool:
-        """Whether one value is made from the other alone: what did that may have been dropped."""
-        return known in self.before.made_from(other)
+    def is_above(self, upper: int, lower: int) -> bool:
+        """Whether one value before is made from another alone: what did that may have been dropped."""
+        return upper in self.before.walk_up(lower)
 
-    def is_like(self, place: int, others: Iterable[int]) -> bool:
+    def is_like(self, class_before: int, others: Iterable[int]) -> bool:
         """Whether a constant before holds the same as one of others."""
-        return any(self._group(place) == self._group(other) for other in others)
+        return any(self._group(class_before) == self._group(other) for other in others)
 
-    def _group(self, place: int) -> int:
-        return self.alike.get(place, place)
+    def _group(self, class_before: int) -> int:
+        return self.alike.get(class_before, class_before)
 
 
 def _is_same_operator(node: Node, origin: Node) -> bool:
-    """An operator of the same name in another domain may do more: ONNX Runtime's own Conv has an activation inside."""
+    """An operator of the same name in another domain may do more: ONNX Runtime's own Conv has an activation inside.
+
+    https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+    """
     return (node.op_type, plain_domain(node.domain)) == (origin.op_type, plain_domain(origin.domain))
 
 
 # Nodes that are stepped over in search of the same value.
 _STEPS = 4
 # Inputs of a sum that are tried in every order.
-_UNORDERED = 3
+_PERMUTED = 3
 
 # The node before that a node after matches, or whose work it does, and whether it is a match.
-Done = Callable[[Node], "tuple[Node, bool] | None"]
+FindWork = Callable[[Node], "tuple[Node, bool] | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class InputPair:
     """A class after, the class before that it is, and the nodes before that were between it and the reader."""
 
-    place: int
-    other: int
+    class_after: int
+    class_before: int
     skipped: tuple[Node, ...] = ()
 
 
-def paired_inputs(node: Node, origin: Node, anchors: Anchors, done: Done) -> Iterator[Pair]:
-    mine, theirs = anchors.after.data_inputs(node), anchors.before.data_inputs(origin)
+def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
+    """What two nodes read that do the same work: which value of the one is which of the other."""
+    read, origin_read = anchors.after.data_inputs(node), anchors.before.data_inputs(origin)
     if is_commutative(family(node.op_type)):
-        mine, theirs = _unpaired(mine, theirs, anchors)
-        if len(mine) == len(theirs) == 1:
-            yield Pair(mine[0], theirs[0])
-        elif len(mine) == len(theirs) <= _UNORDERED and not any(place in anchors for place in mine):
-            yield from _unordered(mine, theirs, anchors, done)
+        # Operands have no order: those that are known are taken away, and the rest is told apart by its work.
+        read, origin_read = _remove_known(read, origin_read, anchors)
+        if len(read) == len(origin_read) == 1:
+            yield InputPair(read[0], origin_read[0])
+        elif len(read) == len(origin_read) <= _PERMUTED and not any(class_id in anchors for class_id in read):
+            yield from _pair_permuted(read, origin_read, anchors, find_work)
         else:
-            yield from _next_ones(mine, theirs, anchors)
+            yield from _pair_bypassed(read, origin_read, anchors)
     elif node.op_type == origin.op_type:
-        for place, other in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
-            if other not in anchors.before.constants:
-                yield Pair(place, other)
-    elif len(mine) >= len(theirs):
-        more = len(mine) > len(theirs)
-        for place, other in zip(mine, theirs, strict=False):
+        for class_after, class_before in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
+            if class_before not in anchors.before.constants:
+                yield InputPair(class_after, class_before)
+    elif len(read) >= len(origin_read):
+        # Another operator of the same family: data comes first in all of them, and in the same order.
+        reads_more = len(read) > len(origin_read)
+        for class_after, class_before in zip(read, origin_read, strict=False):
             # What reads more has taken in what put values together, and none of these is what that made.
-            if not (more and _is_joined(other, anchors)):
-                yield from _in_like_places(node, place, other, anchors)
-        yield from _behind_joints(node, theirs, anchors, done) if more else ()
+            if not (reads_more and _is_joint(class_before, anchors)):
+                yield from _pair_like_inputs(node, class_after, class_before, anchors)
+        yield from _pair_above_joints(node, origin_read, anchors, find_work) if reads_more else ()
 
 
-def _is_joined(place: int, anchors: Anchors) -> bool:
-    """Whether a value before is put together of several."""
-    maker = anchors.before.makers.get(place)
-    return maker is not None and len(anchors.before.content(maker)) > 1
+def _is_joint(class_before: int, anchors: Anchors) -> bool:
+    """Whether a value before is put together of several (Concat, Add)."""
+    producer = anchors.before.producers.get(class_before)
+    return producer is not None and len(anchors.before.content_inputs(producer)) > 1
 
 
-def _behind_joints(node: Node, theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:
+def _pair_above_joints(
+    node: Node, origin_read: Sequence[int], anchors: Anchors, find_work: FindWork
+) -> Iterator[InputPair]:
     """Values that were joined before they were read, each with the one that comes from the same work."""
-    mine = anchors.after.data_inputs(node)
-    joined = _before_joints(theirs, len(mine), anchors)
-    weights = [anchors.get(place) for place in anchors.after.constant_inputs(node) if place in anchors]
-    for place in mine:
-        maker = anchors.after.makers.get(place)
-        found = None if maker is None or place in anchors else done(maker)
-        if found is None or found[1]:
+    read = anchors.after.data_inputs(node)
+    joined = _above_joints(origin_read, len(read), anchors)
+    weights = [anchors.get(class_id) for class_id in anchors.after.constant_inputs(node) if class_id in anchors]
+    for class_after in read:
+        producer = anchors.after.producers.get(class_after)
+        work = None if producer is None or class_after in anchors else find_work(producer)
+        if work is None or work[1]:
             continue  # what a match makes is known
-        if any(anchors.is_like(weight, anchors.before.constant_inputs(found[0])) for weight in weights):
+        if any(anchors.is_like(weight, anchors.before.constant_inputs(work[0])) for weight in weights):
             continue  # some of that work is done here
-        fitting = [other for other in joined if _distance(other, found[0], anchors) is not None]
+        fitting = [class_before for class_before in joined if _distance(class_before, work[0], anchors) is not None]
         if len(fitting) == 1:
-            yield Pair(place, fitting[0])
+            yield InputPair(class_after, fitting[0])
 
 
-def _before_joints(values: Sequence[int], wanted: int, anchors: Anchors) -> list[int]:
+def _above_joints(classes: Sequence[int], wanted: int, anchors: Anchors) -> list[int]:
     """What some values were made from, as far up as it takes for there to be so many; else nothing."""
-    found = list(values)
+    frontier = list(classes)
     for _ in range(_STEPS):
-        if len(found) >= wanted:
+        if len(frontier) >= wanted:
             break
-        makers = [anchors.before.makers.get(value) for value in found]
-        read = [
-            [value] if maker is None else anchors.before.content(maker)
-            for value, maker in zip(found, makers, strict=True)
+        producers = [(class_id, anchors.before.producers.get(class_id)) for class_id in frontier]
+        frontier = [
+            source
+            for class_id, producer in producers
+            for source in ([class_id] if producer is None else anchors.before.content_inputs(producer))
         ]
-        found = [value for values in read for value in values]
-    return found if len(found) == wanted else []
+    return frontier if len(frontier) == wanted else []
 
 
-def _unpaired(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> tuple[list[int], list[int]]:
+def _remove_known(read: Sequence[int], origin_read: Sequence[int], anchors: Anchors) -> tuple[list[int], list[int]]:
     """What is left when those that are known to be the same are taken away, one by one."""
-    left = list(theirs)
-    spare: list[int] = []
-    for place in mine:
-        if anchors.get(place) in left:
-            left.remove(anchors.get(place))
+    left = list(origin_read)
+    unknown: list[int] = []
+    for class_after in read:
+        if anchors.get(class_after) in left:
+            left.remove(anchors.get(class_after))
         else:
-            spare.append(place)
-    return spare, left
+            unknown.append(class_after)
+    return unknown, left
 
 
-def _next_ones(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors) -> Iterator[Pair]:
+def _pair_bypassed(read: Sequence[int], origin_read: Sequence[int], anchors: Anchors) -> Iterator[InputPair]:
     """Values that are known, with what was made from them alone: what did that is gone."""
-    for place in mine:
-        following = [other for other in theirs if anchors.is_next(anchors.get(place), other)]
-        if len(following) == 1:
-            yield Pair(place, following[0])
+    for class_after in read:
+        below = [
+            class_before for class_before in origin_read if anchors.is_above(anchors.get(class_after), class_before)
+        ]
+        if len(below) == 1:
+            yield InputPair(class_after, below[0])
 
 
-def _unordered(mine: Sequence[int], theirs: Sequence[int], anchors: Anchors, done: Done) -> Iterator[Pair]:
+def _pair_permuted(
+    read: Sequence[int], origin_read: Sequence[int], anchors: Anchors, find_work: FindWork
+) -> Iterator[InputPair]:
     """Values of which each is one of the others: those that come from the same work."""
-    above = [_work_above(place, anchors, done) for place in mine]
-    fitting = [order for order in permutations(theirs) if _is_plausible(above, order, anchors)]
+    works = [_work_above(class_after, anchors, find_work) for class_after in read]
+    fitting = [order for order in permutations(origin_read) if _is_plausible(works, order, anchors)]
     if len(fitting) == 1:
-        yield from map(Pair, mine, fitting[0])
+        yield from map(InputPair, read, fitting[0])
 
 
-def _is_plausible(above: Sequence[tuple[int, Node | None]], order: Sequence[int], anchors: Anchors) -> bool:
+def _is_plausible(works: Sequence[tuple[int, Node | None]], order: Sequence[int], anchors: Anchors) -> bool:
     """Whether each value can come from the work that is above it; what is nearer to the same work stays nearer."""
-    far: dict[str, list[tuple[int, int]]] = {}
-    for (steps, origin), other in zip(above, order, strict=True):
+    distances: dict[str, list[tuple[int, int]]] = {}
+    for (steps, origin), class_before in zip(works, order, strict=True):
         if origin is None:
             continue
-        distance = _distance(other, origin, anchors)
+        distance = _distance(class_before, origin, anchors)
         if distance is None or (steps == 0 and distance > 0):
             return False
-        far.setdefault(origin.key, []).append((steps, distance))
-    return all((a - c) * (b - d) > 0 for pairs in far.values() for (a, b), (c, d) in combinations(pairs, 2))
+        distances.setdefault(origin.key, []).append((steps, distance))
+    return all((a - c) * (b - d) > 0 for pairs in distances.values() for (a, b), (c, d) in combinations(pairs, 2))
 
 
-def _work_above(place: int, anchors: Anchors, done: Done) -> tuple[int, Node | None]:
+def _work_above(class_after: int, anchors: Anchors, find_work: FindWork) -> tuple[int, Node | None]:
     """The nearest node before whose work is in a value, and how many nodes lie between."""
     for steps in range(_STEPS):
-        maker = anchors.after.makers.get(place)
-        if maker is None:
+        producer = anchors.after.producers.get(class_after)
+        if producer is None:
             break
-        found = done(maker)
-        if found is not None:
-            origin, is_match = found
+        work = find_work(producer)
+        if work is not None:
+            origin, is_match = work
             return steps + (not is_match), origin
-        read = anchors.after.data_inputs(maker)
+        read = anchors.after.data_inputs(producer)
         if not read:
             break
-        place = read[0]
+        class_after = read[0]
     return 0, None
 
 
-def _distance(other: int, origin: Node, anchors: Anchors) -> int | None:
+def _distance(class_before: int, origin: Node, anchors: Anchors) -> int | None:
     """How many nodes lie between a value and a node above it; None if it does not come from there."""
     for steps in range(2 * _STEPS):
-        maker = anchors.before.makers.get(other)
-        if maker is origin:
+        producer = anchors.before.producers.get(class_before)
+        if producer is origin:
             return steps
-        read = [] if maker is None else anchors.before.data_inputs(maker)
+        read = [] if producer is None else anchors.before.data_inputs(producer)
         if not read:
             return None
-        other = read[0]
+        class_before = read[0]
     return None
 
 
-def _in_like_places(reader: Node, place: int, other: int, anchors: Anchors) -> Iterator[Pair]:
+def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors: Anchors) -> Iterator[InputPair]:
     """Two values that different operators read: one of these may do what the other's neighbours did."""
-    maker, origin = anchors.after.makers.get(place), anchors.before.makers.get(other)
-    same = None if maker is None else _same_above(place, maker, other, anchors)
-    if maker is None or origin is None:
-        yield Pair(place, other)
+    producer, origin = anchors.after.producers.get(class_after), anchors.before.producers.get(class_before)
+    same = None if producer is None else _find_above(class_after, producer, class_before, anchors)
+    if producer is None or origin is None:
+        yield InputPair(class_after, class_before)
     elif same is not None:
-        yield same if _has_taken_in(reader, maker, same, anchors) else Pair(place, other)
-    elif _is_left_to_reader(maker, origin, anchors):
-        yield Pair(place, anchors.before.content(origin)[0], (origin,))
+        yield same if _has_absorbed(reader, producer, same, anchors) else InputPair(class_after, class_before)
+    elif _is_left_to_reader(producer, origin, anchors):
+        yield InputPair(class_after, anchors.before.content_inputs(origin)[0], (origin,))
     else:
-        yield Pair(place, other)
-        if is_rearranging(maker) and not is_rearranging(origin):
-            for read in anchors.after.data_inputs(maker)[:1]:
-                yield from _in_like_places(reader, read, other, anchors)
+        yield InputPair(class_after, class_before)
+        if is_rearranging(producer) and not is_rearranging(origin):
+            for source in anchors.after.data_inputs(producer)[:1]:
+                yield from _pair_like_inputs(reader, source, class_before, anchors)
 
 
-def _has_taken_in(reader: Node, maker: Node, pair: Pair, anchors: Anchors) -> bool:
+def _has_absorbed(reader: Node, producer: Node, pair: InputPair, anchors: Anchors) -> bool:
     """Whether what lay between two nodes is in the reader now: an operator of another kind may have taken it in itself,
     unless it is the reader that has its constants or is of its kind."""
     kinds = {family(node.op_type) for node in pair.skipped}
-    if maker.op_type == anchors.before.makers[pair.other].op_type or family(reader.op_type) in kinds:
+    if producer.op_type == anchors.before.producers[pair.class_before].op_type or family(reader.op_type) in kinds:
         return True
-    constants = {place for node in pair.skipped for place in anchors.before.constant_inputs(node)}
-    return any(anchors.get(place) in constants for place in anchors.after.constant_inputs(reader))
+    constants = {class_id for node in pair.skipped for class_id in anchors.before.constant_inputs(node)}
+    return any(anchors.get(class_id) in constants for class_id in anchors.after.constant_inputs(reader))
 
 
-def _is_left_to_reader(maker: Node, origin: Node, anchors: Anchors) -> bool:
+def _is_left_to_reader(producer: Node, origin: Node, anchors: Anchors) -> bool:
     """Whether what a node did with a number is not in another that works with weights, as these are what they were."""
-    weights = list(anchors.after.weights(maker))
-    changes = is_linear(origin) and len(anchors.before.content(origin)) == 1
-    by_number = not anchors.before.weighs(origin) and bool(anchors.before.constant_inputs(origin))
-    return changes and by_number and bool(weights) and all(place in anchors for place in weights)
+    weights = list(anchors.after.weights(producer))
+    scales = is_linear(origin) and len(anchors.before.content_inputs(origin)) == 1
+    by_number = not anchors.before.reads_weight(origin) and bool(anchors.before.constant_inputs(origin))
+    return scales and by_number and bool(weights) and all(class_id in anchors for class_id in weights)
 
 
-def _same_above(place: int, maker: Node, other: int, anchors: Anchors) -> Pair | None:
+def _find_above(class_after: int, producer: Node, class_before: int, anchors: Anchors) -> InputPair | None:
     """What a node made, with the nearest value from another one upwards that may be it."""
     skipped: list[Node] = []
     for _ in range(_STEPS):
-        origin = anchors.before.makers.get(other)
+        origin = anchors.before.producers.get(class_before)
         if origin is None:
             return None
-        if _may_be_same(maker, origin, anchors) and anchors.agreement(maker, origin) is not None:
-            return Pair(place, other, tuple(skipped))
-        content = anchors.before.content(origin)
+        if _may_be_same(producer, origin, anchors) and anchors.agreement(producer, origin) is not None:
+            return InputPair(class_after, class_before, tuple(skipped))
+        content = anchors.before.content_inputs(origin)
         # A view can be put anywhere: that there is another further up says nothing.
-        if len(content) != 1 or (is_view(maker) and not is_rearranging(origin)):
+        if len(content) != 1 or (is_view(producer) and not is_rearranging(origin)):
             return None
         skipped.append(origin)
-        other = content[0]
+        class_before = content[0]
     return None
 
 
@@ -373,5 +394,6 @@ def _may_be_same(node: Node, origin: Node, anchors: Anchors) -> bool:
         return True
     if node.op_type == origin.op_type:
         # A product with a number is not one with a weight.
-        return node.attributes == origin.attributes and anchors.after.weighs(node) == anchors.before.weighs(origin)
+        weighed = anchors.after.reads_weight(node) == anchors.before.reads_weight(origin)
+        return node.attributes == origin.attributes and weighed
     return family(node.op_type) == family(origin.op_type)

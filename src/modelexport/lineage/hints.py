@@ -1,139 +1,157 @@
-"""What names say. A name is a hint; it counts as evidence where a neighbour's name says the same.
+"""Hints: what names, contents, and inputs and outputs say about which value is which, before anything is computed.
 
-Which constant of the graph before a constant of the graph after is: by content, by name, or by some numbers.
+    hint       says                                                   believed
+    constants  the same content; the same name and reader; a sketch    always: content is what a constant is
+    io hints   inputs and outputs of the graph, by name, then order    always
+    names      a value of the same name                                where a neighbour's name says the same
 
-Where graphs begin and end: what they are given and what they return.
+Content may have been transposed, cast, quantized or put into blocked layout; a sketch (some order statistics of the
+numbers) knows them again. If a tool has dealt names anew, no name is believed.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from modelexport.graph.index import MAIN, Node
 from modelexport.graph.operators import family, is_passing
-from modelexport.lineage.value_classes import NOTHING, Classes
+from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.outline import Sketch, Sketches
 
 # Names that are looked at to find out what a tool put before all of them.
 _TRIED = 200
+# Names that must agree for a prefix, or contradict the weights for a new deal, to be no accident.
 _FEWEST = 3
 # Of so many names, at least one in so many must be on an operator like the one before.
 _MANY = 12
 _FEW = 6
-# Nodes above a value among which one is looked for that its maker reads now.
+# Nodes above a value among which one is looked for that its producer reads now.
 _NEAR = 6
 # No class, and not what stands for an input that is left out.
 _UNKNOWN = -2
 
 
-class NameLinker:
-    def __init__(self, before: Classes, after: Classes, differ: Callable[[Node, Node], bool]) -> None:
+class NameHints:
+    """A name is a hint; it counts as evidence where a neighbour's name says the same.
+
+    before    x ──► MatMul ──► /fc/out ──► Relu ──► /act/out
+    after     x ──► Gemm ────► /fc/out ──► Relu ──► /act/out        the two names confirm each other
+    """
+
+    def __init__(self, before: ValueClasses, after: ValueClasses, differ: Callable[[Node, Node], bool]) -> None:
         """differ  whether a node after reads other weights than one before, and is not that one, whatever its name"""
         self._before, self._after = before, after
         self._prefix = self._common_prefix()
-        self._hints = self._sound(self._read(), differ)
+        self._hints = self._drop_contradicted(self._read_names(), differ)
 
-    def known(self, value: str) -> int:
-        """The class before of a value with this name, or NOTHING."""
-        return self._before.of.get(value.removeprefix(self._prefix), NOTHING)
+    def class_named(self, value: str) -> int:
+        """The class before of a value with this name, or NO_CLASS."""
+        return self._before.class_of.get(value.removeprefix(self._prefix), NO_CLASS)
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Names with a neighbour whose name fits: what one makes the other reads, before and after."""
-        for place, other in self._hints.items():
-            if self._fits_above(place, other) or self._fits_below(place, other):
-                yield place, other
+        for class_after, class_before in self._hints.items():
+            if self._fits_above(class_after, class_before) or self._fits_below(class_after, class_before):
+                yield class_after, class_before
 
-    def unconfirmed(self) -> Iterator[tuple[int, int]]:
+    def unconfirmed_pairs(self) -> Iterator[tuple[int, int]]:
         yield from self._hints.items()
 
-    def _read(self) -> dict[int, int]:
+    def _read_names(self) -> dict[int, int]:
         """What names say of each class; nothing where they contradict each other."""
-        found: dict[int, int] = {}
+        hints: dict[int, int] = {}
         torn: set[int] = set()
         for node in self._after.graph.nodes:
             for value in node.outputs:
-                other = self.known(value) if value else NOTHING
-                if other == NOTHING or other in self._before.constants:
+                class_before = self.class_named(value) if value else NO_CLASS
+                if class_before == NO_CLASS or class_before in self._before.constants:
                     continue
-                place = self._after.of[value]
-                if place in self._after.constants or found.setdefault(place, other) == other:
+                class_after = self._after.class_of[value]
+                if class_after in self._after.constants or hints.setdefault(class_after, class_before) == class_before:
                     continue
-                if found[place] not in self._before.made_from(other):  # else what lay between is gone
-                    torn.add(place)
-        return {place: other for place, other in found.items() if place not in torn}
+                if hints[class_after] not in self._before.walk_up(class_before):  # else what lay between is gone
+                    torn.add(class_after)
+        return {class_after: hint for class_after, hint in hints.items() if class_after not in torn}
 
-    def _sound(self, hints: Mapping[int, int], differ: Callable[[Node, Node], bool]) -> dict[int, int]:
+    def _drop_contradicted(self, hints: Mapping[int, int], differ: Callable[[Node, Node], bool]) -> dict[int, int]:
         """Hints that weights do not contradict; none at all if names were dealt anew."""
-        made = {
-            place: (self._after.makers.get(place), self._before.makers.get(other)) for place, other in hints.items()
+        pairs = {
+            class_after: (node, origin)
+            for class_after, class_before in hints.items()
+            if (node := self._after.producers.get(class_after)) is not None
+            and (origin := self._before.producers.get(class_before)) is not None
         }
-        pairs = {place: (one, other) for place, (one, other) in made.items() if one is not None and other is not None}
         alike = sum(family(node.op_type) == family(origin.op_type) for node, origin in pairs.values())
         weighed = {
-            place: pair for place, pair in pairs.items() if self._after.weighs(pair[0]) and self._before.weighs(pair[1])
+            class_after: (node, origin)
+            for class_after, (node, origin) in pairs.items()
+            if self._after.reads_weight(node) and self._before.reads_weight(origin)
         }
-        wrong = {place for place, pair in weighed.items() if differ(*pair)}
+        wrong = {class_after for class_after, pair in weighed.items() if differ(*pair)}
+        # Most names are on other weights, or on other operators: a tool has numbered values anew (`Add_1`, `Add_2`).
         if len(wrong) >= _FEWEST and len(wrong) > len(weighed) / 2:
             return {}
         if len(pairs) >= _MANY and alike < len(pairs) / _FEW:
             return {}
-        return {place: other for place, other in hints.items() if place not in wrong}
+        return {class_after: hint for class_after, hint in hints.items() if class_after not in wrong}
 
-    def _fits_above(self, place: int, other: int) -> bool:
-        maker, origin = self._after.makers.get(place), self._before.makers.get(other)
-        if maker is None or origin is None:
+    def _fits_above(self, class_after: int, class_before: int) -> bool:
+        producer, origin = self._after.producers.get(class_after), self._before.producers.get(class_before)
+        if producer is None or origin is None:
             return False
-        hints = {read: self._hints[read] for read in self._after.inputs(maker) if read in self._hints}
+        hints = {read: self._hints[read] for read in self._after.inputs(producer) if read in self._hints}
         hinted = set(hints.values())
-        if family(maker.op_type) == family(origin.op_type):
-            return not hinted.isdisjoint(self._before.inputs(origin)) or any(
-                self._are_joined(one, place) for one in hints
-            )
+        if family(producer.op_type) == family(origin.op_type):
+            read_before = not hinted.isdisjoint(self._before.inputs(origin))
+            return read_before or any(self._are_adjacent(read, class_after) for read in hints)
         # A node that does by itself what several did: all that it reads is somewhere above.
         return bool(hinted) and hinted <= self._near_above(origin)
 
     def _near_above(self, origin: Node) -> set[int]:
-        found: set[int] = set()
+        near: set[int] = set()
         waiting = [origin]
         for _ in range(_NEAR):
             if not waiting:
                 break
             read = self._before.inputs(waiting.pop(0))
-            found.update(read)
-            waiting += filter(None, map(self._before.makers.get, read))
-        return found
+            near.update(read)
+            waiting += filter(None, map(self._before.producers.get, read))
+        return near
 
-    def _fits_below(self, place: int, other: int) -> bool:
-        for reader in self._after.readers_of(place):
+    def _fits_below(self, class_after: int, class_before: int) -> bool:
+        for reader in self._after.readers_of(class_after):
             for made in self._after.outputs(reader):
-                origin = self._before.makers.get(self._hints.get(made, _UNKNOWN))
-                if origin is not None and (other in self._before.inputs(origin) or self._are_joined(place, made)):
+                origin = self._before.producers.get(self._hints.get(made, _UNKNOWN))
+                if origin is None:
+                    continue
+                if class_before in self._before.inputs(origin) or self._are_adjacent(class_after, made):
                     return True
         return False
 
-    def _are_joined(self, upper: int, lower: int) -> bool:
+    def _are_adjacent(self, upper: int, lower: int) -> bool:
         """Whether two nodes are the same under their names, and what lay between them is gone."""
-        if not (self._is_same(upper) and self._is_same(lower)):
+        if not (self._is_same_operation(upper) and self._is_same_operation(lower)):
             return False
-        read = self._before.inputs(self._before.makers[self._hints[lower]])
-        return any(self._hints[upper] in self._before.made_from(one) for one in read)
+        read = self._before.inputs(self._before.producers[self._hints[lower]])
+        return any(self._hints[upper] in self._before.walk_up(class_id) for class_id in read)
 
-    def _is_same(self, place: int) -> bool:
-        maker, origin = self._after.makers.get(place), self._before.makers.get(self._hints[place])
-        if maker is None or origin is None:
+    def _is_same_operation(self, class_after: int) -> bool:
+        producer = self._after.producers.get(class_after)
+        origin = self._before.producers.get(self._hints[class_after])
+        if producer is None or origin is None:
             return False
-        return (maker.op_type, maker.attributes) == (origin.op_type, origin.attributes)
+        return (producer.op_type, producer.attributes) == (origin.op_type, origin.attributes)
 
     def _common_prefix(self) -> str:
-        """What a tool put before every name, if it did."""
+        """What a tool put before every name, if it did, as `onnx.compose.add_prefix` does."""
         values = [value for node in self._after.graph.nodes[:_TRIED] for value in node.outputs if value]
-        strange = [value for value in values if value not in self._before.of]
+        strange = [value for value in values if value not in self._before.class_of]
         if len(strange) < len(values) / 2:
             return ""
         votes = Counter(
-            value[:cut] for value in strange for cut in range(1, len(value)) if value[cut:] in self._before.of
+            value[:cut] for value in strange for cut in range(1, len(value)) if value[cut:] in self._before.class_of
         )
         prefix, count = max(votes.items(), key=lambda item: item[1], default=("", 0))
         return prefix if count >= _FEWEST and count > sum(votes.values()) / 2 else ""
@@ -145,145 +163,150 @@ _CLEARLY = 0.01
 _ASKED = 8
 
 
-class ConstantLinker:
-    """Weights are looked at only where neither content that lies in the graph nor names decide.
+class ConstantHints:
+    """Weights are looked into only where neither content that lies in the graph nor names decide.
 
-    alike  constants before that hold the same but for type and shape, mapped to one of them
+    alike  by id of a constant before: one constant that holds the same but for type and shape
     """
 
-    def __init__(self, before: Classes, after: Classes, sketches: tuple[Sketches, Sketches]) -> None:
+    def __init__(self, before: ValueClasses, after: ValueClasses, sketches: tuple[Sketches, Sketches]) -> None:
         self._before, self._after = before, after
         self._sketch_before, self._sketch_after = sketches
         self.alike: dict[int, int] = {}
-        self._by_content = {content: number for number, content in before.constants.items() if content is not None}
+        self._by_content = {content: class_id for class_id, content in before.constants.items() if content is not None}
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         unknown: list[int] = []
-        for number, content in self._after.constants.items():
-            found = None if content is None else self._by_content.get(content)
-            found = self._by_name(number) if found is None else found
-            if found is None:
-                unknown.append(number)
+        for class_after, content in self._after.constants.items():
+            class_before = None if content is None else self._by_content.get(content)
+            class_before = self._find_by_name(class_after) if class_before is None else class_before
+            if class_before is None:
+                unknown.append(class_after)
             else:
-                yield number, found
+                yield class_after, class_before
+        # Sketches read all weights of both files: most pairs of files never come here.
         if unknown:
-            yield from self._by_sketch(unknown)
+            yield from self._pair_by_sketch(unknown)
 
-    def _by_name(self, number: int) -> int | None:
+    def _find_by_name(self, class_after: int) -> int | None:
         """The constant of the same name and shape, if a node that reads it has kept its name as well."""
-        readers = self._after.readers_of(number)[:_ASKED]
-        for wanted in self._of_the_name(number):
-            if any(self._has_kept_its_name(reader, wanted) for reader in readers):
-                return wanted
+        readers = self._after.readers_of(class_after)[:_ASKED]
+        for class_before in self._constants_named(class_after):
+            if any(self._has_kept_name(reader, class_before) for reader in readers):
+                return class_before
         return None
 
-    def _of_the_name(self, number: int) -> list[int]:
-        name = self._after.names[number]
-        one, other = self._after.graph.initializers.get(name), self._before.graph.initializers.get(name)
-        if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+    def _constants_named(self, class_after: int) -> list[int]:
+        name = self._after.names[class_after]
+        tensor, origin = self._after.graph.initializers.get(name), self._before.graph.initializers.get(name)
+        if tensor is None or origin is None or (tensor.shape, tensor.dtype) != (origin.shape, origin.dtype):
             return []
-        return [self._before.of[name]]
+        return [self._before.class_of[name]]
 
-    def _has_kept_its_name(self, reader: Node, wanted: int) -> bool:
+    def _has_kept_name(self, reader: Node, class_before: int) -> bool:
         origin = self._before.graph.producers.get(next(filter(None, reader.outputs), ""))
         if origin is None or family(origin.op_type) != family(reader.op_type):
             return False
-        return wanted in self._before.inputs(origin)
+        return class_before in self._before.inputs(origin)
 
-    def _by_sketch(self, unknown: list[int]) -> Iterator[tuple[int, int]]:
-        sketched = ((number, self._sketch_before(self._before.names[number])) for number in self._before.constants)
-        known = _Sketched([(number, found) for number, found in sketched if found is not None])
-        self.alike = known.alike
-        for number in unknown:
-            mine = self._sketch_after(self._after.names[number])
-            others = self._of_the_name(number) if mine is None else known.like(mine)
-            if others:
-                shape = self._shape(self._after, number)
-                yield number, min(others, key=lambda other: self._shape(self._before, other) != shape)
+    def _pair_by_sketch(self, unknown: list[int]) -> Iterator[tuple[int, int]]:
+        constants = self._before.constants
+        sketched = ((class_id, self._sketch_before(self._before.names[class_id])) for class_id in constants)
+        index = SketchIndex([(class_id, sketch) for class_id, sketch in sketched if sketch is not None])
+        self.alike = index.alike
+        for class_after in unknown:
+            sketch = self._sketch_after(self._after.names[class_after])
+            candidates = self._constants_named(class_after) if sketch is None else index.find_like(sketch)
+            if candidates:
+                shape = self._shape(self._after, class_after)
+                # Of several that hold the same, one of the same shape.
+                yield class_after, min(candidates, key=lambda class_id: self._shape(self._before, class_id) != shape)
 
-    def _shape(self, classes: Classes, number: int) -> tuple[int, ...] | None:
-        tensor = classes.graph.initializers.get(classes.names[number])
+    def _shape(self, classes: ValueClasses, class_id: int) -> tuple[int, ...] | None:
+        tensor = classes.graph.initializers.get(classes.names[class_id])
         return None if tensor is None else tensor.shape
 
 
-class _Sketched:
+class SketchIndex:
     """The constants of the graph before, to be found by some of their numbers.
 
-    alike  constants that hold the same, mapped to one of them
+    alike  by id of a constant: the first one that holds the same
     """
 
     def __init__(self, sketches: list[tuple[int, Sketch]]) -> None:
         self.alike: dict[int, int] = {}
         self._equal: dict[Sketch, list[int]] = {}
-        self._near: dict[object, list[tuple[int, Sketch]]] = {}
-        for number, sketch in sketches:
+        self._buckets: dict[Hashable, list[tuple[int, Sketch]]] = {}
+        for class_id, sketch in sketches:
             same = self._equal.setdefault(sketch, [])
-            same.append(number)
+            same.append(class_id)
             if sketch.is_whole or sketch.is_telling:
-                self.alike[number] = same[0]
-            self._near.setdefault(_drawer(sketch), []).append((number, sketch))
+                self.alike[class_id] = same[0]
+            self._buckets.setdefault(_bucket_of(sketch), []).append((class_id, sketch))
 
-    def like(self, sketch: Sketch) -> list[int]:
-        """Those that hold the same; or the one that this is a coarser copy of."""
-        same = self._equal.get(sketch) or self._same(sketch)
+    def find_like(self, sketch: Sketch) -> list[int]:
+        """Those that hold the same; or the one that this is a coarser copy of (quantized)."""
+        same = self._equal.get(sketch) or self._find_nearest(sketch)
         if same and (sketch.is_whole or sketch.is_telling or len(same) == 1):
             return same
         if same or not sketch.is_telling:
             return []
-        rated = [(sketch.likeness(other), number) for number, other in self._near.get(_drawer(sketch), ())]
+        rated = [(sketch.likeness(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
         best = max((rate for rate, _ in rated), default=0.0)
-        near = [number for rate, number in rated if rate and rate > best - _CLEARLY]
+        near = [class_id for rate, class_id in rated if rate and rate > best - _CLEARLY]
         return near if len(near) == 1 else []
 
-    def _same(self, sketch: Sketch) -> list[int]:
+    def _find_nearest(self, sketch: Sketch) -> list[int]:
         """The nearest ones, where there are any that may be the same in another number format."""
-        rated = [(sketch.distance(other), number) for number, other in self._near.get(_drawer(sketch), ())]
+        rated = [(sketch.distance(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
         best = min((rate for rate, _ in rated), default=math.inf)
-        return [] if best == math.inf else [number for rate, number in rated if rate == best]
+        return [] if best == math.inf else [class_id for rate, class_id in rated if rate == best]
 
 
-def _drawer(sketch: Sketch) -> object:
+def _bucket_of(sketch: Sketch) -> Hashable:
     """Where to look for sketches like this one: rounding hardly ever moves the outermost numbers to other places."""
     if sketch.is_telling:
         return sketch.sides, sketch.steps.index(min(sketch.steps)), sketch.steps.index(max(sketch.steps))
     return sketch.sides, f"{sketch.middle:.1e}"
 
 
-class EndLinker:
-    def __init__(self, before: Classes, after: Classes, names: NameLinker) -> None:
+class IoHints:
+    """Inputs and outputs of both graphs, and of functions that both have: by name, and by order where names are new."""
+
+    def __init__(self, before: ValueClasses, after: ValueClasses, names: NameHints) -> None:
         self._before, self._after = before, after
         self._names = names
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         before, after = self._before.graph, self._after.graph
-        yield from self._paired(after.inputs, before.inputs)
-        yield from self._paired(after.outputs, before.outputs)
+        yield from self._pair_values(after.inputs, before.inputs)
+        yield from self._pair_values(after.outputs, before.outputs)
         for graph_id in after.body_outputs:
             if graph_id != MAIN and graph_id not in after.body_owner and graph_id in before.body_outputs:
-                yield from self._after.ends(graph_id, self._before, graph_id)  # functions of one name
+                yield from self._after.pair_interfaces(graph_id, self._before, graph_id)  # functions of one name
 
-    def _paired(self, mine: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int]]:
+    def _pair_values(self, values: Sequence[str], origins: Sequence[str]) -> Iterator[tuple[int, int]]:
         """By name; where as many are left over on both sides, those in their order."""
         before, after = self._before, self._after
-        known = {value: self._names.known(value) for value in mine}
-        yield from ((after.of.get(value, NOTHING), other) for value, other in known.items())
-        left = [value for value, other in known.items() if other == NOTHING]
-        spare = [value for value in theirs if before.of.get(value, NOTHING) not in known.values()]
-        if len(mine) == len(theirs):
+        named = {value: self._names.class_named(value) for value in values}
+        yield from ((after.class_of.get(value, NO_CLASS), class_before) for value, class_before in named.items())
+        renamed = [value for value, class_before in named.items() if class_before == NO_CLASS]
+        unnamed = [origin for origin in origins if before.class_of.get(origin, NO_CLASS) not in named.values()]
+        if len(values) == len(origins):
             # A name that stood for an inner value before may stand for what is returned now, if little lay between.
-            for value, other in zip(mine, theirs, strict=True):
-                near = before.made_from(before.of.get(other, NOTHING))
-                if other in spare and value not in left and known[value] in near:
-                    yield after.of.get(value, NOTHING), before.of.get(other, NOTHING)
-        if len(left) == len(spare):
-            for value, other in zip(left, spare, strict=True):
-                if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(other)):
-                    yield after.of.get(value, NOTHING), before.of.get(other, NOTHING)
+            for value, origin in zip(values, origins, strict=True):
+                near = before.walk_up(before.class_of.get(origin, NO_CLASS))
+                if origin in unnamed and value not in renamed and named[value] in near:
+                    yield after.class_of.get(value, NO_CLASS), before.class_of.get(origin, NO_CLASS)
+        if len(renamed) == len(unnamed):
+            for value, origin in zip(renamed, unnamed, strict=True):
+                if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(origin)):
+                    yield after.class_of.get(value, NO_CLASS), before.class_of.get(origin, NO_CLASS)
 
 
 def _may_be_same(node: Node | None, origin: Node | None) -> bool:
     """Whether two results can be one: an operator may be fused with others, but does not become another plain one."""
     if node is None or origin is None or node.op_type == origin.op_type:
         return True
-    plain = all(one.op_type == family(one.op_type) and not is_passing(one) for one in (node, origin))
+    plain = all(each.op_type == family(each.op_type) and not is_passing(each) for each in (node, origin))
     return not plain

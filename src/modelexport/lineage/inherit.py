@@ -1,16 +1,15 @@
-"""The record of a graph, from the record of the graph that it was made from.
+"""Inheritance: what was known of the nodes before, carried along links to the nodes after.
 
-A node belongs to all modules that its sources belonged to, is never surer than they were, and never credited to one of
-several alone.
+A node belongs to all modules that its sources belonged to, is never surer than they were, and is never credited to one
+of several alone:
 
-Carrying claims along links: a node belongs to the modules that its sources belonged to, and is never surer.
+    before    MatMul: layers.0.fc (exact)    Relu: layers.0.act (strong)
+    after     FusedMatMul ◄── MatMul, Relu:  layers.0.fc, layers.0.act (strong), ancestor layers.0
 
-Finding a place for modules that an exporter folded away.
-
-TorchScript fuses and folds before anything can be seen, so a module can vanish with all its nodes. The same export with
-folding switched off still shows them; following those nodes to where they went tells what the module became part of.
-
-What the constants of a graph took the place of: other constants, or what was computed.
+- `inherit_record` does this for a whole record, for `relink`.
+- `carry_claims` does it for the claims of a strategy, along the links of an exporter's own optimizer.
+- `claim_folded_modules` adds modules that an exporter folded away with all their nodes.
+- `ConstantOrigins` says what an initializer has replaced: other initializers, or nodes (constant folding).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.matching import Matching
 from modelexport.record.lineage import Lineage, Link, Relation, is_introduced
@@ -40,47 +40,51 @@ _NO_SOURCE = "nothing in the graph before explains it"
 _NOBODY_READS = "no node reads it"
 
 
-def inherited(record: Provenance, lineage: Lineage, graph: Graph, tool: str) -> Provenance:
-    """What is known about `graph`. `tool` is who made it, for the evidence."""
-    heir = _Heir(record, lineage, tool)
-    nodes = {node.key: heir.entry(node) for node in graph.nodes}
-    weights = {name: heir.weight(name, graph, nodes) for name in graph.initializers}
+def inherit_record(record: Provenance, lineage: Lineage, graph: Graph, tool: str) -> Provenance:
+    """The record of `graph`, from the record of the graph that it was made from.
+
+    tool  who made it, for the evidence
+    """
+    carrier = RecordCarrier(record, lineage, tool)
+    nodes = {node.key: carrier.carry_node(node) for node in graph.nodes}
+    weights = {name: carrier.carry_weight(name, graph, nodes) for name in graph.initializers}
     origin = replace(record.origin, graph=graph.fingerprint)
+    # The edges would be those of the graph before.
     return replace(record, nodes=nodes, initializers=weights, origin=origin, edges=None)
 
 
-class _Heir:
+class RecordCarrier:
     def __init__(self, record: Provenance, lineage: Lineage, tool: str) -> None:
         self._record = record
         self._lineage = lineage
         self._tool = tool
 
-    def entry(self, node: Node) -> NodeEntry:
+    def carry_node(self, node: Node) -> NodeEntry:
         link = self._lineage.nodes.get(node.key)
-        found = unattributed(_NO_SOURCE) if link is None else self._node(link)
-        return NodeEntry(node.key, node.name, node.op_type, found)
+        attribution = unattributed(_NO_SOURCE) if link is None else self._carry_link(link)
+        return NodeEntry(node.key, node.name, node.op_type, attribution)
 
-    def _node(self, link: Link) -> Attribution:
+    def _carry_link(self, link: Link) -> Attribution:
         sources = [self._record.nodes[key].attribution for key in link.sources if key in self._record.nodes]
         if link.relation in _UNCHANGED and len(sources) == 1 and link.confidence is Confidence.EXACT:
             return sources[0]
-        return self._joined(sources, link)
+        return self._join_attributions(sources, link)
 
-    def weight(self, name: str, graph: Graph, nodes: Mapping[str, NodeEntry]) -> Attribution:
-        """What it took the place of; else what it was computed by; else it belongs to what reads it."""
-        same = [self._record.initializers[one] for one in self._lineage.stands_for.get(name, ())]
-        if not same and name in self._record.initializers:
+    def carry_weight(self, name: str, graph: Graph, nodes: Mapping[str, NodeEntry]) -> Attribution:
+        """What it has replaced; else what it was computed by; else it belongs to what reads it."""
+        replaced = [self._record.initializers[origin] for origin in self._lineage.stands_for.get(name, ())]
+        if not replaced and name in self._record.initializers:
             return self._record.initializers[name]
-        if same:
-            return self._joined(same, Link((), Relation.RENAMED, Confidence.STRONG))
+        if replaced:
+            return self._join_attributions(replaced, Link((), Relation.RENAMED, Confidence.STRONG))
         if name in self._lineage.initializers:
-            return self._node(self._lineage.initializers[name])
+            return self._carry_link(self._lineage.initializers[name])
         readers = [nodes[node.key].attribution for node in graph.consumers.get(name, ())]
         if not readers:
             return unattributed(_NOBODY_READS)
-        return self._joined(readers, Link((), Relation.INTRODUCED, Confidence.INFERRED))
+        return self._join_attributions(readers, Link((), Relation.INTRODUCED, Confidence.INFERRED))
 
-    def _joined(self, sources: Sequence[Attribution], link: Link) -> Attribution:
+    def _join_attributions(self, sources: Sequence[Attribution], link: Link) -> Attribution:
         known = [source for source in sources if source.owners]
         # A quantizer that is one with the operator behind it is that one's part. By itself it stays what it is.
         working = [source for source in known if not is_introduced(source)]
@@ -90,39 +94,38 @@ class _Heir:
         owners = tuple(dict.fromkeys(owner for source in known for owner in source.owners))
         # A source that nobody knows may have been another module's.
         unsure = Confidence.EXACT if all(source.owners for source in sources) else Confidence.STRONG
+        kinds = _one_per_kind(item for source in known for item in reversed(source.evidence))
         return Attribution(
             owners=owners,
             ancestor=self._record.hierarchy.common_ancestor(owners),
             confidence=min(link.confidence, unsure, *(source.confidence for source in known)),
-            evidence=(*_one_of_each(known), Evidence(EvidenceKind.LINEAGE, self._tool, str(link))),
-            role=_common(source.role for source in known) or "",
-            layer_id=_common(source.layer_id for source in known),
+            evidence=(*kinds, Evidence(EvidenceKind.LINEAGE, self._tool, str(link))),
+            role=_common_value(source.role for source in known) or "",
+            layer_id=_common_value(source.layer_id for source in known),
         )
 
 
-def _one_of_each(sources: Iterable[Attribution]) -> tuple[Evidence, ...]:
-    """One piece of evidence of each kind: a dozen details help nobody."""
-    kept = {(item.kind, item.source): item for source in sources for item in reversed(source.evidence)}
-    return tuple(sorted(kept.values()))
+def _one_per_kind(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """One piece of evidence of each kind, the last: a dozen details help nobody."""
+    return tuple(sorted({(item.kind, item.source): item for item in evidence}.values()))
 
 
-def _common(values: Iterable[_T]) -> _T | None:
-    """What all of them are."""
+def _common_value(values: Iterable[_T]) -> _T | None:
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
 
-def carry(claims: Mapping[str, Claim], links: Mapping[str, Link], tool: str) -> dict[str, Claim]:
+def carry_claims(claims: Mapping[str, Claim], links: Mapping[str, Link], tool: str) -> dict[str, Claim]:
     """Claims for the graph after, from claims on the graph before."""
     carried: dict[str, Claim] = {}
     for key, link in links.items():
         sources = [claims[source] for source in link.sources if source in claims]
         if sources:
-            carried[key] = _carried(sources, link, tool)
+            carried[key] = _join_claims(sources, link, tool)
     return carried
 
 
-def _carried(sources: list[Claim], link: Link, tool: str) -> Claim:
+def _join_claims(sources: list[Claim], link: Link, tool: str) -> Claim:
     if link.relation is Relation.KEPT:
         return sources[0]
     owners = dict.fromkeys(owner for claim in sources for owner in claim.owners)
@@ -130,88 +133,98 @@ def _carried(sources: list[Claim], link: Link, tool: str) -> Claim:
     # What a rewrite brought along nobody named, and a source that nobody knows may have been another module's.
     derived = link.relation is Relation.INTRODUCED or len(sources) < len(link.sources)
     confidence = min(*(claim.confidence for claim in sources), Confidence.STRONG if derived else Confidence.EXACT)
-    return Claim(tuple(owners), confidence, (*_kinds(sources), lineage), sources[0].strategy)
+    kinds = _one_per_kind(item for claim in reversed(sources) for item in claim.evidence)
+    return Claim(tuple(owners), confidence, (*kinds, lineage), sources[0].strategy)
 
 
-def _kinds(sources: list[Claim]) -> tuple[Evidence, ...]:
-    """One piece of evidence of each kind: a dozen details help nobody."""
-    kept = {(evidence.kind, evidence.source): evidence for claim in reversed(sources) for evidence in claim.evidence}
-    return tuple(sorted(kept.values()))
-
-
-def adopt(
+def claim_folded_modules(
     claims: Mapping[str, Claim],
     links: Mapping[str, Link],
     before: Mapping[str, Claim],
-    orphans: set[str],
+    folded_paths: set[str],
     tool: str,
 ) -> dict[str, Claim]:
-    """Claims of nodes (or initializers) that orphaned modules have become part of, with those added as owners."""
+    """Claims of nodes (or initializers) that modules were folded into, with those modules added as owners.
+
+    TorchScript fuses and folds before anything can be seen, so a module can vanish with all its nodes. The same export
+    with folding switched off still shows them; `links` lead from the one to the other:
+
+        folding off    x ──► Conv (conv) ──► BatchNormalization (bn) ──► y
+        folding on     x ──► Conv (conv) ──► y                               Conv: conv, bn
+
+    before        claims on the export without folding
+    folded_paths  modules that have no node in the export with folding
+    """
     changed: dict[str, Claim] = {}
     for key, link in links.items():
         sources = [before[source] for source in link.sources if source in before]
-        givers = [claim for claim in sources if any(call.path in orphans for call in claim.owners)]
-        if givers:
+        folded = [claim for claim in sources if any(call.path in folded_paths for call in claim.owners)]
+        if folded:
             claim = claims.get(key)
             if claim is None or claim.confidence is Confidence.INFERRED:
                 # What dataflow guessed of a folded constant gives way to what it was computed by.
                 claim = sources[0]
-            added = [call for giver in givers for call in giver.owners if call.path in orphans]
+            added = [call for source in folded for call in source.owners if call.path in folded_paths]
             changed[key] = Claim(
                 owners=tuple(dict.fromkeys((*claim.owners, *added))),
-                confidence=min(Confidence.STRONG, *(item.confidence for item in (claim, *givers))),
+                confidence=min(Confidence.STRONG, *(item.confidence for item in (claim, *folded))),
                 evidence=(*claim.evidence, Evidence(EvidenceKind.LINEAGE, tool, link.relation)),
                 strategy=claim.strategy,
             )
     return changed
 
 
-class ConstantHeirs:
-    """Told by the nodes that read them, which are linked already."""
+class ConstantOrigins:
+    """What the constants of the graph after have replaced. The nodes that read them tell; these are linked already.
+
+    before    w ──► Transpose ──► t ──► MatMul          after    w_t ──► MatMul          w_t: folded from Transpose
+    before    w, b ──► Conv, scale ──► BatchNorm        after    w2, b2 ──► Conv         w2, b2: stand for w, b, scale
+    """
 
     def __init__(self, matching: Matching, nodes: Mapping[str, Link]) -> None:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
-        self._alive = frozenset(matching.anchors.known.values())
+        self._still_there = matching.anchors.classes_still_there()
         self._replaced: dict[str, dict[str, None]] = {}
         self._mixed: dict[str, dict[str, None]] = {}
         for node in self._after.graph.nodes:
-            for now, was in self._replacements(node, nodes[node.key]):
-                self._replaced.setdefault(now, {})[was] = None
-            for now, was in self._mixtures(node, nodes[node.key]):
-                self._mixed.setdefault(now, {})[was] = None
+            for name, origin in self._pair_replaced(node, nodes[node.key]):
+                self._replaced.setdefault(name, {})[origin] = None
+            for name, origin in self._pair_mixed(node, nodes[node.key]):
+                self._mixed.setdefault(name, {})[origin] = None
 
     def stands_for(self) -> dict[str, tuple[str, ...]]:
         """By the name of an initializer after: those before that it is a copy of or was made from, unless it is just
         the one of its name."""
-        held: dict[int, list[str]] = {}
+        names_of: dict[int, list[str]] = {}
         for name in self._before.graph.initializers:
-            held.setdefault(self._before.of[name], []).append(name)
-        found: dict[str, tuple[str, ...]] = {}
+            names_of.setdefault(self._before.class_of[name], []).append(name)
+        origins: dict[str, tuple[str, ...]] = {}
         for name in self._after.graph.initializers:
-            same = held.get(self._anchors.get(self._after.of[name]), [])
+            same = names_of.get(self._anchors.get(self._after.class_of[name]), [])
             kept = [name] if name in same else []
-            others = filter(self._is_gone, self._replaced.get(name, ()))
-            names = tuple(dict.fromkeys((*kept, *others, *self._mixed.get(name, ())))) or tuple(same)
+            replaced = filter(self._is_gone, self._replaced.get(name, ()))
+            names = tuple(dict.fromkeys((*kept, *replaced, *self._mixed.get(name, ())))) or tuple(same)
             if names and names != (name,):
-                found[name] = names
-        return found
+                origins[name] = names
+        return origins
 
-    def folded(self) -> dict[str, Link]:
+    def folded_from(self) -> dict[str, Link]:
         """Initializers after that stand where something was computed, with the nodes that computed it."""
-        found: dict[str, dict[str, None]] = {}
+        keys_of: dict[str, dict[str, None]] = {}
         for name in self._after.graph.initializers:
-            for was in self._replaced.get(name, (name,)):
-                if was in self._before.graph.producers:
-                    found.setdefault(name, {}).update(dict.fromkeys(self._computed_by(was)))
+            for origin in self._replaced.get(name, (name,)):
+                if origin in self._before.graph.producers:
+                    nodes = self._slice_constants(origin)
+                    keys_of.setdefault(name, {}).update(dict.fromkeys(node.key for node in nodes))
         by_key = self._before.graph.by_key
         return {
             name: Link(tuple(sorted(keys, key=lambda key: by_key[key].position)), Relation.FOLDED, Confidence.STRONG)
-            for name, keys in found.items()
+            for name, keys in keys_of.items()
         }
 
-    def _replacements(self, node: Node, link: Link) -> Iterator[tuple[str, str]]:
-        """Constants that a node reads, each with what its sources read in its place."""
+    def _pair_replaced(self, node: Node, link: Link) -> Iterator[tuple[str, str]]:
+        """Constants that a node reads, each with what its sources read at the same input."""
         weights = [value for value in node.inputs if value in self._after.graph.initializers]
         if not weights or link.relation is Relation.INTRODUCED:
             return
@@ -219,57 +232,55 @@ class ConstantHeirs:
         alike = [source for source in sources if source.op_type == node.op_type]
         if link.relation is not Relation.SHARED and len(alike) > 1:
             alike = [source for source in alike if source.key == node.key]
-        for origin in alike:
-            for now, was in zip(node.inputs, origin.inputs, strict=False):
-                if was and now in weights and self._can_replace(now, was, node, origin):
-                    yield now, was
+        for source in alike:
+            for name, origin in zip(node.inputs, source.inputs, strict=False):
+                if origin and name in weights and self._can_replace(name, origin, node, source):
+                    yield name, origin
 
-    def _mixtures(self, node: Node, link: Link) -> Iterator[tuple[str, str]]:
+    def _pair_mixed(self, node: Node, link: Link) -> Iterator[tuple[str, str]]:
         """Weights that a fused node brought along, each with the weights of its sources, if any of those is gone."""
         sources = [self._before.graph.by_key[key] for key in link.sources] if link.relation is Relation.FUSED else []
-        theirs = [value for source in sources for value in source.inputs if self._is_weight(value)]
-        if any(self._before.of[value] not in self._alive for value in theirs):
-            mine = [value for value in node.inputs if value in self._after.graph.initializers]
-            strange = (value for value in mine if self._after.of[value] not in self._anchors)
-            yield from ((now, was) for now in strange for was in theirs)
+        origins = [value for source in sources for value in source.inputs if self._is_weight(value)]
+        if any(self._before.class_of[value] not in self._still_there for value in origins):
+            names = [value for value in node.inputs if value in self._after.graph.initializers]
+            unknown = (value for value in names if self._after.class_of[value] not in self._anchors)
+            yield from ((name, origin) for name in unknown for origin in origins)
 
-    def _can_replace(self, now: str, was: str, node: Node, origin: Node) -> bool:
-        """Whether two values in the same place may be one: the places mean nothing where inputs are interchangeable."""
-        known, place = self._anchors.get(self._after.of[now]), self._before.of[was]
-        theirs = self._before.inputs(origin)
-        if known != place and known in theirs:
+    def _can_replace(self, name: str, origin: str, node: Node, source: Node) -> bool:
+        """Whether two values at the same input may be one: positions mean nothing to a commutative operator."""
+        known, class_before = self._anchors.get(self._after.class_of[name]), self._before.class_of[origin]
+        source_inputs = self._before.inputs(source)
+        if known != class_before and known in source_inputs:
             return False
-        if self._is_constant(was):
+        if self._is_constant(origin):
             return True
-        others = {self._anchors.get(one) for one in self._after.data_inputs(node)}
-        return place not in others and others <= set(theirs)
+        others = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)}
+        return class_before not in others and others <= set(source_inputs)
 
     def _is_constant(self, value: str) -> bool:
         """Whether a value does not depend on what the model is fed."""
-        place = self._before.of[value]
-        fixed = place in self._before.constants or place in self._before.fixed
+        class_before = self._before.class_of[value]
+        fixed = class_before in self._before.constants or class_before in self._before.foldable
         return fixed or value not in self._before.graph.computed
 
     def _is_gone(self, name: str) -> bool:
         """Whether it is an initializer before, and none that the graph after has under its name."""
         if name not in self._before.graph.initializers:
             return False
-        return name not in self._after.of or self._anchors.get(self._after.of[name]) != self._before.of[name]
+        class_after = self._after.class_of.get(name)
+        return class_after is None or self._anchors.get(class_after) != self._before.class_of[name]
 
     def _is_weight(self, value: str) -> bool:
         tensor = self._before.graph.initializers.get(value)
         return tensor is not None and math.prod(tensor.shape) > 1
 
-    def _computed_by(self, value: str) -> Iterable[str]:
+    def _slice_constants(self, value: str) -> list[Node]:
         """The node that made a value, and those before it as far back as nothing but constants is read."""
         graph = self._before.graph
-        found: dict[str, None] = {}
-        waiting = [graph.producers[value]]
-        while waiting:
-            node = waiting.pop()
-            if node.key not in found:
-                found[node.key] = None
-                # A literal is data, not work: several modules may share one.
-                near = [one for one in graph.predecessors(node) if one.inputs]
-                waiting += (one for one in near if one.key not in graph.computed)
-        return found
+
+        def step(node: Node) -> Iterator[Node]:
+            # A literal is data, not work: several modules may share one.
+            working = (producer for producer in graph.predecessors(node) if producer.inputs)
+            return (producer for producer in working if producer.key not in graph.computed)
+
+        return backward_slice([graph.producers[value]], step)

@@ -1,9 +1,17 @@
-"""Pairing the computations of two graphs, from what is known to what follows from it.
+"""Congruence: nodes of two graphs are matched from what is known to what follows from it, until nothing more follows.
 
 An *anchor* says that a class of values after is a class of values before. A *match* says that a node after does what a
-node before did. Each anchor may make matches possible, and each match gives anchors for what it reads and makes; nodes
-are looked at again only when something next to them has become known, so that all of it takes time in proportion to
-the graphs.
+node before did; a *work*, that it does that and perhaps more (fusion). Each anchor may make matches possible, and each
+match gives anchors for what it reads and makes:
+
+    before    x ──► MatMul(w) ──► m ──► Add(b) ──► s ──► Relu ──► r
+    after     x ──► Gemm(w, b) ─────────────────► t ──► Relu ──► z
+
+    x, w, b are anchored (inputs, constants)     Gemm works as MatMul: w has one reader before; it reads b, so it
+                                                 absorbed Add; t is anchored to s; Relu matches Relu; z is r
+
+Nodes wait in a queue and are looked at again only when something next to them has become known, so that all of it takes
+time in proportion to the graphs.
 """
 
 from __future__ import annotations
@@ -13,9 +21,9 @@ from collections.abc import Iterable, Iterator
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_passing, is_product, is_view
-from modelexport.lineage.anchors import Anchors, paired_inputs
-from modelexport.lineage.hints import ConstantLinker
-from modelexport.lineage.value_classes import NOTHING, Classes
+from modelexport.lineage.anchors import Anchors, pair_inputs
+from modelexport.lineage.hints import ConstantHints
+from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.provenance import Confidence
 
 # More readers than these say nothing about which of them is meant.
@@ -28,14 +36,14 @@ _STEPS = 4
 
 class Matching:
     """
-    matches     keys of nodes after, mapped to the node before that they do the same as
+    matches     by the key of a node after: the node before that it does the same as
     works       the same where more is done than by that node alone, or perhaps more
-    absorbed    keys of nodes after, mapped to keys of nodes before that they have taken in: they read their constants
+    absorbed    by the key of a node after: keys of nodes before that it has taken in, as it reads their constants
     skipped     the same of nodes before that lay in between, and may be anybody's
     confidence  of matches, by the key of the node after
     """
 
-    def __init__(self, before: Classes, after: Classes) -> None:
+    def __init__(self, before: ValueClasses, after: ValueClasses) -> None:
         self.before, self.after = before, after
         self.anchors = Anchors(before, after)
         self.matches: dict[str, Node] = {}
@@ -43,53 +51,53 @@ class Matching:
         self.absorbed: dict[str, dict[str, None]] = {}
         self.skipped: dict[str, dict[str, None]] = {}
         self.confidence: dict[str, Confidence] = {}
-        self._taken: set[str] = set()
+        self._matched_origins: set[str] = set()
         self._certain: set[int] = set()
         self._waiting: deque[Node] = deque()
         self._queued: set[str] = set()
 
-    def anchor_constants(self, linker: ConstantLinker) -> None:
-        for place, other in linker.pairs():
-            self.anchors.known.setdefault(place, other)
-            self._wake(self.after.readers_of(place))
-        self.anchors.set_alike(linker.alike)
+    def anchor_constants(self, hints: ConstantHints) -> None:
+        for class_after, class_before in hints.pairs():
+            self.anchors.known.setdefault(class_after, class_before)
+            self._enqueue(self.after.readers_of(class_after))
+        self.anchors.set_alike(hints.alike)
 
-    def anchor(self, place: int, other: int, *, certain: bool = False) -> None:
+    def anchor(self, class_after: int, class_before: int, *, certain: bool = False) -> None:
         """Note that two values are the same; `certain` if that does not follow from anything else."""
-        if self.anchors.add(place, other):
+        if self.anchors.add(class_after, class_before):
             if certain:
-                self._certain.add(place)
-            maker = self.after.makers.get(place)
-            self._wake(() if maker is None else (maker,))
-            self._wake(self.after.readers_of(place))
+                self._certain.add(class_after)
+            producer = self.after.producers.get(class_after)
+            self._enqueue(() if producer is None else (producer,))
+            self._enqueue(self.after.readers_of(class_after))
 
-    def settle(self) -> None:
+    def propagate(self) -> None:
         """Follow everything that is known to its end."""
         while self._waiting:
             node = self._waiting.popleft()
             self._queued.discard(node.key)
-            if node.key not in self.matches and not self._by_result(node):
-                self._by_inputs(node)
+            if node.key not in self.matches and not self._match_by_result(node):
+                self._match_by_inputs(node)
 
-    def guess(self) -> None:
+    def guess_works(self) -> None:
         """Where nothing else helps: what a node makes that does some work, and perhaps what came next as well."""
         for node in self.after.nodes:
             if node.key not in self.matches and node.key not in self.works:
-                self._by_later_result(node)
-        self.settle()
+                self._match_by_later_result(node)
+        self.propagate()
         # What is made of constants alone has a part in the work, and does not end it.
-        doing = [node for node in self.after.nodes if node.key in self.works and self.after.data_inputs(node)]
-        for node in doing:
+        working = [node for node in self.after.nodes if node.key in self.works and self.after.data_inputs(node)]
+        for node in working:
             if family(node.op_type) == family(self.works[node.key].op_type):
                 self._anchor_inputs(node, self.works[node.key])  # more is known by now of what it reads
-        self.settle()
-        for node in doing:
-            place = self.after.result(node)
-            if place not in self.anchors:
-                self.anchor(place, self._end_of_work(node, self.works[node.key]))
-                self.settle()
+        self.propagate()
+        for node in working:
+            result = self.after.result(node)
+            if result not in self.anchors:
+                self.anchor(result, self._end_of_work(node, self.works[node.key]))
+                self.propagate()
 
-    def _wake(self, nodes: Iterable[Node]) -> None:
+    def _enqueue(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             if node.key not in self._queued and node.key not in self.matches:
                 self._queued.add(node.key)
@@ -97,34 +105,34 @@ class Matching:
 
     # by what a node makes
 
-    def _by_result(self, node: Node) -> bool:
-        for place in self.after.outputs(node):
-            origin = self.before.makers.get(self.anchors.get(place))
-            if origin is None or not self._can_be(node, origin, certain=place in self._certain):
+    def _match_by_result(self, node: Node) -> bool:
+        for class_after in self.after.outputs(node):
+            origin = self.before.producers.get(self.anchors.get(class_after))
+            if origin is None or not self._can_be(node, origin, certain=class_after in self._certain):
                 continue
             if node.op_type == origin.op_type and not self._reads_more(node, origin):
                 self._match(node, origin, Confidence.STRONG if self._has_new_weight(node) else Confidence.EXACT)
             else:
-                self._work(node, origin)  # it may have taken in what came before
+                self._add_work(node, origin)  # it may have taken in what came before
             return True
         return False
 
-    def _by_later_result(self, node: Node) -> None:
+    def _match_by_later_result(self, node: Node) -> None:
         """A node that makes what came behind another one of its kind, and reads the same as that or what that was made
         from, does its work."""
-        other = self.anchors.get(self.after.result(node))
+        class_before = self.anchors.get(self.after.result(node))
         for _ in range(_STEPS):
-            origin = self.before.makers.get(other)
+            origin = self.before.producers.get(class_before)
             if origin is None:
                 break
             if self.anchors.agreement(node, origin) is not None:
                 if not is_view(node) and self.anchors.reads_alike(node, origin):
-                    self._work(node, origin)
+                    self._add_work(node, origin)
                 break
-            content = self.before.content(origin)
+            content = self.before.content_inputs(origin)
             if len(content) != 1 or is_product(origin):
                 break
-            other = content[0]
+            class_before = content[0]
 
     def _can_be(self, node: Node, origin: Node, *, certain: bool) -> bool:
         """Whether two nodes that make the same can do it in the same way.
@@ -137,75 +145,78 @@ class Matching:
 
     # by what a node reads
 
-    def _by_inputs(self, node: Node) -> None:
-        places = [place for place in self.after.inputs(node) if place != NOTHING]
-        rated = sorted(self._rated(node, self._candidates(node, places)), key=lambda item: item[0], reverse=True)
+    def _match_by_inputs(self, node: Node) -> None:
+        read = [class_id for class_id in self.after.inputs(node) if class_id != NO_CLASS]
+        rated = sorted(self._rate(node, self._candidates(node, read)), key=lambda item: item[0], reverse=True)
         if not rated:
-            self._by_weight(node, places)
+            self._match_by_weight(node, read)
             return
         (rate, origin), others = rated[0], rated[1:]
-        only = not others and self._is_only_one(node, origin)
-        if (others and others[0][0] == rate) or not (only or self._is_enough(places, rate[0])):
+        only = not others and self._is_only_reader(node, origin)
+        # Of two that fit equally well neither is believed: something else may still decide.
+        if (others and others[0][0] == rate) or not (only or self._is_enough(read, rate[0])):
             return
         if self.anchors.is_same_work(node, origin) and not self._reads_more(node, origin):
-            known = all(place in self.anchors for place in places)
-            if known or origin.key not in self._taken:  # else two that may read different values would be one
-                told = not others or origin.key == node.key  # of several, its name says which
-                self._match(node, origin, Confidence.EXACT if known and told else Confidence.STRONG)
+            known = all(class_id in self.anchors for class_id in read)
+            if known or origin.key not in self._matched_origins:  # else two that may read different values would be one
+                chosen = not others or origin.key == node.key  # of several, its name says which
+                self._match(node, origin, Confidence.EXACT if known and chosen else Confidence.STRONG)
         else:
-            self._work(node, origin)
+            self._add_work(node, origin)
 
-    def _by_weight(self, node: Node, places: list[int]) -> None:
+    def _match_by_weight(self, node: Node, read: list[int]) -> None:
         """A node with a weight that only one node read has some part in that one's work."""
-        for place in filter(self._is_telling, places):
-            readers = self.anchors.readers_before(place)
+        for class_id in filter(self._is_telling, read):
+            readers = self.anchors.readers_before(class_id)
             if len(readers) == 1:
                 self.works.setdefault(node.key, readers[0])
 
-    def _candidates(self, node: Node, places: list[int]) -> list[Node]:
+    def _candidates(self, node: Node, read: list[int]) -> list[Node]:
         """Nodes of the same kind before that read one of the same values: the one of these that fewest read."""
-        lists = [self.anchors.readers_before(place) for place in places if place in self.anchors]
+        lists = [self.anchors.readers_before(class_id) for class_id in read if class_id in self.anchors]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= _CROWD), key=len)
         kind = family(node.op_type)
+        # A view may have stood between a value and its reader; that is looked for behind the smallest crowd alone.
         for crowd in (*crowds, *(_behind_views(crowd, self.before) for crowd in crowds[:1])):
-            found = [other for other in crowd if family(other.op_type) == kind]
-            if found:
-                return found
+            candidates = [reader for reader in crowd if family(reader.op_type) == kind]
+            if candidates:
+                return candidates
         return []
 
-    def _rated(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[tuple[int, bool, bool], Node]]:
+    def _rate(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[tuple[int, bool, bool], Node]]:
         for origin in candidates:
             agreeing = self.anchors.agreement(node, origin)
             if agreeing and not self._makes_something_else(node, origin):
-                yield (agreeing, origin.attributes == node.attributes, origin.key not in self._taken), origin
+                is_free = origin.key not in self._matched_origins
+                yield (agreeing, origin.attributes == node.attributes, is_free), origin
 
     def _makes_something_else(self, node: Node, origin: Node) -> bool:
         """Whether a node is known to make what another node of the same kind made."""
         known = self.anchors.get(self.after.result(node))
-        if known in (NOTHING, self.before.result(origin)) or node.op_type != origin.op_type:
+        if known in (NO_CLASS, self.before.result(origin)) or node.op_type != origin.op_type:
             return False
         if is_view(node):
             return True  # one may be put anywhere
-        maker = self.before.makers.get(known)
-        return maker is None or family(maker.op_type) == family(node.op_type)
+        producer = self.before.producers.get(known)
+        return producer is None or family(producer.op_type) == family(node.op_type)
 
-    def _is_enough(self, places: list[int], agreeing: int) -> bool:
-        data = [place for place in places if place not in self.after.constants]
-        if agreeing > 1 or any(self._is_telling(place) for place in places):
+    def _is_enough(self, read: list[int], agreeing: int) -> bool:
+        data = [class_id for class_id in read if class_id not in self.after.constants]
+        if agreeing > 1 or any(self._is_telling(class_id) for class_id in read):
             return True
-        return bool(data) and all(place in self.anchors for place in data)
+        return bool(data) and all(class_id in self.anchors for class_id in data)
 
-    def _is_telling(self, place: int) -> bool:
-        return place in self.anchors and self.after.size(place) >= _TELLING
+    def _is_telling(self, class_after: int) -> bool:
+        return class_after in self.anchors and self.after.size(class_after) >= _TELLING
 
-    def _is_only_one(self, node: Node, origin: Node) -> bool:
+    def _is_only_reader(self, node: Node, origin: Node) -> bool:
         """Whether both are the only ones of their kind that read a value that is known."""
         kind = family(node.op_type)
-        for place in self.after.data_inputs(node):
-            other = self.anchors.get(place)
-            if other != NOTHING and other in self.before.inputs(origin):
-                crowds = self.after.readers_of(place), self.before.readers_of(other)
-                if all(_is_alone(kind, crowd) for crowd in crowds):
+        for class_after in self.after.data_inputs(node):
+            class_before = self.anchors.get(class_after)
+            if class_before != NO_CLASS and class_before in self.before.inputs(origin):
+                crowds = self.after.readers_of(class_after), self.before.readers_of(class_before)
+                if all(_has_one_of_kind(kind, crowd) for crowd in crowds):
                     return True
         return False
 
@@ -214,44 +225,46 @@ class Matching:
     def _match(self, node: Node, origin: Node, confidence: Confidence) -> None:
         self.matches[node.key] = origin
         self.confidence[node.key] = confidence
-        self._taken.add(origin.key)
-        for place, other in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
-            self.anchor(place, other)
+        self._matched_origins.add(origin.key)
+        for class_after, class_before in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
+            self.anchor(class_after, class_before)
         self._anchor_inputs(node, origin)
-        for graph_id in self.after.graph.subgraphs.get(node.key, ()):
-            other_id = f"{origin.key}{graph_id.removeprefix(node.key)}"
-            if other_id in self.before.graph.body_outputs:
-                for place, other in self.after.ends(graph_id, self.before, other_id):
-                    self.anchor(place, other)
+        # Bodies of matched nodes go together by their attribute: `then_branch` with `then_branch`.
+        for body_id in self.after.graph.subgraphs.get(node.key, ()):
+            origin_id = f"{origin.key}{body_id.removeprefix(node.key)}"
+            if origin_id in self.before.graph.body_outputs:
+                for class_after, class_before in self.after.pair_interfaces(body_id, self.before, origin_id):
+                    self.anchor(class_after, class_before)
 
     def _reads_more(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a constant that the next node read: it has taken that one in."""
-        return any(True for _ in self._taken_in(node, origin))
+        return any(True for _ in self._find_absorbed(node, origin))
 
-    def _taken_in(self, node: Node, origin: Node) -> Iterator[Node]:
-        mine = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
-        theirs = self.before.constant_inputs(origin)
-        more = {place for place in mine if not self.anchors.is_like(place, theirs)}
+    def _find_absorbed(self, node: Node, origin: Node) -> Iterator[Node]:
+        constants = {self.anchors.get(class_id) for class_id in self.after.constant_inputs(node)} - {NO_CLASS}
+        origin_constants = self.before.constant_inputs(origin)
+        more = {class_id for class_id in constants if not self.anchors.is_like(class_id, origin_constants)}
         for reader in self.before.readers_of(self.before.result(origin))[:_CROWD] if more else ():
             if not more.isdisjoint(self.before.inputs(reader)):
                 yield reader
 
-    def _work(self, node: Node, origin: Node) -> None:
+    def _add_work(self, node: Node, origin: Node) -> None:
         if node.key not in self.works:
             self.works[node.key] = origin
-            self.absorbed.setdefault(node.key, {}).update((one.key, None) for one in self._taken_in(node, origin))
+            absorbed = ((reader.key, None) for reader in self._find_absorbed(node, origin))
+            self.absorbed.setdefault(node.key, {}).update(absorbed)
             self._anchor_inputs(node, origin)
 
     def _anchor_inputs(self, node: Node, origin: Node) -> None:
-        for pair in paired_inputs(node, origin, self.anchors, self._done):
-            self.anchor(pair.place, pair.other)
+        for pair in pair_inputs(node, origin, self.anchors, self._find_work):
+            self.anchor(pair.class_after, pair.class_before)
             for skipped in pair.skipped:
                 if self._is_idle(skipped):
-                    self.anchors.also.setdefault(pair.place, {})[self.before.result(skipped)] = None
+                    self.anchors.merged.setdefault(pair.class_after, {})[self.before.result(skipped)] = None
                 else:
                     self.skipped.setdefault(node.key, {})[skipped.key] = None
 
-    def _done(self, node: Node) -> tuple[Node, bool] | None:
+    def _find_work(self, node: Node) -> tuple[Node, bool] | None:
         if node.key in self.matches:
             return self.matches[node.key], True
         return (self.works[node.key], False) if node.key in self.works else None
@@ -263,88 +276,85 @@ class Matching:
     def _end_of_work(self, node: Node, origin: Node) -> int:
         """The first value from a node's result on that is read by the same operators as what another makes now."""
         if self.does_part(node, origin):
-            return NOTHING
-        direct = [one for one in self.after.readers_of(self.after.result(node)) if not is_passing(one)]
+            return NO_CLASS
+        direct = [reader for reader in self.after.readers_of(self.after.result(node)) if not is_passing(reader)]
         wanted = [direct, list(_behind_views(direct, self.after))]
-        constants = {self.anchors.get(place) for place in self.after.constant_inputs(node)} - {NOTHING}
-        place, sure = self.before.result(origin), True
+        constants = {self.anchors.get(class_id) for class_id in self.after.constant_inputs(node)} - {NO_CLASS}
+        end, sure = self.before.result(origin), True
         for _ in range(_STEPS):
-            readers = self.before.readers_of(place)[:_CROWD]
+            readers = self.before.readers_of(end)[:_CROWD]
             absorbed = [reader for reader in readers if not constants.isdisjoint(self.before.inputs(reader))]
-            if not absorbed and any(mine and self._fit(mine, readers) for mine in wanted):
-                return place
+            if not absorbed and any(group and self._fit(group, readers) for group in wanted):
+                return end
             following = absorbed or readers
             if len(following) != 1:
-                return place if sure and node.op_type == origin.op_type else NOTHING  # it cannot have taken in both
-            rest = set(self.before.data_inputs(following[0])) - {place}
+                return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
+            rest = set(self.before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
-                return place if sure and any(rest <= self._known(reader) for reader in direct) else NOTHING
+                return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
             sure &= bool(absorbed)
-            place = self.before.result(following[0])
-        return NOTHING
+            end = self.before.result(following[0])
+        return NO_CLASS
 
     def does_part(self, node: Node, origin: Node) -> bool:
         """Whether a node leaves some of another's work to those behind it: they read constants that the other read."""
-        theirs = [place for place in self.before.constant_inputs(origin) if self.before.size(place) > 1]
-        place = self.after.result(node)
-        for _ in range(_STEPS if len(theirs) > 1 else 0):
-            readers = [one for one in self.after.readers_of(place)[:_CROWD] if not is_passing(one)]
-            if any(self.anchors.is_like(known, theirs) for reader in readers for known in self._weights(reader)):
+        constants = [class_id for class_id in self.before.constant_inputs(origin) if self.before.size(class_id) > 1]
+        result = self.after.result(node)
+        for _ in range(_STEPS if len(constants) > 1 else 0):
+            readers = [reader for reader in self.after.readers_of(result)[:_CROWD] if not is_passing(reader)]
+            known = (class_id for reader in readers for class_id in self._known_constants(reader))
+            if any(self.anchors.is_like(class_id, constants) for class_id in known):
                 return True
             if len(readers) != 1:
                 break
-            place = self.after.result(readers[0])
+            result = self.after.result(readers[0])
         return False
 
-    def still_there(self) -> frozenset[str]:
+    def matched_origins(self) -> frozenset[str]:
         """The keys of nodes before that some node after does the same as."""
         return frozenset(origin.key for origin in self.matches.values())
 
     def has_unknown_weight(self, node: Node) -> bool:
-        return any(place not in self.anchors for place in self.after.weights(node))
+        return any(class_id not in self.anchors for class_id in self.after.weights(node))
 
     def _has_new_weight(self, node: Node) -> bool:
         """Whether a node reads a weight that is not known, not even by name."""
-        names = self.before.graph.initializers
-        return any(
-            place not in self.anchors and self.after.names[place] not in names for place in self.after.weights(node)
-        )
+        unknown = (class_id for class_id in self.after.weights(node) if class_id not in self.anchors)
+        return any(self.after.names[class_id] not in self.before.graph.initializers for class_id in unknown)
 
     def share_weight(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a weight that another one read."""
-        theirs = [place for place in self.before.constant_inputs(origin) if self.before.is_weight(place)]
-        mine = (self.anchors.get(place) for place in self.after.weights(node) if place in self.anchors)
-        return any(self.anchors.is_like(place, theirs) for place in mine)
+        origin_weights = [weight for weight in self.before.constant_inputs(origin) if self.before.is_weight(weight)]
+        weights = (self.anchors.get(class_id) for class_id in self.after.weights(node) if class_id in self.anchors)
+        return any(self.anchors.is_like(weight, origin_weights) for weight in weights)
 
     def weights_differ(self, node: Node, origin: Node) -> bool:
         """Whether a node reads weights that are known, and another one read others that hold something else."""
-        mine = [self.anchors.get(place) for place in self.after.weights(node) if place in self.anchors]
-        theirs = list(self.before.weights(origin))
-        if not (mine and theirs) or not all(map(self._is_looked_at, (*mine, *theirs))):
+        weights = [self.anchors.get(class_id) for class_id in self.after.weights(node) if class_id in self.anchors]
+        origin_weights = list(self.before.weights(origin))
+        if not (weights and origin_weights) or not all(map(self._is_content_known, (*weights, *origin_weights))):
             return False
-        return not any(self.anchors.is_like(place, theirs) for place in mine)
+        return not any(self.anchors.is_like(weight, origin_weights) for weight in weights)
 
-    def _is_looked_at(self, place: int) -> bool:
+    def _is_content_known(self, class_before: int) -> bool:
         """Whether it is known what a constant before holds, and so which others hold the same."""
-        return place in self.anchors.alike or self.before.constants.get(place) is not None
+        return class_before in self.anchors.alike or self.before.constants.get(class_before) is not None
 
-    def _weights(self, node: Node) -> Iterator[int]:
-        """What is known of the constants that a node reads."""
-        return (self.anchors.get(place) for place in self.after.constant_inputs(node) if place in self.anchors)
+    def _known_constants(self, node: Node) -> Iterator[int]:
+        return (self.anchors.get(class_id) for class_id in self.after.constant_inputs(node) if class_id in self.anchors)
 
-    def _known(self, node: Node) -> set[int]:
-        """What is known of the data that a node reads."""
-        return {self.anchors.get(place) for place in self.after.data_inputs(node)}
+    def _known_inputs(self, node: Node) -> set[int]:
+        return {self.anchors.get(class_id) for class_id in self.after.data_inputs(node)}
 
-    def _may_read(self, node: Node, values: set[int]) -> bool:
+    def _may_read(self, node: Node, classes_before: set[int]) -> bool:
         """Whether a node may read some values before; scales that a quantizer found are no such."""
         read = self.after.data_inputs(node)
-        unknown = [place for place in read if place not in self.anchors and not self._is_scale(place)]
-        return len(values - self._known(node)) <= len(unknown)
+        unknown = [class_id for class_id in read if class_id not in self.anchors and not self._is_scale(class_id)]
+        return len(classes_before - self._known_inputs(node)) <= len(unknown)
 
-    def _is_scale(self, place: int) -> bool:
-        maker = self.after.makers.get(place)
-        return maker is not None and is_passing(maker)
+    def _is_scale(self, class_after: int) -> bool:
+        producer = self.after.producers.get(class_after)
+        return producer is not None and is_passing(producer)
 
     def _fit(self, readers: Iterable[Node], origins: Iterable[Node]) -> bool:
         """Whether each of some readers can be one of others, and what else it reads says so."""
@@ -369,11 +379,11 @@ class Matching:
         return False
 
 
-def _is_alone(kind: str, crowd: list[Node]) -> bool:
-    return len(crowd) <= _CROWD and sum(family(one.op_type) == kind for one in crowd) == 1
+def _has_one_of_kind(kind: str, crowd: list[Node]) -> bool:
+    return len(crowd) <= _CROWD and sum(family(node.op_type) == kind for node in crowd) == 1
 
 
-def _behind_views(readers: Iterable[Node], classes: Classes) -> Iterator[Node]:
+def _behind_views(readers: Iterable[Node], classes: ValueClasses) -> Iterator[Node]:
     """What reads a value in the end, be it in another shape."""
     waiting = [(reader, 0) for reader in readers]
     while waiting:
@@ -382,4 +392,4 @@ def _behind_views(readers: Iterable[Node], classes: Classes) -> Iterator[Node]:
             yield reader
         elif steps < _STEPS:
             following = classes.readers_of(classes.result(reader))[:_CROWD]
-            waiting += [(one, steps + 1) for one in following]
+            waiting += [(next_reader, steps + 1) for next_reader in following]

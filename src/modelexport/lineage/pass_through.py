@@ -1,6 +1,7 @@
-"""Nodes that hand on what they read, and nodes that share the work of one.
+"""Pass-through: linkers of nodes that do no work of their own, and of nodes that share the work of one.
 
-Nodes that a tool brought along: they serve those beside them, and belong to these.
+`PassThroughLinker` links what hands a value on, `SplitLinker` marks several nodes in the place of one, and
+`NeighbourLinker`, which comes last, gives what a tool brought along to the nodes that it serves.
 """
 
 from __future__ import annotations
@@ -11,115 +12,127 @@ from dataclasses import replace
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family
-from modelexport.lineage.links import Links, kept
-from modelexport.lineage.value_classes import NOTHING
+from modelexport.lineage.links import Links, match_relation
+from modelexport.lineage.value_classes import NO_CLASS
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.provenance import Confidence
 
-# Equal nodes that one node may stand for without a word about which of them it is.
+# Congruent nodes that one node may stand for without a word about which of them it is.
 _CROWD = 48
 
 
-class _Group:
+class _CopyGroup:
     """Nodes before that hand on, or hold, one value by one kind of operator.
 
-    alike  by their attributes, then by their keys
-    ways   by what was done to the value
+    by_attributes  then by their keys
+    by_chain       by the cast chain of what they make
     """
 
     def __init__(self) -> None:
-        self.alike: dict[bytes, dict[str, Node]] = {}
-        self.ways: dict[int | None, list[Node]] = {}
+        self.by_attributes: dict[bytes, dict[str, Node]] = {}
+        self.by_chain: dict[int | None, list[Node]] = {}
 
-    def add(self, node: Node, way: int | None) -> None:
-        self.alike.setdefault(node.attributes, {})[node.key] = node
-        self.ways.setdefault(way, []).append(node)
+    def add(self, node: Node, cast_chain: int | None) -> None:
+        self.by_attributes.setdefault(node.attributes, {})[node.key] = node
+        self.by_chain.setdefault(cast_chain, []).append(node)
 
 
-class HandedOn:
-    """Casts, identities, quantizers and literals: the same ones if there were any at that place."""
+class PassThroughLinker:
+    """Casts, identities, quantizers and literals: they come from such nodes before that handed on the same value.
+
+        before    x ──► Cast ──► c1 ──► MatMul          after    x ──► Cast ──► c ──► MatMul
+                  x ──► Cast ──► c2 ──► Add                                     └───► Add
+
+    The one Cast that is left comes from both (SHARED). Where as many are left as there were, a name or a reader says
+    which is which (KEPT, RENAMED). One that has no such node before was brought along: see NeighbourLinker.
+    """
 
     def __init__(self, links: Links) -> None:
         self._links, self._anchors = links, links.anchors
         self._before, self._after = links.before, links.after
-        self._passing = frozenset(links.after.passing)
-        self._groups: dict[tuple[int, str], _Group] = {}
-        for node in self._links.left_of((*self._before.passing, *self._before.literals)):
-            place = self._before.of[node.outputs[0]], family(node.op_type)
-            self._groups.setdefault(place, _Group()).add(node, self._before.ways.get(node.outputs[0]))
+        self._pass_through = frozenset(links.after.pass_through)
+        self._groups: dict[tuple[int, str], _CopyGroup] = {}
+        for node in self._links.drop_cut_off((*self._before.pass_through, *self._before.literals)):
+            group_key = self._before.class_of[node.outputs[0]], family(node.op_type)
+            chain = self._before.cast_chain.get(node.outputs[0])
+            self._groups.setdefault(group_key, _CopyGroup()).add(node, chain)
 
-    def link(self) -> None:
-        for node in reversed((*self._after.literals, *self._after.passing)):
-            places = ((other, family(node.op_type)) for other in self._origins(node))
-            groups = [self._groups[place] for place in places if place in self._groups]
-            found = self._told(node, groups) or self._untold(node, groups)
-            if node.key in self._links.found:
-                self._links.extend(node, found)  # it has taken in what lay before it
-            elif len(found) == 1 or (found and node in self._passing):
-                relation = Relation.SHARED if len(found) > 1 else kept(node, found[0])
-                self._links.add(node, found, relation, Confidence.EXACT)
+    def link_nodes(self) -> None:
+        # Backwards: readers have their links by then, and tell which of several casts they read.
+        for node in reversed((*self._after.literals, *self._after.pass_through)):
+            keys = ((class_before, family(node.op_type)) for class_before in self._origin_classes(node))
+            groups = [self._groups[key] for key in keys if key in self._groups]
+            sources = self._choose_sources(node, groups) or self._all_sources(node, groups)
+            if node.key in self._links.by_node:
+                self._links.add_sources(node, sources)  # it has taken in what lay before it
+            elif len(sources) == 1 or (sources and node in self._pass_through):
+                relation = Relation.SHARED if len(sources) > 1 else match_relation(node, sources[0])
+                self._links.add(node, sources, relation, Confidence.EXACT)
 
-    def _told(self, node: Node, groups: Sequence[_Group]) -> Sequence[Node]:
+    def _choose_sources(self, node: Node, groups: Sequence[_CopyGroup]) -> Sequence[Node]:
         """The one that a name or a reader tells; if some that did the same are gone, it stands for them too."""
         for group in groups:
-            for pool in _pools(node, groups, group):
-                told = self._links.told(node, pool)
-                if told is not None:
-                    return self._with_twins(node, pool[told], group)
+            for candidates in _candidates(node, groups, group):
+                origin_key = self._links.choose_origin(node, candidates)
+                if origin_key is not None:
+                    return self._add_gone_copies(node, candidates[origin_key], group)
         return ()
 
-    def _with_twins(self, node: Node, origin: Node, group: _Group) -> Sequence[Node]:
-        twins = group.ways[self._before.ways.get(origin.outputs[0])]
-        fewer = node in self._passing and len(self._after.copies[node.key]) < len(twins)
-        return twins if fewer else [origin]
+    def _add_gone_copies(self, node: Node, origin: Node, group: _CopyGroup) -> Sequence[Node]:
+        copies = group.by_chain[self._before.cast_chain.get(origin.outputs[0])]
+        fewer = node in self._pass_through and len(self._after.copies[node.key]) < len(copies)
+        return copies if fewer else [origin]
 
-    def _untold(self, node: Node, groups: Sequence[_Group]) -> Sequence[Node]:
+    def _all_sources(self, node: Node, groups: Sequence[_CopyGroup]) -> Sequence[Node]:
         """All that it may be, unless these are too many."""
-        pools = [pool for group in groups for pool in _pools(node, groups, group)]
+        pools = [candidates for group in groups for candidates in _candidates(node, groups, group)]
         if sum(map(len, pools)) > _CROWD:
-            way = self._after.ways.get(node.outputs[0])
-            pools = [{one.key: one for one in group.ways.get(way, ())[:_CROWD]} for group in groups if way is not None]
-        found = [one for pool in pools for one in pool.values()]
-        return found if len(found) <= _CROWD else ()
+            chain = self._after.cast_chain.get(node.outputs[0])
+            copies = [group.by_chain.get(chain, ())[:_CROWD] for group in groups if chain is not None]
+            pools = [{origin.key: origin for origin in origins} for origins in copies]
+        sources = [origin for candidates in pools for origin in candidates.values()]
+        return sources if len(sources) <= _CROWD else ()
 
-    def _origins(self, node: Node) -> list[int]:
+    def _origin_classes(self, node: Node) -> list[int]:
         """The classes before that may be what a node hands on: what is known, and what its name says if that fits."""
-        place = self._after.of[node.outputs[0]]
-        known = self._anchors.get(place)
-        named = self._before.of.get(node.outputs[0], NOTHING)
-        fits = known != NOTHING and known in self._before.made_from(named)
-        return [known, *self._anchors.also.get(place, ()), *([named] if fits else [])]
+        class_after = self._after.class_of[node.outputs[0]]
+        known = self._anchors.get(class_after)
+        named = self._before.class_of.get(node.outputs[0], NO_CLASS)
+        fits = known != NO_CLASS and known in self._before.walk_up(named)
+        return [known, *self._anchors.merged.get(class_after, ()), *([named] if fits else [])]
 
 
-def _pools(node: Node, groups: Sequence[_Group], group: _Group) -> Iterable[Mapping[str, Node]]:
+def _candidates(node: Node, groups: Sequence[_CopyGroup], group: _CopyGroup) -> Iterable[Mapping[str, Node]]:
     """Those of a group with a node's attributes; all of them if there are none in any group."""
-    if any(node.attributes in one.alike for one in groups):
-        return [group.alike[node.attributes]] if node.attributes in group.alike else []
-    return group.alike.values()
+    if any(node.attributes in each.by_attributes for each in groups):
+        return [group.by_attributes[node.attributes]] if node.attributes in group.by_attributes else []
+    return group.by_attributes.values()
 
 
-class Parts:
-    """Nodes that do a part of the work of one node each."""
+class SplitLinker:
+    """Nodes that do a part of the work of one node each: they read each other, and all come from that one (SPLIT).
+
+    before    x ──► Gelu ──► y          after    x ──► Div ──► Erf ──► Add ──► Mul ──► y
+    """
 
     def __init__(self, links: Links) -> None:
         self._links, self._after = links, links.after
 
-    def link(self) -> None:
-        """Nodes that read each other in the place of one node do a part of its work each."""
-        heirs: dict[str, list[Node]] = {}
+    def link_nodes(self) -> None:
+        nodes_of: dict[str, list[Node]] = {}
         for node in self._after.nodes:
-            link = self._links.found.get(node.key)
+            link = self._links.by_node.get(node.key)
             if link is not None and len(link.sources) == 1:
-                heirs.setdefault(link.sources[0], []).append(node)
-        for nodes in heirs.values():
-            for node in self._joined(nodes) if len(nodes) > 1 else ():
-                for twin in self._after.twins[node.key]:
-                    self._links.found[twin.key] = replace(self._links.found[twin.key], relation=Relation.SPLIT)
+                nodes_of.setdefault(link.sources[0], []).append(node)
+        for nodes in nodes_of.values():
+            for part in self._connected(nodes) if len(nodes) > 1 else ():
+                for node in self._after.congruent[part.key]:
+                    self._links.by_node[node.key] = replace(self._links.by_node[node.key], relation=Relation.SPLIT)
 
-    def _joined(self, nodes: Sequence[Node]) -> list[Node]:
+    def _connected(self, nodes: Sequence[Node]) -> list[Node]:
         """Those that read what another one makes, or make what another one reads."""
-        made = {place for node in nodes for place in self._after.outputs(node)}
-        read = {place for node in nodes for place in self._after.inputs(node)}
+        made = {class_id for node in nodes for class_id in self._after.outputs(node)}
+        read = {class_id for node in nodes for class_id in self._after.inputs(node)}
         return [
             node
             for node in nodes
@@ -131,73 +144,76 @@ class Parts:
 _ROUNDS = 3
 
 
-class Neighbours:
-    """Links for what is left."""
+class NeighbourLinker:
+    """What a tool brought along belongs to the nodes that it serves (INTRODUCED), unless it comes from another model.
+
+        before    x ──► Conv ──► y          after    x ──► Transpose ──► Conv ──► Transpose ──► y
+
+    Both Transposes serve the Conv. A quantizer or cast of something computed goes with what computed it.
+    """
 
     def __init__(self, links: Links) -> None:
         self._matching = links.matching
         self._after = links.after
         self._graph = links.after.graph
-        self._passing = frozenset(links.after.passing)
-        self._found = links.found
+        self._pass_through = frozenset(links.after.pass_through)
+        self._links = links.by_node
 
-    def link(self) -> None:
-        """What a tool brought along belongs to its neighbours. What comes from another model does not."""
-        left = [node for node in self._graph.nodes if node.key not in self._found]
-        foreign = self._foreign(left)
+    def link_nodes(self) -> None:
+        left = [node for node in self._graph.nodes if node.key not in self._links]
+        foreign = self._find_foreign(left)
         left = [node for node in left if node.key not in foreign]
+        # Readers first: tools put a Transpose or a shape computation before the node that needs it.
         for node in reversed(left):
-            if not self._is_handed_on(node):
+            if not self._goes_with_producer(node):
                 self._join(node, self._graph.successors(node))
         for _ in range(_ROUNDS):
             for node in left:
-                self.join_makers(node)
+                self.join_producers(node)
             for node in reversed(left):
                 self._join(node, self._graph.successors(node))
-            left = [node for node in left if node.key not in self._found]
+            left = [node for node in left if node.key not in self._links]
         self._spread(left)
 
     def _spread(self, left: Sequence[Node]) -> None:
         """What is far from everything that is known, step by step."""
-        near = {one.key for node in left for one in self._around(node) if one.key in self._found}
+        near = {each.key for node in left for each in self._around(node) if each.key in self._links}
         waiting = deque(self._graph.by_key[key] for key in sorted(near))
-        open_ = {node.key for node in left}
+        unlinked = {node.key for node in left}
         while waiting:
             for node in self._around(waiting.popleft()):
-                if node.key in open_ and node.key not in self._found:
+                if node.key in unlinked and node.key not in self._links:
                     self._join(node, self._around(node))
                     waiting.append(node)
 
     def _around(self, node: Node) -> Iterable[Node]:
         return (*self._graph.predecessors(node), *self._graph.successors(node))
 
-    def join_makers(self, node: Node) -> None:
+    def join_producers(self, node: Node) -> None:
         """Link a node to what made the values that it reads, unless it has a link."""
         self._join(node, self._graph.predecessors(node))
 
-    def _foreign(self, left: Sequence[Node]) -> set[str]:
+    def _find_foreign(self, left: Sequence[Node]) -> set[str]:
         """Nodes with weights that nobody knows, before or behind everything that is known. What only hands a value on
         reads scales, one for each channel perhaps, and no weights of its own: it goes where its value goes."""
-        fed, used = set(self._found), set(self._found)
+        fed, used = set(self._links), set(self._links)
         for node in self._graph.nodes if left else ():
-            if any(one.key in fed for one in self._graph.predecessors(node)):
+            if any(producer.key in fed for producer in self._graph.predecessors(node)):
                 fed.add(node.key)
         for node in reversed(self._graph.nodes) if left else ():
-            if any(one.key in used for one in self._graph.successors(node)):
+            if any(reader.key in used for reader in self._graph.successors(node)):
                 used.add(node.key)
-        working = [node for node in left if node not in self._passing]
+        working = [node for node in left if node not in self._pass_through]
         outside = [node for node in working if not (node.key in fed and node.key in used)]
         return {node.key for node in outside if self._matching.has_unknown_weight(node)}
 
-    def _is_handed_on(self, node: Node) -> bool:
-        """A quantizer or cast of something computed belongs to who computed it."""
-        return node in self._passing and self._after.inputs(node)[0] not in self._after.constants
+    def _goes_with_producer(self, node: Node) -> bool:
+        return node in self._pass_through and self._after.inputs(node)[0] not in self._after.constants
 
-    def _join(self, node: Node, others: Iterable[Node]) -> None:
-        if node.key in self._found:
+    def _join(self, node: Node, neighbours: Iterable[Node]) -> None:
+        if node.key in self._links:
             return
-        keys = dict.fromkeys(
-            key for other in others if other.key in self._found for key in self._found[other.key].sources
-        )
+        links = (self._links[neighbour.key] for neighbour in neighbours if neighbour.key in self._links)
+        keys = dict.fromkeys(key for link in links for key in link.sources)
         if keys:
-            self._found[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)
+            self._links[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)

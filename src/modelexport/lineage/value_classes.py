@@ -1,7 +1,14 @@
-"""Values that are the same as far as their meaning goes, and what makes and reads each of them.
+"""Value numbering: the values of a graph by congruence class, with the nodes that make and read each class.
 
-Tools merge equal computations, and add casts and quantizers between any two nodes. So what is linked are not values but
-classes of them: values that equal operators compute from equal inputs, and whatever is only handed on in another type.
+Values are congruent if equal operators compute them from congruent values, or if a pass-through node (Cast, Identity,
+QuantizeLinear …) hands one on as the other. Tools merge congruent computations and put casts and quantizers between any
+two nodes; so lineage matches classes, and neither shows.
+
+    x ──► Softmax ──► a                   class 0: x, q        classes of one Softmax are one class,
+    x ──► Softmax ──► b                   class 1: a, b        and so is what is only quantized
+    x ──► QuantizeLinear ──► q
+
+The numbers are those of one graph. Which class after is which class before is what `Anchors` knows.
 """
 
 from __future__ import annotations
@@ -9,212 +16,216 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import FLOATS, Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_random
 
-# In the place of an input or output that is left out.
-NOTHING = -1
-# Values that a weight was ever seen to be computed from, with room to spare.
+# In the place of an input or output that is left out, or of a class that is not known.
+NO_CLASS = -1
+# Constants that a weight was ever seen to be computed from, with room to spare.
 _MOST_CONSTANTS = 64
 # Nodes in a row that tools are known to drop.
 _STEPS = 4
 
 
-class Classes:
-    """The values of one graph by class.
-
-    of         the class of each value
-    nodes      one node for each distinct computation, in file order: the others are its twins
-    twins      by the key of such a node, or of a passing one that makes more than it hands on (a scale): all nodes that
-               do the same, itself first
-    passing    nodes that hand a value on
-    ways       what was done to a value that is handed on since it was made, as a number: equal if that was the same
-    copies     by the key of such a node: all that hand the same value on in the same way
-    makers     the node that makes the values of a class
-    readers    the nodes that read a value of a class
-    constants  classes that hold constants: the content if it is known, else nothing
-    fixed      classes that are computed from constants alone
-    names      one value of each class that is a constant
-    literals   nodes that only hold a constant
+class ValueClasses:
+    """
+    class_of      by the name of a value: its class id
+    nodes         one node for each distinct computation, in file order
+    congruent     by the key of such a node, or of a pass-through one that makes more than it hands on (a scale): all
+                  nodes that compute the same, itself first
+    pass_through  nodes that hand a value on
+    cast_chain    by a value that is handed on: a number for what was done to it since it was made (casts, quantizers)
+    copies        by the key of a pass-through node: all that hand the same value on by the same cast chain
+    producers     by class id: the node that makes it
+    readers       by class id: the nodes that read it
+    constants     by id of a class that holds a constant: the content if it is known, else None
+    foldable      ids of classes that are computed from constants alone (constant folding)
+    names         by id of a class that holds a constant: one value of it
+    literals      nodes that only hold a constant
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.of: dict[str, int] = {}
+        self.class_of: dict[str, int] = {}
         self.nodes: list[Node] = []
-        self.twins: dict[str, list[Node]] = {}
-        self.passing: list[Node] = []
-        self.ways: dict[str, int] = {}
+        self.congruent: dict[str, list[Node]] = {}
+        self.pass_through: list[Node] = []
+        self.cast_chain: dict[str, int] = {}
         self.copies: dict[str, list[Node]] = {}
         self.literals: list[Node] = []
-        self.makers: dict[int, Node] = {}
+        self.producers: dict[int, Node] = {}
         self.readers: dict[int, list[Node]] = {}
         self.constants: dict[int, bytes | None] = {}
-        self.fixed: set[int] = set()
+        self.foldable: set[int] = set()
         self.names: dict[int, str] = {}
-        self._numbers: dict[object, int] = {}
+        self._numbers = ValueNumbers()
         self._inputs: dict[str, tuple[int, ...]] = {}
         self._holders = frozenset(graph.body_owner.values())
-        self._first: dict[object, Node] = {}
-        self._copies: dict[object, list[Node]] = {}
+        self._first: dict[int, Node] = {}
+        self._copies: dict[tuple[int, int], list[Node]] = {}
         for tensor in graph.initializers.values():
             self._add_constant(tensor.name, tensor.content)
         for node in graph.nodes:
-            self._add(node)
+            self._add_node(node)
 
-    def twins_of(self, node: Node) -> list[Node]:
-        """All nodes that do the same; a quantizer that finds its scale hands on, and has no others."""
-        return self.twins.get(node.key, [node])
+    def congruent_nodes(self, node: Node) -> list[Node]:
+        """All nodes that compute the same. A quantizer that finds its own scale hands on, and has no others."""
+        return self.congruent.get(node.key, [node])
 
     def inputs(self, node: Node) -> tuple[int, ...]:
-        """The classes of what a node reads, in their places."""
+        """Class ids of what a node reads, input by input."""
         return self._inputs[node.key]
 
     def outputs(self, node: Node) -> tuple[int, ...]:
-        return tuple(self.of[value] if value else NOTHING for value in node.outputs)
+        return tuple(self.class_of[value] if value else NO_CLASS for value in node.outputs)
 
     def result(self, node: Node) -> int:
         """The class of the first value that a node makes."""
-        return next((self.of[value] for value in node.outputs if value), NOTHING)
+        return next((self.class_of[value] for value in node.outputs if value), NO_CLASS)
 
     def data_inputs(self, node: Node) -> list[int]:
         """What a node reads, but for constants."""
-        return [place for place in self.inputs(node) if place != NOTHING and place not in self.constants]
+        return [class_id for class_id in self.inputs(node) if class_id != NO_CLASS and class_id not in self.constants]
 
     def constant_inputs(self, node: Node) -> list[int]:
-        return [place for place in self.inputs(node) if place in self.constants]
+        return [class_id for class_id in self.inputs(node) if class_id in self.constants]
 
-    def readers_of(self, place: int) -> list[Node]:
-        return self.readers.get(place, [])
+    def readers_of(self, class_id: int) -> list[Node]:
+        return self.readers.get(class_id, [])
 
-    def size(self, place: int) -> int:
+    def size(self, class_id: int) -> int:
         """How many elements a constant has; 0 if that is not known."""
-        tensor = self.graph.initializers.get(self.names.get(place, ""))
+        tensor = self.graph.initializers.get(self.names.get(class_id, ""))
         return 0 if tensor is None else math.prod(tensor.shape)
 
     def weights(self, node: Node) -> Iterator[int]:
-        """The weights that a node reads, be it through nodes that work on constants alone."""
+        """The weights that a node reads, be it through nodes that work on constants alone (a Transpose of a weight)."""
         waiting, seen = list(self.inputs(node)), set[int]()
         while waiting and len(seen) < _MOST_CONSTANTS:
-            place = waiting.pop()
-            if place in seen:
+            class_id = waiting.pop()
+            if class_id in seen:
                 continue
-            seen.add(place)
-            if place in self.constants and self.is_weight(place):
-                yield place
-            elif place in self.fixed and place in self.makers:
-                waiting += self.inputs(self.makers[place])
+            seen.add(class_id)
+            if class_id in self.constants and self.is_weight(class_id):
+                yield class_id
+            elif class_id in self.foldable and class_id in self.producers:
+                waiting += self.inputs(self.producers[class_id])
 
-    def weighs(self, node: Node) -> bool:
-        """Whether a node reads any weight."""
+    def reads_weight(self, node: Node) -> bool:
         return next(self.weights(node), None) is not None
 
-    def is_weight(self, place: int) -> bool:
-        """Whether a constant holds several numbers that are no places or sizes."""
-        tensor = self.graph.initializers.get(self.names.get(place, ""))
+    def is_weight(self, class_id: int) -> bool:
+        """Whether a constant holds several numbers that are no indices or sizes."""
+        tensor = self.graph.initializers.get(self.names.get(class_id, ""))
         return tensor is not None and tensor.dtype in FLOATS and math.prod(tensor.shape) > 1
 
-    def content(self, node: Node) -> list[int]:
-        """What the numbers that a node makes come from: no shapes and places, and nothing that is always the same."""
-        return self.data_inputs(node)[:1] if is_moving(node) else self._varying(node)
+    def content_inputs(self, node: Node) -> list[int]:
+        """What the numbers that a node makes come from: no shapes and indices, and nothing that is always the same."""
+        return self.data_inputs(node)[:1] if is_moving(node) else self._varying_inputs(node)
 
     def count_varying(self, node: Node) -> int:
         """How many of the values that a node reads are not always the same."""
-        return len(self._varying(node))
+        return len(self._varying_inputs(node))
 
-    def _varying(self, node: Node) -> list[int]:
-        return [place for place in self.data_inputs(node) if place not in self.fixed]
+    def _varying_inputs(self, node: Node) -> list[int]:
+        return [class_id for class_id in self.data_inputs(node) if class_id not in self.foldable]
 
-    def made_from(self, place: int) -> Iterator[int]:
-        """The values that a value is made from, each from the next alone, as far as that goes or matters."""
+    def walk_up(self, class_id: int) -> Iterator[int]:
+        """The chain of values above one, each made from the next alone, as far as that goes or matters.
+
+        x ──► Relu ──► r ──► Reshape ──► s        walk_up(s): r, x
+        """
         for _ in range(_STEPS):
-            maker = self.makers.get(place)
-            read = [] if maker is None else self.content(maker)
+            producer = self.producers.get(class_id)
+            read = [] if producer is None else self.content_inputs(producer)
             if len(read) != 1:
                 break
-            place = read[0]
-            yield place
+            class_id = read[0]
+            yield class_id
 
-    def ends(self, graph_id: str, other: Classes, other_id: str) -> Iterator[tuple[int, int]]:
-        """What goes into and comes out of a body or function, with the same of another one, in their order."""
-        mine, theirs = self.graph, other.graph
-        for values, others in (
-            (mine.body_inputs[graph_id], theirs.body_inputs[other_id]),
-            (mine.body_outputs[graph_id], theirs.body_outputs[other_id]),
-        ):
-            for value, origin in zip(values, others, strict=False):
-                yield self.of.get(value, NOTHING), other.of.get(origin, NOTHING)
-
-    def between(self, start: int, end: int) -> list[Node]:
+    def nodes_between(self, start: int, end: int) -> list[Node]:
         """The nodes on the way from one value to another that is made from it alone; none if it is not."""
-        steps = [end, *self.made_from(end)]
-        return [self.makers[place] for place in steps[: steps.index(start)]] if start in steps else []
+        chain = [end, *self.walk_up(end)]
+        return [self.producers[class_id] for class_id in chain[: chain.index(start)]] if start in chain else []
 
-    def _number(self, description: object) -> int:
-        return self._numbers.setdefault(description, len(self._numbers))
+    def pair_interfaces(self, graph_id: str, other: ValueClasses, other_id: str) -> Iterator[tuple[int, int]]:
+        """What goes into and comes out of a body or function, with the same of another one, in their order."""
+        for values, origins in (
+            (self.graph.body_inputs[graph_id], other.graph.body_inputs[other_id]),
+            (self.graph.body_outputs[graph_id], other.graph.body_outputs[other_id]),
+        ):
+            for value, origin in zip(values, origins, strict=False):
+                yield self.class_of.get(value, NO_CLASS), other.class_of.get(origin, NO_CLASS)
 
-    def _class_of(self, value: str) -> int:
-        """Values from outside (graph inputs, a body's inputs) are equal to themselves alone."""
-        if value not in self.of:
-            self.of[value] = self._number(("value", value))
-        return self.of[value]
+    def _number_value(self, value: str) -> int:
+        """Values from outside (graph inputs, a body's inputs) are congruent to themselves alone."""
+        if value not in self.class_of:
+            self.class_of[value] = self._numbers(("value", value))
+        return self.class_of[value]
 
     def _add_constant(self, value: str, content: bytes | None) -> None:
-        number = self._number(("constant", content) if content is not None else ("value", value))
-        self.of[value] = number
-        self.constants.setdefault(number, content)
-        self.names.setdefault(number, value)
+        # Content that does not lie in the graph is not read here: such a constant is congruent to itself alone.
+        class_id = self._numbers(("constant", content) if content is not None else ("value", value))
+        self.class_of[value] = class_id
+        self.constants.setdefault(class_id, content)
+        self.names.setdefault(class_id, value)
 
-    def _add(self, node: Node) -> None:
+    def _add_node(self, node: Node) -> None:
         if node.op_type == "Constant":
             self._add_constant(node.outputs[0], node.constant or node.attributes)
             self.literals.append(node)
             self._inputs[node.key] = ()
             return
-        inputs = tuple(self._class_of(value) if value else NOTHING for value in node.inputs)
+        inputs = tuple(self._number_value(value) if value else NO_CLASS for value in node.inputs)
         self._inputs[node.key] = inputs
-        passing = is_passing(node)
-        if passing:
-            self.of[node.outputs[0]] = inputs[0]
-            self._add_passing(node)
-        description = self._description(node, inputs)
-        for place, output in enumerate(node.outputs):
-            if output and not (passing and place == 0):
-                self.of[output] = self._number((description, place))
-        self._register(node, description, passing=passing)
-        if self._is_fixed(node, inputs):
-            self.fixed.update(self.outputs(node))
+        hands_on = is_passing(node)
+        # Only the first output is handed on. DynamicQuantizeLinear also makes a scale and a zero point:
+        # https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
+        if hands_on:
+            self.class_of[node.outputs[0]] = inputs[0]
+            self._add_pass_through(node)
+        operation = self._number_operation(node, inputs)
+        for index, output in enumerate(node.outputs):
+            if output and not (hands_on and index == 0):
+                self.class_of[output] = self._numbers.number_output(operation, index)
+        self._register(node, operation, hands_on=hands_on)
+        if self._is_foldable(node, inputs):
+            self.foldable.update(self.outputs(node))
 
-    def _add_passing(self, node: Node) -> None:
-        self.passing.append(node)
-        way = hash((self.ways.get(node.inputs[0]), node.op_type, node.attributes))
-        self.ways[node.outputs[0]] = way
-        self.copies[node.key] = self._copies.setdefault((self.of[node.outputs[0]], way), [])
+    def _add_pass_through(self, node: Node) -> None:
+        self.pass_through.append(node)
+        value, output = node.inputs[0], node.outputs[0]
+        chain = self._numbers(("cast chain", self.cast_chain.get(value), node.op_type, node.attributes))
+        self.cast_chain[output] = chain
+        self.copies[node.key] = self._copies.setdefault((self.class_of[output], chain), [])
         self.copies[node.key].append(node)
 
-    def _register(self, node: Node, description: object, *, passing: bool) -> None:
-        first = self._first.setdefault(description, node)
-        makes = not passing or len(node.outputs) > 1
-        if makes:
-            self.twins.setdefault(first.key, []).append(node)
+    def _register(self, node: Node, operation: int, *, hands_on: bool) -> None:
+        first = self._first.setdefault(operation, node)
+        computes = not hands_on or len(node.outputs) > 1
+        if computes:
+            self.congruent.setdefault(first.key, []).append(node)
         if first is not node:
             return
-        if not passing:
+        # The first of congruent nodes stands for all: it alone is a producer and a reader.
+        if not hands_on:
             self.nodes.append(node)
-        for place, output in enumerate(node.outputs):
-            if output and not (passing and place == 0):
-                self.makers[self.of[output]] = node
-        if makes:
-            for number in dict.fromkeys(self._inputs[node.key]):
-                if number != NOTHING:
-                    self.readers.setdefault(number, []).append(node)
+        for index, output in enumerate(node.outputs):
+            if output and not (hands_on and index == 0):
+                self.producers[self.class_of[output]] = node
+        if computes:
+            for class_id in dict.fromkeys(self._inputs[node.key]):
+                if class_id != NO_CLASS:
+                    self.readers.setdefault(class_id, []).append(node)
 
-    def _is_fixed(self, node: Node, inputs: Sequence[int]) -> bool:
-        known = [place == NOTHING or place in self.constants or place in self.fixed for place in inputs]
-        return bool(known) and all(known) and node.key not in self._holders and not is_random(node)
+    def _is_foldable(self, node: Node, inputs: Sequence[int]) -> bool:
+        fixed = [class_id == NO_CLASS or class_id in self.constants or class_id in self.foldable for class_id in inputs]
+        return bool(fixed) and all(fixed) and node.key not in self._holders and not is_random(node)
 
-    def _description(self, node: Node, inputs: Sequence[int]) -> object:
+    def _number_operation(self, node: Node, inputs: Sequence[int]) -> int:
+        # A loop may compute something else each time, and so does a draw of random numbers.
         if node.key in self._holders or is_random(node) or not any(node.outputs):
-            return ("value", node.key)
-        ordered = tuple(sorted(inputs)) if is_commutative(family(node.op_type)) else tuple(inputs)
-        return (node.op_type, node.domain, node.attributes, ordered)
+            return self._numbers(("node", node.key))
+        operator = (node.op_type, node.domain, node.attributes)
+        return self._numbers.number_operation(operator, inputs, commutative=is_commutative(family(node.op_type)))

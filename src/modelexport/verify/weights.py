@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from modelexport.graph.file.reading import ModelFile, content_of
+from modelexport.graph.file.reading import ModelFile, initializer_array
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import Hierarchy, join
 from modelexport.record.lineage import is_made_by_tool
@@ -359,4 +359,4 @@ def _narrow_format(file: ModelFile, tensor: TensorProto, provenance: Provenance)
     attribution = provenance.initializers.get(tensor.name)
     if attribution is None or not is_made_by_tool(attribution):
         return ""
-    return detect_rounding(sample_elements(content_of(file, tensor)))
+    return detect_rounding(sample_elements(initializer_array(file, tensor)))

@@ -9,11 +9,11 @@ from modelexport.errors import QueryInvalid
 from modelexport.inspect.query.expression import (
     And,
     Expression,
-    Field,
     Glob,
     Not,
     Operator,
     Or,
+    QueryField,
     Spans,
     Term,
     asserted_terms,
@@ -24,7 +24,7 @@ from modelexport.record.provenance import Confidence
 
 
 def op(name: str) -> Term:
-    return Term(Field.OP, Operator.IS, Glob(name))
+    return Term(QueryField.OP, Operator.IS, Glob(name))
 
 
 A, B, C = op("A"), op("B"), op("C")
@@ -43,17 +43,17 @@ A, B, C = op("A"), op("B"), op("C")
         ("!op=A & op=B", And((Not(A), B))),
         ("!(op=A & op=B)", Not(And((A, B)))),
         ("!!op=A", Not(Not(A))),
-        ("op!=A", Term(Field.OP, Operator.IS_NOT, Glob("A"))),
+        ("op!=A", Term(QueryField.OP, Operator.IS_NOT, Glob("A"))),
         ("((op=A))", A),
         ('op="a b"', op("a b")),
         ("op='a\"b'", op('a"b')),
         (r'op="a\"b"', op('a"b')),
         (r"op=a\ b\&\*", op(r"a b&\*")),
-        ('module=""', Term(Field.MODULE, Operator.IS, Glob(""))),
-        ("layer=3", Term(Field.LAYER, Operator.IS, Spans(((3, 3),)))),
-        ("layer=0..3,7", Term(Field.LAYER, Operator.IS, Spans(((0, 3), (7, 7))))),
-        ("call>=1", Term(Field.CALL, Operator.AT_LEAST, Spans(((1, 1),)))),
-        ("confidence<strong", Term(Field.CONFIDENCE, Operator.LESS, Confidence.STRONG)),
+        ('module=""', Term(QueryField.MODULE, Operator.IS, Glob(""))),
+        ("layer=3", Term(QueryField.LAYER, Operator.IS, Spans(((3, 3),)))),
+        ("layer=0..3,7", Term(QueryField.LAYER, Operator.IS, Spans(((0, 3), (7, 7))))),
+        ("call>=1", Term(QueryField.CALL, Operator.AT_LEAST, Spans(((1, 1),)))),
+        ("confidence<strong", Term(QueryField.CONFIDENCE, Operator.LESS, Confidence.STRONG)),
     ],
 )
 def test_queries(query: str, expected: Expression) -> None:
@@ -156,7 +156,7 @@ def test_length_is_not_bounded() -> None:
 
 def test_terms() -> None:
     parsed = parse_query("op=A & !op=B | op!=C")
-    assert list(terms_of(parsed)) == [A, B, Term(Field.OP, Operator.IS_NOT, Glob("C"))]
+    assert list(terms_of(parsed)) == [A, B, Term(QueryField.OP, Operator.IS_NOT, Glob("C"))]
     assert list(asserted_terms(parsed)) == [A]
 
 

@@ -11,7 +11,17 @@ from tests.support.queried import EXPRESSIONS, HIERARCHY, KNOWN, TENSORS, known
 from modelexport.errors import UserError
 from modelexport.graph.index import edges_of, index_model
 from modelexport.inspect.query.answer import select
-from modelexport.inspect.query.expression import And, Expression, Field, Glob, Not, Operator, Or, Term, deepened
+from modelexport.inspect.query.expression import (
+    And,
+    Expression,
+    Glob,
+    Not,
+    Operator,
+    Or,
+    QueryField,
+    Term,
+    include_submodules,
+)
 from modelexport.inspect.query.parsing import parse_query
 from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.tags import TagPolicy
@@ -150,7 +160,8 @@ def test_and_or_not_are_those_of_sets(found: Provenance, left: Expression, right
 @given(provenances(), st.sampled_from(Confidence))
 def test_comparisons_part_the_nodes(found: Provenance, level: Confidence) -> None:
     parts = [
-        set(select(Term(Field.CONFIDENCE, sign, level), found)) for sign in (Operator.LESS, Operator.IS, Operator.MORE)
+        set(select(Term(QueryField.CONFIDENCE, sign, level), found))
+        for sign in (Operator.LESS, Operator.IS, Operator.MORE)
     ]
     assert sum(map(len, parts)) == len(found.nodes)
     assert set.union(*parts) == set(found.nodes.values())
@@ -159,7 +170,7 @@ def test_comparisons_part_the_nodes(found: Provenance, level: Confidence) -> Non
 @given(provenances())
 def test_a_module_finds_exactly_what_it_owns(found: Provenance) -> None:
     for path in found.hierarchy.modules:
-        term = Term(Field.MODULE, Operator.IS, Glob(path.replace("\\", "\\\\").replace("*", "\\*")))
+        term = Term(QueryField.MODULE, Operator.IS, Glob(path.replace("\\", "\\\\").replace("*", "\\*")))
         owned = [
             entry
             for entry in found.nodes.values()
@@ -191,4 +202,4 @@ def test_within_is_the_class_of_any_module_around() -> None:
     ],
 )
 def test_whole_modules(text: str, same: str) -> None:
-    assert str(deepened(parse_query(text))) == str(parse_query(same))
+    assert str(include_submodules(parse_query(text))) == str(parse_query(same))

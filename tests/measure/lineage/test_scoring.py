@@ -28,7 +28,7 @@ from tests.support.tool_cases import Case, after_dense, fused_gemm, model, resul
 
 from modelexport.api.relink import Ancestor
 from modelexport.graph.index import index_model
-from modelexport.lineage.inherit import inherited
+from modelexport.lineage.inherit import inherit_record
 from modelexport.record.lineage import Lineage, Link, Relation
 
 # The first dense layer with its activation in one node; the second as it was.
@@ -50,7 +50,7 @@ def wrong(links: Mapping[int, Link]) -> Relinker:
         good = relink_model(ancestor, made)
         nodes = {**good.lineage.nodes, **{good.graph.nodes[place].key: link for place, link in links.items()}}
         lineage = replace(good.lineage, nodes=nodes)
-        return replace(good, lineage=lineage, record=inherited(ancestor.record, lineage, good.graph, "test"))
+        return replace(good, lineage=lineage, record=inherit_record(ancestor.record, lineage, good.graph, "test"))
 
     return relink
 
@@ -74,7 +74,7 @@ def by_name(ancestor: Ancestor, made: onnx.ModelProto) -> Relinked:
         key: Link((key,) if key in ancestor.graph.by_key else (), Relation.KEPT) for key in graph.by_key
     }  # fmt: skip
     lineage = Lineage(links, {})
-    return Relinked(graph, lineage, inherited(ancestor.record, lineage, graph, "names"))
+    return Relinked(graph, lineage, inherit_record(ancestor.record, lineage, graph, "names"))
 
 
 def scored(case: Case, relinker: Relinker = relink_model, share: float = 0.0, *, ran: bool = True) -> Score:

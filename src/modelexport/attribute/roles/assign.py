@@ -19,7 +19,7 @@ its modules only those of a class that repeats are. Of lists in lists, and of la
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,7 +32,7 @@ from modelexport.attribute.roles.embedding_and_head import (
     locate_nodes,
     name_other_products,
 )
-from modelexport.attribute.roles.value_origins import RoleFlow, trace_flow
+from modelexport.attribute.roles.value_origins import RoleFlow, common_text, trace_flow
 from modelexport.graph.index import Graph
 from modelexport.graph.operators import CARRIERS
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of, parent_path
@@ -146,17 +146,17 @@ def _block_lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
 
 def _find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
     """The most specific rules come first: each is given the roles that are known already, and leaves them alone."""
-    roles = find_norms(flow)
+    roles = find_norms(flow)  # first: their arithmetic looks like residuals and activations
     attentions = find_attentions(flow)
     roles |= name_attention_roles(flow, attentions)
     roles |= find_query_key_steps(flow, attentions, roles)
     roles |= find_embeddings(flow, attentions, roles)
     roles |= find_residuals(flow, roles)
     positions = locate_nodes(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
-    roles |= find_heads(flow, positions, roles)
+    roles |= find_heads(flow, positions, roles)  # before feed-forward: a classifier with an activation is no MLP
     roles |= find_feed_forward(flow, roles)
-    roles |= name_other_products(flow, positions, roles)
-    roles |= _find_biases(flow, roles)
+    roles |= name_other_products(flow, positions, roles)  # whatever is left of products
+    roles |= _find_biases(flow, roles)  # last: what goes with a product has its role
     roles |= _find_moved_weights(flow, roles)
     return roles
 
@@ -179,15 +179,10 @@ def _find_moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, s
     for node in reversed(flow.order):
         if node.op_type in CARRIERS and node.key not in roles and flow.origin(node.key).weight:
             readers = flow.graph.successors(node)
-            role = _common_role(moves.get(reader.key) or roles.get(reader.key, "") for reader in readers)
+            role = common_text(moves.get(reader.key) or roles.get(reader.key, "") for reader in readers)
             if role:
                 moves[node.key] = role
     return moves
-
-
-def _common_role(roles: Iterable[str]) -> str:
-    distinct = set(roles)
-    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _with_role(entry: NodeEntry, role: str, layer: int | None) -> NodeEntry:
@@ -195,7 +190,7 @@ def _with_role(entry: NodeEntry, role: str, layer: int | None) -> NodeEntry:
 
 
 def _role_of_weight(graph: Graph, name: str, roles: Mapping[str, str]) -> str:
-    return _common_role(roles.get(reader.key, "") for reader in graph.consumers.get(name, ()))
+    return common_text(roles.get(reader.key, "") for reader in graph.consumers.get(name, ()))
 
 
 def _layer(graph: Graph, name: str, numbers: Mapping[str, int | None]) -> int | None:

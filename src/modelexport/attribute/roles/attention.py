@@ -24,7 +24,7 @@ from modelexport.graph.constants import integer, integers, text
 from modelexport.graph.index import Node
 from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, CARRIERS, data_inputs
 
-_LAST, _BEFORE_LAST = -1, -2
+_LAST, _BEFORE_LAST = -1, -2  # axes, counted from the end
 
 
 def key_is_left(scores: ProductNode, chain: list[tuple[Node, str]], context: ProductNode) -> bool:
@@ -86,7 +86,7 @@ def chain_back(flow: RoleFlow, value: str, scores: ProductNode) -> list[tuple[No
 
 
 SELF, CROSS = "attention", "cross_attention"
-_RANK_OF_A_PROJECTION = 2
+_RANK_OF_A_PROJECTION = 2  # a query that is split into heads has more axes
 
 # What can lie between the softmax and the product with the values: moved, masked, scaled or joined with others.
 _CARRIES = CARRIERS | {"Where", "Mul", "Div", "Concat", "ScatterND", "ScatterElements"}
@@ -274,16 +274,12 @@ def _name_projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[s
             if key in serves or (len(sources) == 1 and key in flow.products and flow.products[key].weight):
                 serves.setdefault(key, set()).add(part)
                 kinds.setdefault(key, set()).add(kind)
-    return {key: f"{_kind(kinds[key])}.{_part(parts)}" for key, parts in serves.items()}
+    names = {key: _TOGETHER.get(frozenset(parts)) or next(iter(parts)) for key, parts in serves.items()}
+    return {key: f"{_kind(kinds[key])}.{name}" for key, name in names.items()}
 
 
 def _kind(kinds: set[str]) -> str:
     return SELF if SELF in kinds else CROSS
-
-
-def _part(parts: Iterable[str]) -> str:
-    distinct = frozenset(parts)
-    return _TOGETHER.get(distinct) or next(iter(distinct))
 
 
 def _name_outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:

@@ -82,16 +82,10 @@ def _find_gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], f
 
 
 def _nodes_between(flow: RoleFlow, down: ProductNode, opening: Mapping[str, str]) -> Iterator[Node]:
-    """The nodes between the products."""
-    waiting = [down.data]
-    seen = set(opening)
-    while waiting:
-        node = flow.graph.producers.get(waiting.pop())
-        if node is None or node.key in seen:
-            continue
-        seen.add(node.key)
-        yield node
-        waiting += [value for value in node.inputs if flow.origin(value).sources & opening.keys()]
+    def inputs_from_opening(node: Node) -> list[str]:
+        return [value for value in node.inputs if flow.origin(value).sources & opening.keys()]
+
+    return flow.walk_back([down.data], inputs_from_opening, set(opening))
 
 
 def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bool:
@@ -110,7 +104,7 @@ def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bo
 
 
 NORM = "norm"
-_NEGATIVE_ROOT = -0.5
+_NEGATIVE_ROOT = -0.5  # Pow(x, -0.5) is how some write 1 / Sqrt(x)
 # What it normalizes, it has looked up: it is the embedding.
 _NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
@@ -197,7 +191,7 @@ def _subtraction_of_mean(flow: RoleFlow, centered: str) -> list[Node]:
 
 def _scale_and_shift(flow: RoleFlow, node: Node) -> Iterator[Node]:
     """What scales and shifts the result by weights, each once."""
-    waiting = ["Mul", "Add"]
+    waiting = ["Mul", "Add"]  # in this order: an RMS norm has no shift
     value = node.outputs[0]
     while waiting:
         readers = flow.graph.consumers.get(value, ())

@@ -24,7 +24,7 @@ Stem and head: for products that are neither attention nor feed-forward, where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.attribute.roles.attention import Attention, score_addends
@@ -34,7 +34,7 @@ from modelexport.graph.index import FLOATS, Node
 from modelexport.graph.operators import ANGLES, CONVOLUTIONS, data_inputs
 
 EMBEDDING, POSITION = "embedding", "position"
-_AXES_OF_A_TABLE = 2
+_AXES_OF_A_TABLE = 2  # positions and channels; a bias differs along channels alone
 
 
 def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
@@ -42,8 +42,12 @@ def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapp
     for node in flow.order:
         if node.key in known:
             continue
-        role = _role_of_lookup(flow, node) if node.op_type == "Gather" else _role_of_addition(flow, node)
-        if node.op_type == "EmbedLayerNormalization":
+        role = ""
+        if node.op_type == "Gather":
+            role = _role_of_lookup(flow, node)
+        elif node.op_type == "Add":
+            role = _role_of_addition(flow, node)
+        elif node.op_type == "EmbedLayerNormalization":
             role = EMBEDDING
         if role:
             roles[node.key] = role
@@ -61,7 +65,7 @@ def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
 
 
 def _role_of_addition(flow: RoleFlow, node: Node) -> str:
-    if node.op_type != "Add" or not flow.origin(node.key).content:
+    if not flow.origin(node.key).content:
         return ""
     for value, stream in (node.inputs, node.inputs[::-1]):
         if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
@@ -85,24 +89,22 @@ def _is_constant_table(flow: RoleFlow, value: str) -> bool:
     return sum(size > 1 for size in tensor.shape) >= _AXES_OF_A_TABLE
 
 
-def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterable[str]:
+def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterator[str]:
     """Tables that reach the scores of an attention without being projected: relative positions."""
     seen: set[str] = set()
+
+    def is_table(node: Node) -> bool:
+        origin = flow.origin(node.key)
+        return node.op_type == "Gather" and origin.sources == {node.key} and not origin.content
+
+    def learned_inputs(node: Node) -> Sequence[str]:
+        return node.inputs if flow.origin(node.key).learned and not is_table(node) else ()
+
     for item in attentions:
-        if item.softmax is None:
-            continue
-        products = {product.key for product in score_addends(flow, item.softmax)}
-        waiting = [value for node, followed in item.steps for value in node.inputs if value != followed]
-        while waiting:
-            node = flow.graph.producers.get(waiting.pop())
-            if node is None or node.key in seen or node.key in products:
-                continue
-            seen.add(node.key)
-            origin = flow.origin(node.key)
-            if node.op_type == "Gather" and origin.sources == {node.key} and not origin.content:
-                yield node.key
-            elif origin.learned:
-                waiting += node.inputs
+        if item.softmax is not None:
+            seen.update(product.key for product in score_addends(flow, item.softmax))
+            beside = [value for node, followed in item.steps for value in node.inputs if value != followed]
+            yield from (node.key for node in flow.walk_back(beside, learned_inputs, seen) if is_table(node))
 
 
 def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
@@ -120,16 +122,15 @@ def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known:
     return roles
 
 
-def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterable[Node]:
-    """The nodes between a value and the products that it comes from. Each is given once."""
-    waiting = [value]
-    while waiting:
-        node = flow.graph.producers.get(waiting.pop())
-        if node is None or node.key in seen or flow.origin(node.key).sources == {node.key}:
-            continue
-        seen.add(node.key)
-        yield node
-        waiting += [item for item in data_inputs(node.op_type, node.inputs) if flow.origin(item).sources]
+def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterator[Node]:
+    """The nodes between a value and the products that it comes from, and these. Each is given once."""
+
+    def inputs_with_sources(node: Node) -> list[str]:
+        is_source = flow.origin(node.key).sources == {node.key}
+        inputs = () if is_source else data_inputs(node.op_type, node.inputs)
+        return [item for item in inputs if flow.origin(item).sources]
+
+    return flow.walk_back([value], inputs_with_sources, seen)
 
 
 def _role_of_step(flow: RoleFlow, node: Node, kind: str) -> str:
@@ -161,18 +162,15 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
     return _are_copies([flow.origin(value) for value in readers[0].inputs])
 
 
-def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterable[str]:
+def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterator[str]:
     """The sines and cosines that a multiplication reads."""
-    waiting = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
-    while waiting:
-        maker = flow.graph.producers.get(waiting.pop())
-        if maker is None or maker.key in seen:
-            continue
-        seen.add(maker.key)
-        if maker.op_type in ANGLES:
-            yield maker.key
-        else:
-            waiting += [value for value in maker.inputs if flow.origin(value).angle]
+
+    def inputs_with_angles(maker: Node) -> list[str]:
+        inputs = () if maker.op_type in ANGLES else maker.inputs
+        return [value for value in inputs if flow.origin(value).angle]
+
+    tables = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
+    return (maker.key for maker in flow.walk_back(tables, inputs_with_angles, seen) if maker.op_type in ANGLES)
 
 
 HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection"
@@ -228,13 +226,15 @@ def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[st
     begun_lists = {lists[key] for key in residuals if key in lists}
     blocks = frozenset(key for key, name in lists.items() if name in begun_lists or not begun_lists)
     after, begun, before = set[str](), set[str](), set[str]()
+    if not blocks and not residuals:
+        return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))
     for node in flow.order:
         made_of = [item.key for item in flow.graph.predecessors(node)]
         if any(key in blocks or key in after for key in made_of):
             after.add(node.key)
         if node.key in blocks or any(key in begun or key in residuals for key in made_of):
             begun.add(node.key)
-    for node in reversed(flow.order):
+    for node in reversed(flow.order):  # readers first
         if any(reader.key in blocks or reader.key in before for reader in _readers(flow, node)):
             before.add(node.key)
     return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))

@@ -12,7 +12,7 @@ Facts merge where values meet: flags by "or", sources by union, the root only if
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from modelexport.graph.constants import integer, is_single, vanishes
@@ -31,7 +31,7 @@ from modelexport.graph.operators import (
 # More sources than these and nobody asks which: it is the stream that all blocks add to.
 _MOST_SOURCES = 6
 CROWD = frozenset({""})
-_TABLE_RANK = 2
+_TABLE_RANK = 2  # rows by channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,21 @@ class RoleFlow:
         sources = self.origin(value).sources
         return self.products.get(next(iter(sources))) if len(sources) == 1 else None
 
+    def walk_back(
+        self, values: Iterable[str], onward: Callable[[Node], Iterable[str]], seen: set[str]
+    ) -> Iterator[Node]:
+        """Backward slice: the makers of values, each once, and on along the inputs that `onward` picks.
+
+        seen  keys of nodes where it stops; it takes in those that it passes, so that several walks share their steps
+        """
+        waiting = list(values)
+        while waiting:
+            node = self.graph.producers.get(waiting.pop())
+            if node is not None and node.key not in seen:
+                seen.add(node.key)
+                yield node
+                waiting += onward(node)
+
     def uncast(self, value: str) -> str:
         """The value before it was converted to another type."""
         maker = self.graph.producers.get(value)
@@ -131,9 +146,6 @@ class _OriginTracer:
             learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in FLOATS
             masking = learned and vanishes(graph, name)
             self.origins[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
-        self.returned: dict[str, list[str]] = {}
-        for body, owner in graph.body_owner.items():
-            self.returned.setdefault(owner, []).extend(graph.body_outputs[body])
 
     def origin(self, value: str) -> ValueOrigin:
         return self.origins.get(value, _BLANK)
@@ -216,7 +228,8 @@ class _OriginTracer:
         return bool(shape) and shape[-1] == self._rows(table)
 
     def _combine(self, node: Node) -> ValueOrigin:
-        values = (*data_inputs(node.op_type, node.inputs), *self.returned.get(node.key, ()))
+        returned = (value for body in self.graph.subgraphs.get(node.key, ()) for value in self.graph.body_outputs[body])
+        values = (*data_inputs(node.op_type, node.inputs), *returned)
         operands = [self.origin(value) for value in values]
         content = [operand for operand in operands if operand.content]
         roots = {operand.root for operand in content}
@@ -225,7 +238,7 @@ class _OriginTracer:
             sources=self._sources(node, content or operands),
             root=roots.pop() if len(roots) == 1 else node.key if roots else "",
             activated=node.op_type in ACTIVATIONS or any(operand.activated for operand in operands),
-            part=_same(operand.part for operand in content),
+            part=common_text(operand.part for operand in content),
             weight=operands[0].weight if node.op_type in CARRIERS and operands else "",
             learned=any(operand.learned for operand in operands),
             masking=self._masks(node) or any(operand.masking for operand in operands),
@@ -255,7 +268,8 @@ def _with_part(origin: ValueOrigin, part: str) -> ValueOrigin:
     return origin if origin.part == part else replace(origin, part=part)
 
 
-def _same(texts: Iterable[str]) -> str:
+def common_text(texts: Iterable[str]) -> str:
+    """The text that all of them are; empty if they differ."""
     distinct = set(texts)
     return distinct.pop() if len(distinct) == 1 else ""
 

@@ -22,7 +22,7 @@ import torch
 
 from modelexport.capture.inputs.media_recipes import size_pair
 from modelexport.capture.inputs.specs import InputRequest
-from modelexport.capture.loading.third_party import first_paragraph, hub_is_reachable, library, silence_transformers
+from modelexport.capture.loading.third_party import hub_is_reachable, library, quiet_transformers, summarize_error
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2
@@ -45,7 +45,7 @@ def process_inputs(source: str | Path | None, request: InputRequest, size: tuple
     if request.text is None and request.image is None:
         return ProcessedInputs({})
     image = None if request.image is None else _open_image(request.image)
-    with silence_transformers():
+    with quiet_transformers():
         if request.text is not None and image is not None:
             together = _process_together(source, request.text, image)
             if together is not None:
@@ -88,7 +88,7 @@ def _tokenize(source: str | Path | None, text: str) -> Mapping[str, torch.Tensor
         return dict(tokenizer([text] * _COPIES, return_tensors="pt"))
     except Exception as error:
         raise InputError(
-            f"--text: the tokenizer of {str(source)!r} cannot be used: {first_paragraph(error)}",
+            f"--text: the tokenizer of {str(source)!r} cannot be used: {summarize_error(error)}",
             "Give token ids instead: --inputs FILE.npz.",
         ) from error
 
@@ -151,6 +151,6 @@ def _process_plainly(
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
     picture = torch.from_numpy(normal.transpose(2, 0, 1).copy())  # channels in front of the pixels
     note = (
-        f"the image was only resized to {height}x{width} and normalised; no image processor: {first_paragraph(error)}"
+        f"the image was only resized to {height}x{width} and normalised; no image processor: {summarize_error(error)}"
     )
     return ProcessedInputs({"pixel_values": picture.repeat(_COPIES, 1, 1, 1)}, (note,))

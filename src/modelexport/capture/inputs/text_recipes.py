@@ -31,7 +31,7 @@ from modelexport.capture.inputs.input_recipe import (
     zeros,
 )
 from modelexport.capture.inputs.specs import DECODER_SEQUENCE, SEQUENCE, ConfigFields
-from modelexport.capture.loading.third_party import silence_transformers
+from modelexport.capture.loading.third_party import quiet_transformers
 
 # The number of ids that a model knows; a model that hashes characters has buckets in place of a vocabulary.
 _VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
@@ -204,7 +204,7 @@ def _count_features(
     if token is None or method is None or medium.inputs[0] not in arguments:
         return None
     try:
-        with silence_transformers(), torch.no_grad():
+        with quiet_transformers(), torch.no_grad():
             features = method(**arguments)
     except Exception:  # noqa: BLE001 - a model that cannot be asked is run on text alone, and the caller says so
         return None

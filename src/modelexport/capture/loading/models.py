@@ -32,8 +32,8 @@ from modelexport.capture.loading.pretrained import load_config_file, load_folder
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
-    first_paragraph,
     seed_torch,
+    summarize_error,
     torch_dtype,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
@@ -80,14 +80,14 @@ def _import_name(name: str) -> ModuleType:
         # A package that exists but lacks one of its own dependencies is a different mistake.
         if name != missing and not name.startswith(f"{missing}."):
             raise ModelUnloadable(
-                f"importing {name!r} failed: {first_paragraph(error)}", f"Install {missing!r} in this environment."
+                f"importing {name!r} failed: {summarize_error(error)}", f"Install {missing!r} in this environment."
             ) from error
         raise ModelNotFound(
             f"there is no Python module {missing!r} (looked in {str(Path.cwd())!r} and on sys.path)",
             "Run from the folder that holds it, or give path/to/file.py:callable.",
         ) from error
     except Exception as error:
-        raise ModelUnloadable(f"importing {name!r} failed: {first_paragraph(error)}") from error
+        raise ModelUnloadable(f"importing {name!r} failed: {summarize_error(error)}") from error
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -25,11 +25,11 @@ import torch
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
-    first_paragraph,
     hub_is_reachable,
     library,
+    quiet_transformers,
     seed_torch,
-    silence_transformers,
+    summarize_error,
     torch_dtype,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
@@ -250,7 +250,7 @@ class _Blueprint:
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     """A folder written by save_pretrained; random weights, with a note, where it has only a config.json."""
     checkpoint = open_checkpoint(folder, options.allow_pickle)
-    with silence_transformers():
+    with quiet_transformers():
         blueprint = _read_blueprint(source, folder, checkpoint.config, options)
         if checkpoint.weights is None:
             module, notes = _build_random(blueprint, options)
@@ -262,14 +262,14 @@ def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
 def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
     """Random weights, even if trained ones lie beside the file: the user named the configuration alone."""
     raw = read_config(path)
-    with silence_transformers():
+    with quiet_transformers():
         module, notes = _build_random(_read_blueprint(source, path, raw, options), options)
     return LoadedModel(module, source, path.parent, notes=notes, processing=path.parent)
 
 
 def load_hub(source: str, options: ModelSource) -> LoadedModel:
     """A model by its hub id; from the local cache where the hub cannot be reached."""
-    with silence_transformers():
+    with quiet_transformers():
         offline = not hub_is_reachable()
         raw = read_config(_fetch_config(source, options, offline))
         blueprint = _read_blueprint(source, source, raw, options, offline)
@@ -293,7 +293,7 @@ def _not_found(source: str, offline: bool, error: Exception) -> ModelNotFound:
             "Download the model where there is a network, then give its folder: -m ./folder-with-config.json",
         )
     return ModelNotFound(
-        f"{source!r} is neither a local folder nor a model on the Hugging Face hub: {first_paragraph(error)}",
+        f"{source!r} is neither a local folder nor a model on the Hugging Face hub: {summarize_error(error)}",
         "Check the spelling, or log in with `hf auth login` if the model is private.",
     )
 

@@ -1,6 +1,6 @@
 """Third-party calls: transformers and the hub client, kept quiet, seeded, and with their errors turned into ours.
 
-    with silence_transformers(), seed_torch(0), explain_failure("transformers cannot load 'x'"):
+    with quiet_transformers(), seed_torch(0), explain_failure("transformers cannot load 'x'"):
         builder.from_pretrained(…)        no progress bars or warnings, missing weights are the same each time,
                                           and OSError("…") becomes ModelUnloadable("transformers cannot load 'x': …")
 
@@ -57,7 +57,7 @@ _PROBE_SECONDS = 5
 
 
 @contextmanager
-def silence_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Silence progress bars, load reports and warnings of transformers; its settings are put back after."""
     reports, hub = library("transformers.utils.logging"), library("huggingface_hub.utils")
     # Each library has a switch of its own for progress bars, beside the level of its logger.
@@ -90,12 +90,12 @@ def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
     except ModelExportError:
         raise
     except ImportError as error:
-        raise ExtraMissing(f"{failure}: {first_paragraph(error)}", "Install the package that it names.") from error
+        raise ExtraMissing(f"{failure}: {summarize_error(error)}", "Install the package that it names.") from error
     except Exception as error:
-        raise ModelUnloadable(f"{failure}: {first_paragraph(error)}", hint) from error
+        raise ModelUnloadable(f"{failure}: {summarize_error(error)}", hint) from error
 
 
-def first_paragraph(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """What went wrong without the advice that follows it: transformers writes both into one text, a blank line between.
 
     `isolation.root_cause` is for torch's exporters, which wrap errors in errors instead.
@@ -112,7 +112,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ExtraMissing(
-            f"{name} cannot be imported: {first_paragraph(error)}", "pip install 'modelexport[export]'"
+            f"{name} cannot be imported: {summarize_error(error)}", "pip install 'modelexport[export]'"
         ) from error
 
 

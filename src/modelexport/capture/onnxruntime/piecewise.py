@@ -31,7 +31,14 @@ import onnx
 import onnx.parser
 
 from modelexport.errors import ExtraMissing, RuntimeFailed
-from modelexport.graph.file.reading import ModelFile, content_of, contents, is_apart, is_plain, whole
+from modelexport.graph.file.reading import (
+    ModelFile,
+    initializer_array,
+    initializer_arrays,
+    is_data_outside,
+    is_numpy_type,
+    tensor_with_data,
+)
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.nchwc import blocked_values, in_usual_order
 from modelexport.graph.operators import NCHWC
@@ -247,19 +254,19 @@ class PiecewiseRun:
         proto.graph.node.extend(self._nodes[start:end])
         for name in read:
             if name in self._initializers and not self._is_weight(name):
-                proto.graph.initializer.append(whole(self._file, self._initializers[name]))
+                proto.graph.initializer.append(tensor_with_data(self._file, self._initializers[name]))
         return proto
 
     def _is_weight(self, name: str) -> bool:
         """Whether it is an initializer that is handed over as a value, instead of as a part of the piece."""
         tensor = self._initializers.get(name)
-        if tensor is None or not is_apart(self._file, tensor) or not is_plain(tensor):
+        if tensor is None or not is_data_outside(self._file, tensor) or not is_numpy_type(tensor):
             return False
         return self._file.weights[name].nbytes > _SMALL
 
     def _weight(self, name: str) -> Any:
         # What lies in the file at an odd place is copied.
-        array = np.require(content_of(self._file, self._initializers[name]), requirements=["C", "A"])
+        array = np.require(initializer_array(self._file, self._initializers[name]), requirements=["C", "A"])
         return _runtime().OrtValue.ortvalue_from_numpy(array)
 
     def _show(self, name: str, value: Any, see: ValueVisitor) -> int:
@@ -367,4 +374,4 @@ def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> Gra
 
 def fingerprint_weights(file: ModelFile, failure: str) -> GraphValues:
     """Fingerprints of the initializers, for a graph that cannot be run."""
-    return GraphValues({name: fingerprint(array) for name, array in contents(file)}, failure)
+    return GraphValues({name: fingerprint(array) for name, array in initializer_arrays(file)}, failure)

@@ -1,13 +1,13 @@
-"""Opening ONNX models whose weights stay where they are.
+"""Model file: an ONNX model whose weights stay where they are.
 
-Protobuf would decode every weight to answer a question about structure. Here the file is mapped, the data of large
-initializers is stepped over, and only the rest becomes a proto; `saving.py` puts the mapped bytes back.
+Protobuf would decode every weight to answer a question about structure. Here the file is mapped into memory, the data
+of large initializers is stepped over, and only the rest becomes a proto; `writing` puts the mapped bytes back.
 
-What an opened model is: its structure, and where its weights are.
+    open_model(path).proto                  structure; initializers have name, type and shape
+    open_model(path).weights["fc.weight"]   where the data is: bytes when they are asked for
 
-What the initializers of a file hold, read from where it lies.
-
-A model with the small tensors in it that lie in other files: shapes and axes, which say what a graph does.
+`initializer_array` reads a weight from where it lies. Small tensors in other files can be taken into the structure
+(`with_small_external_data`): shapes and axes, which say what a graph does.
 """
 
 from __future__ import annotations
@@ -158,36 +158,36 @@ def with_initializers(model: memoryview, edit: wire.Edit) -> list[Part]:
 _NUMPYS_OWN = 1
 
 
-def contents(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
+def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
     """The main graph's initializers by name, one at a time; strings are left out."""
     for tensor in file.proto.graph.initializer:
         if tensor.data_type != onnx.TensorProto.STRING:
-            yield tensor.name, content_of(file, tensor)
+            yield tensor.name, initializer_array(file, tensor)
 
 
-def content_of(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
+def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     """A view of the file where numpy has the type, else a copy."""
-    if not is_apart(file, tensor) or not is_plain(tensor):
-        return onnx.numpy_helper.to_array(whole(file, tensor))
+    if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
+        return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
     kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     array: np.ndarray = np.frombuffer(file.weights[tensor.name].raw(), dtype=kind)
     return array.reshape(tuple(tensor.dims))
 
 
-def whole(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:
+def tensor_with_data(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:
     """The tensor with its data in it."""
-    if not is_apart(file, tensor):
+    if not is_data_outside(file, tensor):
         return tensor
     raw = bytes(file.weights[tensor.name].raw())
     return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
 
 
-def is_apart(file: ModelFile, tensor: onnx.TensorProto) -> bool:
+def is_data_outside(file: ModelFile, tensor: onnx.TensorProto) -> bool:
     """Whether a tensor's data is not in the structure itself."""
     return file.is_detached(tensor) or is_external(tensor)
 
 
-def is_plain(tensor: onnx.TensorProto) -> bool:
+def is_numpy_type(tensor: onnx.TensorProto) -> bool:
     """Whether numpy has the type by itself."""
     return onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).isbuiltin == _NUMPYS_OWN
 
@@ -195,13 +195,13 @@ def is_plain(tensor: onnx.TensorProto) -> bool:
 _MOST_BYTES = 2048
 
 
-def small_inside(file: ModelFile) -> onnx.ModelProto:
+def with_small_external_data(file: ModelFile) -> onnx.ModelProto:
     """The file's own structure where nothing small is outside. What cannot be read stays outside."""
     if not any(map(_is_small_outside, tensors(file.proto))):
         return file.proto
-    found = onnx.ModelProto()
-    found.CopyFrom(file.proto)
-    for tensor in filter(_is_small_outside, tensors(found)):
+    model = onnx.ModelProto()
+    model.CopyFrom(file.proto)
+    for tensor in filter(_is_small_outside, tensors(model)):
         try:
             data = bytes(external_data(tensor, file.directory).raw())
         except ModelExportError:
@@ -209,7 +209,7 @@ def small_inside(file: ModelFile) -> onnx.ModelProto:
         tensor.ClearField("external_data")
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = data
-    return found
+    return model
 
 
 def _is_small_outside(tensor: onnx.TensorProto) -> bool:

@@ -1,9 +1,15 @@
-"""Operators that multiply and add: the shape of what they make, and how many operations that takes.
+"""Product rules: the shape of what operators make that multiply and add, and how many FLOPs that takes.
 
-A multiplication and an addition count as two, which is how `torch.utils.flop_counter` counts. Biases, scales and
-activations that an operator has beside its products are not counted.
+    MatMul  (5 × 7) · (7 × 3)                     5 × 3,         2 · 5 · 3 · 7
+    Conv    (1, 3, 8, 8), weight (4, 3, 3, 3)     (1, 4, 6, 6),  2 · (4 · 6 · 6) · (3 · 3 · 3)
+    LSTM    (steps, batch, input)                 2 · steps · batch · (all of W + all of R)
 
-Einsum: what it makes, and what its products take when operands are multiplied one after the other.
+Every operator has two functions, one for the shapes (`conv_shapes`) and one for the FLOPs (`conv`); `rules.py` lists
+which operator has which. A multiplication and an addition count as two. Biases, scales and activations that an operator
+has beside its products are not counted.
+
+Einsum (https://onnx.ai/onnx/operators/onnx__Einsum.html) is counted as if its operands were multiplied one after the
+other, which is how runtimes break it down.
 """
 
 from __future__ import annotations
@@ -12,13 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from modelexport.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS, MS
-from modelexport.inspect.cost.values import Operator, Shape, Unknown, as_number, product
+from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size, largest
 
 Shapes = Sequence[Shape]
 
 
 def broadcast(*shapes: Shape) -> Shape:
+    """The shape that all of these are stretched to: https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md."""
     rank = max(map(len, shapes), default=0)
     columns = zip(*((*[1] * (rank - len(shape)), *shape) for shape in shapes), strict=True)
     return tuple(_common([*column]) for column in columns)
@@ -29,7 +36,7 @@ def _common(sizes: Sequence[Size]) -> Size:
     if len(wide) < 2:
         return wide[0] if wide else 1
     plain = [size for size in wide if isinstance(size, int)]
-    # One of them is 1, or they are equal: whatever the axes are, it is the plain number.
+    # Of a plain number and an open axis, the axis is 1 or just that number: else the model cannot run.
     return plain[0] if plain else as_number(largest(*wide))
 
 
@@ -54,7 +61,7 @@ def swapped(shape: Shape, turn: Any, turn_batch: Any = 0) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if turn and len(shape) > 1 else shape
 
 
-def _factors(op: Operator) -> tuple[Shape, Shape]:
+def _factors(op: OperatorCall) -> tuple[Shape, Shape]:
     """The two matrices of a product, as they are multiplied."""
     left, right = op.shape(0), op.shape(MATRIX_PRODUCTS[op.op_type][1])
     if op.op_type in ("Gemm", "QGemm", "GemmFloat8"):
@@ -65,40 +72,41 @@ def _factors(op: Operator) -> tuple[Shape, Shape]:
     return left, right
 
 
-def matmul_made(op: Operator) -> Shapes:
+def matmul_shapes(op: OperatorCall) -> Shapes:
     return [matmul_shape(*_factors(op))]
 
 
-def matmul(op: Operator) -> Polynomial:
+def matmul(op: OperatorCall) -> Polynomial:
     left, right = _factors(op)
     return twice(*matmul_shape(left, right), left[-1])
 
 
-def packed_made(op: Operator) -> Shapes:
+# Weights of a few bits, packed: their shape says nothing, and attributes say how large they are.
+def packed_shapes(op: OperatorCall) -> Shapes:
     return [(*op.shape(0)[:-1], _attribute(op, "N"))]
 
 
-def packed(op: Operator) -> Polynomial:
+def packed(op: OperatorCall) -> Polynomial:
     return twice(*op.shape(0)[:-1], _attribute(op, "K"), _attribute(op, "N"))
 
 
-def _attribute(op: Operator, name: str) -> int:
-    found = op.attribute(name)
-    if not isinstance(found, int):
+def _attribute(op: OperatorCall, name: str) -> int:
+    number = op.attribute(name)
+    if not isinstance(number, int):
         raise Unknown(f"{op.op_type} has no attribute {name}")
-    return found
+    return number
 
 
-def _weight_shape(op: Operator) -> Shape:
+def _weight_shape(op: OperatorCall) -> Shape:
     return op.shape(CONVOLUTIONS[op.op_type][1])
 
 
-def _is_last(op: Operator) -> bool:
+def _is_last(op: OperatorCall) -> bool:
     """Whether channels are the last axis."""
     return op.op_type.startswith("Nhwc") or bool(op.attribute("channels_last", 0))
 
 
-def conv_made(op: Operator) -> Shapes:
+def conv_shapes(op: OperatorCall) -> Shapes:
     shape, weight = op.shape(0), _weight_shape(op)
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
@@ -108,11 +116,11 @@ def conv_made(op: Operator) -> Shapes:
     return [(shape[0], weight[0], *windows(op, shape[2:], weight[2:]))]
 
 
-def conv(op: Operator) -> Polynomial:
-    return twice(*conv_made(op)[0], *_weight_shape(op)[1:])
+def conv(op: OperatorCall) -> Polynomial:
+    return twice(*conv_shapes(op)[0], *_weight_shape(op)[1:])
 
 
-def transposed_made(op: Operator) -> Shapes:
+def transposed_shapes(op: OperatorCall) -> Shapes:
     shape, weight = op.shape(0), op.shape(1)
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
@@ -122,53 +130,59 @@ def transposed_made(op: Operator) -> Shapes:
     return [(shape[0], channels, *spatial)]
 
 
-def transposed(op: Operator) -> Polynomial:
+def transposed(op: OperatorCall) -> Polynomial:
+    """Every number that goes in is multiplied by the whole window of all channels that come out."""
     shape = op.shape(0)
     return twice(shape[0], *shape[2:], *op.shape(1))
 
 
-def _stretched(op: Operator, sizes: Shape, kernel: Shape) -> list[Size]:
+def _stretched(op: OperatorCall, sizes: Shape, kernel: Shape) -> list[Size]:
+    """Spatial sizes after a ConvTranspose: (size - 1) · stride + output_padding + reach of the window - pads."""
     rank = len(sizes)
     strides, dilations = _list(op, "strides", rank), _list(op, "dilations", rank)
     extra = op.attribute("output_padding") or [0] * rank
     pads = op.attribute("pads") or [0] * (2 * rank)
     same = op.attribute("auto_pad", "NOTSET").startswith("SAME")
-    found: list[Size] = []
-    for place, size in enumerate(sizes):
+    lengths: list[Size] = []
+    for axis, size in enumerate(sizes):
         if same:
-            found.append(as_number(Polynomial.of(size) * strides[place]))
+            lengths.append(as_number(Polynomial.of(size) * strides[axis]))
             continue
-        reach = (Polynomial.of(kernel[place]) - 1) * dilations[place] + 1
-        padded = pads[place] + pads[place + rank]
-        found.append(as_number((Polynomial.of(size) - 1) * strides[place] + extra[place] + reach - padded))
-    return _fitting(found)
+        reach = (Polynomial.of(kernel[axis]) - 1) * dilations[axis] + 1
+        padded = pads[axis] + pads[axis + rank]
+        lengths.append(as_number((Polynomial.of(size) - 1) * strides[axis] + extra[axis] + reach - padded))
+    return _ensure_fitting(lengths)
 
 
-def windows(op: Operator, sizes: Sequence[Size], kernel: Sequence[Size]) -> list[Size]:
-    """How many windows a convolution or a pool has along each axis."""
+def windows(op: OperatorCall, sizes: Sequence[Size], kernel: Sequence[Size]) -> list[Size]:
+    """How many windows a convolution or a pool has along each axis: (size + pads - reach) / stride + 1.
+
+    `SAME` pads so that there is one window for each stride; `VALID` does not pad.
+    """
     rank = len(sizes)
     strides, dilations = _list(op, "strides", rank), _list(op, "dilations", rank)
     pads = op.attribute("pads") or [0] * (2 * rank)
     how = op.attribute("auto_pad", "NOTSET")
-    found: list[Size] = []
-    for place, size in enumerate(sizes):
-        stride = strides[place]
+    lengths: list[Size] = []
+    for axis, size in enumerate(sizes):
+        stride = strides[axis]
         if how.startswith("SAME"):
-            found.append(as_number(-(-Polynomial.of(size) // stride)))
+            lengths.append(as_number(-(-Polynomial.of(size) // stride)))
             continue
-        padded = pads[place] + pads[place + rank] if how == "NOTSET" else 0
-        room = Polynomial.of(size) + padded - (Polynomial.of(kernel[place]) - 1) * dilations[place] - 1
-        found.append(as_number(_steps(room, stride, pads[place], size, up=bool(op.attribute("ceil_mode", 0)))))
-    return _fitting(found)
+        padded = pads[axis] + pads[axis + rank] if how == "NOTSET" else 0
+        room = Polynomial.of(size) + padded - (Polynomial.of(kernel[axis]) - 1) * dilations[axis] - 1
+        lengths.append(as_number(_steps(room, stride, pads[axis], size, up=bool(op.attribute("ceil_mode", 0)))))
+    return _ensure_fitting(lengths)
 
 
-def _fitting(sizes: list[Size]) -> list[Size]:
+def _ensure_fitting(sizes: list[Size]) -> list[Size]:
     if any(isinstance(size, int) and size < 0 for size in sizes):
         raise Unknown("what a window slides over is shorter than the window: the model cannot run on this")
     return sizes
 
 
 def _steps(room: Polynomial, stride: int, before: int, size: Size, *, up: bool) -> Size:
+    """`room` is how far a window can be moved; `up` is ceil_mode: the last window may reach over the end."""
     if not up:
         return room // stride + 1
     steps = -(-room // stride) + 1
@@ -178,19 +192,20 @@ def _steps(room: Polynomial, stride: int, before: int, size: Size, *, up: bool) 
     return steps
 
 
-def _list(op: Operator, name: str, rank: int) -> list[int]:
+def _list(op: OperatorCall, name: str, rank: int) -> list[int]:
     return list(op.attribute(name) or [1] * rank)
 
 
-def deformed_made(op: Operator) -> Shapes:
+def deformed_shapes(op: OperatorCall) -> Shapes:
     return [(op.shape(0)[0], op.shape(1)[0], *op.shape(2)[2:])]
 
 
-def deformed(op: Operator) -> Polynomial:
-    return twice(*deformed_made(op)[0], *op.shape(1)[1:])
+def deformed(op: OperatorCall) -> Polynomial:
+    """As a convolution; where it looks is computed by others (https://onnx.ai/onnx/operators/onnx__DeformConv.html)."""
+    return twice(*deformed_shapes(op)[0], *op.shape(1)[1:])
 
 
-def recurrent_made(op: Operator) -> Shapes:
+def recurrent_shapes(op: OperatorCall) -> Shapes:
     """All states, the last one, and the last one of the cells."""
     first, second, _ = op.shape(0)
     hidden = op.attribute("hidden_size") or op.shape(2)[-1]
@@ -200,18 +215,18 @@ def recurrent_made(op: Operator) -> Shapes:
     return [(first, directions, second, hidden), *[(directions, second, hidden)] * 2]
 
 
-def recurrent(op: Operator) -> Polynomial:
+def recurrent(op: OperatorCall) -> Polynomial:
     """Every step multiplies the input and the state by all gates of all directions."""
     steps, batch, _ = op.shape(0)
     return twice(steps, batch) * (Polynomial.of(product(op.shape(1))) + product(op.shape(2)))
 
 
-def experts(op: Operator) -> Polynomial:
+def experts(op: OperatorCall) -> Polynomial:
     """A mixture of experts: each token goes through `k` of them."""
     first, second, third = (2, 4, 6) if op.op_type == "MoE" else (2, 5, 8)
     packed = 1 if op.op_type == "MoE" else 8 // op.attribute("expert_weight_bits", 4)
-    places = (first, second, third) if op.has(third) else (first, second)
-    weights = sum((Polynomial.of(product(op.shape(place)[1:])) for place in places), Polynomial())
+    inputs = (first, second, third) if op.has(third) else (first, second)
+    weights = sum((Polynomial.of(product(op.shape(index)[1:])) for index in inputs), Polynomial())
     return twice(*op.shape(0)[:-1], op.attribute("k", 1)) * weights * packed
 
 
@@ -219,21 +234,20 @@ def experts(op: Operator) -> Polynomial:
 _DOTS = "..."
 
 
-def einsum_made(op: Operator) -> Sequence[Shape]:
-    terms, result, sizes = _read(op)
-    del terms
+def einsum_shapes(op: OperatorCall) -> Sequence[Shape]:
+    _, result, sizes = _read_equation(op)
     return [tuple(sizes[label] for label in result)]
 
 
-def einsum(op: Operator) -> Polynomial:
+def einsum(op: OperatorCall) -> Polynomial:
     """Products that sum over something; what is multiplied number by number is none.
 
     What one operand alone has and nobody needs is summed up before it is multiplied.
     """
-    terms, result, sizes = _read(op)
+    terms, result, sizes = _read_equation(op)
     left, total = terms[0], Polynomial()
-    for place, right in enumerate(terms[1:], start=1):
-        needed = {*result, *(label for term in terms[place + 1 :] for label in term)}
+    for index, right in enumerate(terms[1:], start=1):
+        needed = {*result, *(label for term in terms[index + 1 :] for label in term)}
         shared = {*left} & {*right}
         labels = [label for label in dict.fromkeys([*left, *right]) if label in needed or label in shared]
         if shared - needed:
@@ -242,16 +256,16 @@ def einsum(op: Operator) -> Polynomial:
     return total
 
 
-def _read(op: Operator) -> tuple[list[list[str]], list[str], dict[str, Size]]:
+def _read_equation(op: OperatorCall) -> tuple[list[list[str]], list[str], dict[str, Size]]:
     """The labels of each operand, those of the result, and their sizes."""
     text = op.attribute("equation", "").replace(" ", "")
     before, arrow, after = text.partition("->")
     parts = before.split(",")
     if len(parts) != len(op.inputs):
         raise Unknown(f"the equation {text!r} is not about {len(op.inputs)} inputs")
-    shapes = [op.shape(place) for place in range(len(parts))]
+    shapes = [op.shape(index) for index in range(len(parts))]
     wide = max((len(shape) - len(_letters(part)) for part, shape in zip(parts, shapes, strict=True)), default=0)
-    dots = [f"{_DOTS}{place}" for place in range(wide)]
+    dots = [f"{_DOTS}{axis}" for axis in range(wide)]
     terms = [
         _labels(part, dots[wide - (len(shape) - len(_letters(part))) :])
         for part, shape in zip(parts, shapes, strict=True)
@@ -270,8 +284,8 @@ def _letters(part: str) -> str:
 
 
 def _labels(part: str, dots: Sequence[str]) -> list[str]:
-    before, found, after = part.partition(_DOTS)
-    return [*before, *(dots if found else ()), *after]
+    before, has_dots, after = part.partition(_DOTS)
+    return [*before, *(dots if has_dots else ()), *after]
 
 
 def _implied(terms: Sequence[Sequence[str]], dots: Sequence[str]) -> list[str]:

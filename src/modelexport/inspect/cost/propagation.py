@@ -30,7 +30,7 @@ from modelexport.inspect.cost.rules import NodeWork, Work, work_of
 from modelexport.inspect.cost.shape_arithmetic import constant_values, output_dtype
 from modelexport.inspect.cost.shape_rules import output_shapes
 from modelexport.inspect.cost.value_table import Partial, ValueTable, constant_of, infer_outputs, plain_attribute
-from modelexport.inspect.cost.values import CANNOT, UNDEFINED, Operator, Unknown, Value, as_number, product
+from modelexport.inspect.cost.values import CANNOT, UNDEFINED, OperatorCall, Unknown, Value, as_number, product
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.results.cost import ZERO, Kind
 
@@ -55,9 +55,6 @@ class Propagation:
         self.values = ValueTable(proto, graph, at)
         self._graph = self.model.graph
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
-        self._nodes: dict[str, list[Node]] = {}
-        for node in self._graph.nodes:
-            self._nodes.setdefault(node.graph, []).append(node)
 
     def node_works(self) -> list[NodeWork]:
         return self._run(MAIN, Polynomial.of(1))
@@ -65,7 +62,7 @@ class Propagation:
     def _run(self, graph_id: str, times: Polynomial) -> list[NodeWork]:
         """The work of a graph's nodes, in the order in which they run."""
         works: list[NodeWork] = []
-        for node in self._nodes.get(graph_id, ()):
+        for node in self._graph.members.get(graph_id, ()):
             bodies = self._graph.subgraphs.get(node.key, ())
             if bodies:
                 works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
@@ -89,9 +86,9 @@ class Propagation:
         weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
         return NodeWork(key, calls, work, times, reads, weights, makes)
 
-    def _operator(self, node: Node) -> Operator:
+    def _operator(self, node: Node) -> OperatorCall:
         domain = plain_domain(node.domain)
-        return Operator(
+        return OperatorCall(
             op_type=node.op_type,
             domain=domain,
             attributes=self._attributes(node),
@@ -105,7 +102,7 @@ class Propagation:
         attributes = self.model.node_proto(node).attribute
         return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
 
-    def _outputs(self, op: Operator, node: Node) -> list[Value]:
+    def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
         if op.op_type == "Constant" and not op.domain:
             return [constant_of(self.model.node_proto(node))]
         shapes, dtypes = self._shapes_and_dtypes(op, node)
@@ -122,7 +119,7 @@ class Propagation:
             for index, name in enumerate(node.outputs)
         ]
 
-    def _shapes_and_dtypes(self, op: Operator, node: Node) -> tuple[Sequence[Partial | None], Sequence[int]]:
+    def _shapes_and_dtypes(self, op: OperatorCall, node: Node) -> tuple[Sequence[Partial | None], Sequence[int]]:
         """Shapes by our own rules, and by ONNX's inference where there is none."""
         shapes: Sequence[Partial | None]
         try:
@@ -214,7 +211,7 @@ class Propagation:
         works = self._run_with(body, names, before, times)
         after = self.values.all(self._graph.body_outputs[body][skipped:])
         merged = [
-            old if old.shape == new.shape else self.values.either([old, new], name)
+            old if old.shape == new.shape else self.values.merge_values([old, new], name)
             for old, new, name in zip(before, after, names, strict=False)
         ]
         changed = any(value is not old for value, old in zip(merged, before, strict=False))
@@ -268,7 +265,7 @@ def _at_usual_size(sizes: Iterable[Polynomial]) -> int:
     return total.at(dict.fromkeys(total.axes, _USUAL_SIZE)).value or 0
 
 
-def _output_bytes(op: Operator, outputs: Sequence[Value]) -> Polynomial | None:
+def _output_bytes(op: OperatorCall, outputs: Sequence[Value]) -> Polynomial | None:
     if outputs and all(value.fixed for value in outputs):
         return ZERO
     sizes = [_bytes_of(value) for value, name in zip(outputs, op.outputs, strict=False) if name]

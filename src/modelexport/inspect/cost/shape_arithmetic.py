@@ -1,6 +1,12 @@
-"""Arithmetic on shapes: what nodes compute that read the sizes of others and make new ones of them.
+"""Shape arithmetic: constant folding of the few numbers that nodes compute from shapes; and types of what nodes make.
 
-The types of what operators make, where that is not the type of the first thing they read.
+Exporters write `x.view(b, -1)` as a small graph that reads a shape and puts another one together:
+
+    x: (batch, 12, 64) ──► Shape ──► [batch, 12, 64] ──► Gather 0 ──► batch ──► Concat ──► [batch, 768] ──► Reshape
+
+Its values are arrays of whole numbers, polynomials of open axes and truth values (`Value.content`). To add an operator
+that takes part in this: a function in `_CONTENT_RULES`. To add one whose output has another type than its first input:
+`_FIXED_DTYPES`, `_LIKE_INPUT` or `_DTYPE_RULES`.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from modelexport.inspect.cost.values import (
     CANNOT,
     MOST_NUMBERS,
     UNDEFINED,
-    Operator,
+    OperatorCall,
     Unknown,
     as_number,
     limit_length,
@@ -30,32 +36,33 @@ _WHOLE = frozenset(
     onnx.TensorProto.DataType.Value(f"{sign}INT{width}") for sign in ("", "U") for width in (8, 16, 32, 64)
 )
 
-Content = Callable[[Operator], np.ndarray]
+Content = Callable[[OperatorCall], np.ndarray]
 
 
-def constant_values(operator: Operator) -> np.ndarray | None:
+def constant_values(op: OperatorCall) -> np.ndarray | None:
     """What a node makes, if that are a few numbers which follow from shapes and constants."""
-    rule = _CONTENT_RULES.get(operator.op_type) if not operator.domain else None
+    rule = _CONTENT_RULES.get(op.op_type) if not op.domain else None
     if rule is None:
         return None
     try:
-        return _each(_sensible, np.asarray(rule(operator), dtype=object))
+        return _each(_limited, np.asarray(rule(op), dtype=object))
     except CANNOT:
         return None  # an estimate can be done without it
 
 
-def _sensible(one: Any) -> Any:
-    return as_number(limit_length(one)) if isinstance(one, int | Polynomial) and not isinstance(one, bool) else one
+def _limited(number: Any) -> Any:
+    is_size = isinstance(number, int | Polynomial) and not isinstance(number, bool)
+    return as_number(limit_length(number)) if is_size else number
 
 
 def _each(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     """Element by element, the result an array of objects whatever they are."""
     together = np.broadcast(*arrays)
-    found = np.empty(together.shape, dtype=object)
+    result = np.empty(together.shape, dtype=object)
     if together.size > MOST_NUMBERS:
         raise Unknown("too many numbers")
-    found.reshape(-1)[:] = [function(*items) for items in together]
-    return found
+    result.reshape(-1)[:] = [function(*items) for items in together]
+    return result
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Content:
@@ -67,10 +74,10 @@ def _unary(function: Callable[[Any], Any]) -> Content:
 
 
 def _several(function: Callable[..., Any]) -> Content:
-    return lambda op: _each(function, *(op.content(place) for place in range(len(op.inputs))))
+    return lambda op: _each(function, *(op.content(index) for index in range(len(op.inputs))))
 
 
-def _divided(op: Operator) -> np.ndarray:
+def _divided(op: OperatorCall) -> np.ndarray:
     if op.dtype(0) in _WHOLE:
         return _each(_toward_zero, op.content(0), op.content(1))
     return _each(_exactly, op.content(0), op.content(1))
@@ -78,6 +85,7 @@ def _divided(op: Operator) -> np.ndarray:
 
 def _toward_zero(above: Size, below: Size) -> Size:
     if isinstance(above, int) and isinstance(below, int):
+        # A float holds whole numbers up to 2**52; ONNX rounds the quotient of integers toward zero, Python downward.
         return int(above / below) if abs(above) < 2**52 else above // below
     return above // below
 
@@ -85,22 +93,22 @@ def _toward_zero(above: Size, below: Size) -> Size:
 def _exactly(above: Any, below: Any) -> Any:
     """Numbers with a point, of which only whole ones are needed."""
     if isinstance(above, Polynomial) or isinstance(below, Polynomial):
-        found = Polynomial.of(above) // below
-        if found * below == above:
-            return found
+        result = Polynomial.of(above) // below
+        if result * below == above:
+            return result
         raise Unknown("not a whole number")
     return above / below
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Polynomial) or isinstance(other, Polynomial):
-        if _is_never(one, other) or _is_never(other, one):
+def _is_equal(left: Any, right: Any) -> bool:
+    if isinstance(left, Polynomial) or isinstance(right, Polynomial):
+        if _is_never(left, right) or _is_never(right, left):
             return False
-        apart = Polynomial.of(one) - other
+        apart = Polynomial.of(left) - right
         if apart.value is None and not _is_positive(apart) and not _is_positive(-apart):
             raise Unknown("it depends on the axes")
         return bool(apart == 0)
-    return bool(one == other)
+    return bool(left == right)
 
 
 def _is_never(size: Any, number: Any) -> bool:
@@ -109,9 +117,9 @@ def _is_never(size: Any, number: Any) -> bool:
     return negative and isinstance(size, Polynomial) and any(factor > 0 for _, factor in size.terms)
 
 
-def _is_less(one: Any, other: Any) -> bool:
-    if isinstance(one, Polynomial) or isinstance(other, Polynomial):
-        apart = Polynomial.of(other) - one
+def _is_less(left: Any, right: Any) -> bool:
+    if isinstance(left, Polynomial) or isinstance(right, Polynomial):
+        apart = Polynomial.of(right) - left
         if apart.value is not None:
             return bool(apart.value > 0)
         if _is_positive(apart):
@@ -119,7 +127,7 @@ def _is_less(one: Any, other: Any) -> bool:
         if _is_positive(-apart):
             return False
         raise Unknown("it depends on the axes")
-    return bool(one < other)
+    return bool(left < right)
 
 
 def _is_positive(size: Polynomial) -> bool:
@@ -133,73 +141,73 @@ def _is_positive(size: Polynomial) -> bool:
     return simple and negative == [constant] and sum(factors) > 0
 
 
-def _where(condition: Any, one: Any, other: Any) -> Any:
+def _where(condition: Any, left: Any, right: Any) -> Any:
     if isinstance(condition, Polynomial):
         raise Unknown("it depends on the axes")
-    return one if condition else other
+    return left if condition else right
 
 
-def _shape(op: Operator) -> np.ndarray:
+def _shape(op: OperatorCall) -> np.ndarray:
     shape = op.shape(0)
-    found = np.empty(len(shape), dtype=object)
-    found[:] = shape
-    return found[slice(op.attribute("start", 0), op.attribute("end"))]
+    result = np.empty(len(shape), dtype=object)
+    result[:] = shape
+    return result[slice(op.attribute("start", 0), op.attribute("end"))]
 
 
-def _gathered(op: Operator) -> np.ndarray:
-    places = op.content(1).astype(np.int64)
-    return np.take(op.content(0), places, axis=op.attribute("axis", 0))
+def _gathered(op: OperatorCall) -> np.ndarray:
+    indices = op.content(1).astype(np.int64)
+    return np.take(op.content(0), indices, axis=op.attribute("axis", 0))
 
 
-def _joined(op: Operator) -> np.ndarray:
-    return np.concatenate([op.content(place) for place in range(len(op.inputs))], axis=op.attribute("axis", 0))
+def _concatenated(op: OperatorCall) -> np.ndarray:
+    return np.concatenate([op.content(index) for index in range(len(op.inputs))], axis=op.attribute("axis", 0))
 
 
-def _sliced(op: Operator) -> np.ndarray:
+def _sliced(op: OperatorCall) -> np.ndarray:
     starts, ends = op.listed("starts", 1) or [], op.listed("ends", 2) or []
     axes = op.listed("axes", 3, range(len(starts))) or []
     steps = op.numbers(4) if op.has(4) else [1] * len(starts)
-    found = op.content(0)
+    result = op.content(0)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        index: list[slice] = [slice(None)] * found.ndim
-        low = -(2**31)
+        index: list[slice] = [slice(None)] * result.ndim
+        low = -(2**31)  # exporters write the smallest number for "from the beginning"
         index[axis] = slice(start if start > low else None, end if end > low else None, step)
-        found = found[tuple(index)]
-    return found
+        result = result[tuple(index)]
+    return result
 
 
-def _squeezed(op: Operator) -> np.ndarray:
+def _squeezed(op: OperatorCall) -> np.ndarray:
     axes = op.listed("axes", 1)
     return np.squeeze(op.content(0), axis=None if axes is None else tuple(axes))
 
 
-def _unsqueezed(op: Operator) -> np.ndarray:
+def _unsqueezed(op: OperatorCall) -> np.ndarray:
     return np.expand_dims(op.content(0), tuple(op.listed("axes", 1) or ()))
 
 
-def _one_hot(op: Operator) -> np.ndarray:
+def _one_hot(op: OperatorCall) -> np.ndarray:
     """Along the last axis, where shapes have theirs."""
-    places, depth, (off, on) = op.numbers(0), op.numbers(1)[0], op.sizes(2)
-    rows = [[on if place % depth == column else off for column in range(depth)] for place in places]
+    indices, depth, (off, on) = op.numbers(0), op.numbers(1)[0], op.sizes(2)
+    rows = [[on if index % depth == column else off for column in range(depth)] for index in indices]
     return np.array(rows, dtype=object).reshape(*op.content(0).shape, depth)
 
 
-def _power(one: Any, power: Any) -> Any:
-    if isinstance(one, Polynomial):
-        return one ** int(power)
-    return one**power
+def _power(base: Any, power: Any) -> Any:
+    if isinstance(base, Polynomial):
+        return base ** int(power)
+    return base**power
 
 
-def _reshaped(op: Operator) -> np.ndarray:
+def _reshaped(op: OperatorCall) -> np.ndarray:
     return op.content(0).reshape(op.numbers(1))
 
 
-def _expanded(op: Operator) -> np.ndarray:
-    found, shape = op.content(0), op.numbers(1)
-    return np.broadcast_to(found, np.broadcast_shapes(found.shape, tuple(shape)))
+def _expanded(op: OperatorCall) -> np.ndarray:
+    result, shape = op.content(0), op.numbers(1)
+    return np.broadcast_to(result, np.broadcast_shapes(result.shape, tuple(shape)))
 
 
-def _filled(op: Operator) -> np.ndarray:
+def _filled(op: OperatorCall) -> np.ndarray:
     given = op.attribute("value")
     number = 0.0 if given is None else given.reshape(-1)[0].item()
     shape = op.numbers(0)
@@ -208,38 +216,38 @@ def _filled(op: Operator) -> np.ndarray:
     return np.full(shape, number, dtype=object)
 
 
-def _ranged(op: Operator) -> np.ndarray:
-    start, end, step = (op.numbers(place)[0] for place in range(3))
+def _ranged(op: OperatorCall) -> np.ndarray:
+    start, end, step = (op.numbers(index)[0] for index in range(3))
     if abs(end - start) > MOST_NUMBERS * abs(step):
         raise Unknown("too many numbers")
     return np.array(range(start, end, step), dtype=object)
 
 
 def _reduced(function: Callable[..., Any]) -> Content:
-    def rule(op: Operator) -> np.ndarray:
+    def rule(op: OperatorCall) -> np.ndarray:
         if op.content(0).ndim > 1:
             raise Unknown("not a shape")
-        found = function(*op.sizes(0))
-        return np.array([found] if op.attribute("keepdims", 1) else found, dtype=object)
+        result = function(*op.sizes(0))
+        return np.array([result] if op.attribute("keepdims", 1) else result, dtype=object)
 
     return rule
 
 
 def _rounded(up: bool) -> Content:
-    def each(one: Any) -> Any:
-        if isinstance(one, Polynomial | int):
-            return one
-        return int(np.ceil(one) if up else np.floor(one))
+    def rounded(number: Any) -> Any:
+        if isinstance(number, Polynomial | int):
+            return number
+        return int(np.ceil(number) if up else np.floor(number))
 
-    return _unary(each)
+    return _unary(rounded)
 
 
-def _cast(op: Operator) -> np.ndarray:
+def _cast(op: OperatorCall) -> np.ndarray:
     to = op.attribute("to")
     if to in _WHOLE:
-        return _each(lambda one: one if isinstance(one, Polynomial) else int(one), op.content(0))
+        return _each(lambda number: number if isinstance(number, Polynomial) else int(number), op.content(0))
     if to == onnx.TensorProto.BOOL:
-        return _each(lambda one: not _is_equal(one, 0), op.content(0))
+        return _each(lambda number: not _is_equal(number, 0), op.content(0))
     return op.content(0)
 
 
@@ -249,7 +257,7 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "Identity": lambda op: op.content(0),
     "Cast": _cast,
     "Gather": _gathered,
-    "Concat": _joined,
+    "Concat": _concatenated,
     "Slice": _sliced,
     "Squeeze": _squeezed,
     "Unsqueeze": _unsqueezed,
@@ -267,19 +275,19 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "Div": _divided,
     "Mod": _binary(operator.mod),
     "Neg": _unary(operator.neg),
-    "Abs": _unary(lambda one: one if isinstance(one, Polynomial) else abs(one)),
+    "Abs": _unary(lambda number: number if isinstance(number, Polynomial) else abs(number)),
     "Floor": _rounded(up=False),
     "Ceil": _rounded(up=True),
     "Min": _several(lambda *items: smallest(*items) if any(isinstance(i, Polynomial) for i in items) else min(items)),
     "Max": _several(lambda *items: largest(*items) if any(isinstance(i, Polynomial) for i in items) else max(items)),
     "Equal": _binary(_is_equal),
     "Less": _binary(_is_less),
-    "Greater": _binary(lambda one, other: _is_less(other, one)),
-    "LessOrEqual": _binary(lambda one, other: not _is_less(other, one)),
-    "GreaterOrEqual": _binary(lambda one, other: not _is_less(one, other)),
+    "Greater": _binary(lambda left, right: _is_less(right, left)),
+    "LessOrEqual": _binary(lambda left, right: not _is_less(right, left)),
+    "GreaterOrEqual": _binary(lambda left, right: not _is_less(left, right)),
     "Not": _unary(operator.not_),
-    "And": _binary(lambda one, other: one and other),
-    "Or": _binary(lambda one, other: one or other),
+    "And": _binary(lambda left, right: left and right),
+    "Or": _binary(lambda left, right: left or right),
     "Where": _several(_where),
     "ReduceProd": _reduced(lambda *sizes: product(sizes)),
     "ReduceSum": _reduced(lambda *sizes: sum(sizes)),
@@ -289,7 +297,7 @@ _CONTENT_RULES: Mapping[str, Content] = {
 
 
 _T = onnx.TensorProto
-_PLAIN = {
+_FIXED_DTYPES = {
     "Shape": _T.INT64,
     "Size": _T.INT64,
     "ArgMax": _T.INT64,
@@ -302,7 +310,7 @@ _PLAIN = {
     "IsNaN": _T.BOOL,
 }
 # The input that has the type of the output: a scale, a zero point, a table, the thing to be like.
-_LIKE = {
+_LIKE_INPUT = {
     "Where": 1,
     "CastLike": 1,
     "OneHot": 2,
@@ -327,33 +335,33 @@ _LIKE = {
 _MADE_UP = RANDOM | {"EyeLike"}
 
 
-def output_dtype(op: Operator, place: int) -> int:
-    """0 if it is not known."""
-    rule = _TYPE_RULES.get(op.op_type)
+def output_dtype(op: OperatorCall, index: int) -> int:
+    """The type of an output, as TensorProto numbers them; 0 if it is not known."""
+    rule = _DTYPE_RULES.get(op.op_type)
     if rule is not None:
-        return rule(op, place)
+        return rule(op, index)
     if op.op_type in BOOLEAN:
         return _T.BOOL
     if op.op_type in _MADE_UP and "dtype" in op.attributes:
         return int(op.attributes["dtype"])
-    return _PLAIN.get(op.op_type) or op.dtype(_LIKE.get(op.op_type, 0))
+    return _FIXED_DTYPES.get(op.op_type) or op.dtype(_LIKE_INPUT.get(op.op_type, 0))
 
 
-def _filled_type(op: Operator, _: int) -> int:
+def _filled_type(op: OperatorCall, _: int) -> int:
     given = op.attribute("value")
     return _T.FLOAT if given is None else onnx.helper.np_dtype_to_tensor_dtype(given.dtype)
 
 
-def _second(dtype: int) -> Callable[[Operator, int], int]:
+def _second(dtype: int) -> Callable[[OperatorCall, int], int]:
     """The second output has a type of its own."""
-    return lambda op, place: op.dtype(0) if place == 0 else dtype
+    return lambda op, index: op.dtype(0) if index == 0 else dtype
 
 
-_TYPE_RULES: Mapping[str, Callable[[Operator, int], int]] = {
+_DTYPE_RULES: Mapping[str, Callable[[OperatorCall, int], int]] = {
     "Cast": lambda op, _: int(op.attribute("to", UNDEFINED)),
     "BitCast": lambda op, _: int(op.attribute("to", UNDEFINED)),
     "QuantizeLinear": lambda op, _: op.dtype(2) or op.attribute("output_dtype", 0) or _T.UINT8,
-    "DynamicQuantizeLinear": lambda _, place: _T.FLOAT if place == 1 else _T.UINT8,
+    "DynamicQuantizeLinear": lambda _, index: _T.FLOAT if index == 1 else _T.UINT8,
     "ConstantOfShape": _filled_type,
     "TopK": _second(_T.INT64),
     "MaxPool": _second(_T.INT64),

@@ -1,7 +1,16 @@
-"""The shapes of what operators make, in terms of the shapes of what they read.
+"""Shape rules: the shapes of what operators make, in terms of the shapes of what they read.
 
-Rules are here for operators that compute sizes, and for those that are frequent. For others, ONNX's own inference is
-asked, one node at a time (`inference.py`).
+    Concat   (batch, 3), (batch, 5), axis 1        ->  (batch, 8)
+    Reshape  (batch, 12, 64), to [0, -1]           ->  (batch, 768)
+    Slice    (batch, seq), from 1 to the end       ->  (batch, seq - 1)
+
+To add an operator: a function from `OperatorCall` to its output shapes, and a line in `_RULES`. Rules are here for
+operators that compute sizes, and for those that are frequent; products have theirs in `products.py`, and operators that
+keep or broadcast shapes are known by their traits (`graph/operators.py`). For all others ONNX's own inference is asked,
+one node at a time (`value_table.infer_outputs`). It does not know what open axes add up to, and none of ONNX Runtime's
+operators.
+
+A rule that cannot say anything raises: `Unknown`, or what Python raises for shapes that do not fit together.
 """
 
 from __future__ import annotations
@@ -15,22 +24,22 @@ import onnx
 
 from modelexport.graph.operators import BROADCAST, DOMAINS, GLOBAL_POOLS, MS, NCHWC, POOLS, REDUCTIONS, SAME_SHAPE
 from modelexport.inspect.cost.products import broadcast, windows
-from modelexport.inspect.cost.rules import PRODUCTS
-from modelexport.inspect.cost.values import Operator, Shape, Unknown, as_number, product
+from modelexport.inspect.cost.rules import PRODUCT_RULES
+from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
 BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 _FAR = 2**31 - 1
 
 Shapes = Sequence[Shape]
-Rule = Callable[[Operator], Shapes]
+Rule = Callable[[OperatorCall], Shapes]
 
 
-def output_shapes(op: Operator) -> Shapes | None:
+def output_shapes(op: OperatorCall) -> Shapes | None:
     """The shapes of the outputs, the first ones at least; None if there is no rule."""
-    product_rule = PRODUCTS.get((op.domain, op.op_type))
+    product_rule = PRODUCT_RULES.get((op.domain, op.op_type))
     if product_rule is not None:
-        return product_rule.made(op)
+        return product_rule.output_shapes(op)
     rule = _RULES.get((op.domain, op.op_type))
     if rule is not None:
         return rule(op)
@@ -39,65 +48,67 @@ def output_shapes(op: Operator) -> Shapes | None:
     if op.op_type in SAME_SHAPE:
         return [op.shape(0)] * (2 if op.op_type == "Dropout" else 1)
     if op.op_type in BROADCAST:
-        return [broadcast(*(op.shape(place) for place in range(len(op.inputs)) if op.has(place)))]
+        return [broadcast(*(op.shape(index) for index in range(len(op.inputs)) if op.has(index)))]
     return None
 
 
-def place_of(axis: int, rank: int) -> int:
+def axis_index(axis: int, rank: int) -> int:
+    """A negative axis counts from the end."""
     if not -rank <= axis < rank:
         raise Unknown(f"there is no axis {axis} among {rank}")
     return axis % rank
 
 
-def _reshape(op: Operator) -> Shapes:
+def _reshape(op: OperatorCall) -> Shapes:
+    """https://onnx.ai/onnx/operators/onnx__Reshape.html: 0 copies an axis (unless `allowzero`), -1 is what is left."""
     wanted, given = op.sizes(1), op.shape(0)
     keep = not op.attribute("allowzero", 0)
-    shape = [given[place] if keep and size == 0 else size for place, size in enumerate(wanted)]
+    shape = [given[index] if keep and size == 0 else size for index, size in enumerate(wanted)]
     if -1 in shape:
         hole = shape.index(-1)
-        rest = product(size for place, size in enumerate(shape) if place != hole)
+        rest = product(size for index, size in enumerate(shape) if index != hole)
         shape[hole] = as_number(Polynomial.of(product(given)) // rest) if rest != 0 else 0
     return [tuple(shape)]
 
 
-def _flatten(op: Operator) -> Shapes:
+def _flatten(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
     axis = op.attribute("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
     return [(product(shape[:axis]), product(shape[axis:]))]
 
 
-def _transpose(op: Operator) -> Shapes:
+def _transpose(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
     order = op.attribute("perm") or range(len(shape) - 1, -1, -1)
-    return [tuple(shape[place] for place in order)]
+    return [tuple(shape[index] for index in order)]
 
 
-def _squeeze(op: Operator) -> Shapes:
+def _squeeze(op: OperatorCall) -> Shapes:
     shape, axes = op.shape(0), op.listed("axes", 1)
     if axes is None:
         return [tuple(size for size in shape if size != 1)]
-    gone = {place_of(axis, len(shape)) for axis in axes}
-    return [tuple(size for place, size in enumerate(shape) if place not in gone)]
+    gone = {axis_index(axis, len(shape)) for axis in axes}
+    return [tuple(size for index, size in enumerate(shape) if index not in gone)]
 
 
-def _unsqueeze(op: Operator) -> Shapes:
+def _unsqueeze(op: OperatorCall) -> Shapes:
     shape, axes = op.shape(0), op.listed("axes", 1) or []
     rank = len(shape) + len(axes)
-    added, left = {place_of(axis, rank) for axis in axes}, iter(shape)
-    return [tuple(1 if place in added else next(left) for place in range(rank))]
+    added, left = {axis_index(axis, rank) for axis in axes}, iter(shape)
+    return [tuple(1 if index in added else next(left) for index in range(rank))]
 
 
-def _concat(op: Operator) -> Shapes:
-    shapes = [op.shape(place) for place in range(len(op.inputs))]
-    axis = place_of(op.attribute("axis", 0), len(shapes[0]))
+def _concat(op: OperatorCall) -> Shapes:
+    shapes = [op.shape(index) for index in range(len(op.inputs))]
+    axis = axis_index(op.attribute("axis", 0), len(shapes[0]))
     total = as_number(sum((Polynomial.of(shape[axis]) for shape in shapes), Polynomial()))
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
-def _split(op: Operator) -> Shapes:
+def _split(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
-    axis = place_of(op.attribute("axis", 0), len(shape))
+    axis = axis_index(op.attribute("axis", 0), len(shape))
     count = len(op.outputs)
     if "split" in op.attributes or op.has(1):
         parts: Sequence[Size] = op.attribute("split") or op.sizes(1)
@@ -107,15 +118,15 @@ def _split(op: Operator) -> Shapes:
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 
 
-def _slice(op: Operator) -> Shapes:
+def _slice(op: OperatorCall) -> Shapes:
     shape = list(op.shape(0))
     starts: Sequence[Size] = op.attribute("starts") or op.sizes(1)
     ends: Sequence[Size] = op.attribute("ends") or op.sizes(2)
     axes = op.listed("axes", 3, range(len(starts))) or []
     steps = op.numbers(4) if op.has(4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        place = place_of(axis, len(shape))
-        shape[place] = sliced(shape[place], start, end, step)
+        index = axis_index(axis, len(shape))
+        shape[index] = sliced(shape[index], start, end, step)
     return [tuple(shape)]
 
 
@@ -133,27 +144,27 @@ def sliced(size: Size, start: Size, end: Size, step: int) -> Size:
     return as_number(-(-length // step))
 
 
-def _bound(place: Size, size: Size) -> Size:
-    if isinstance(place, int):
-        if place >= _FAR:
+def _bound(bound: Size, size: Size) -> Size:
+    if isinstance(bound, int):
+        if bound >= _FAR:
             return size
-        if place <= -_FAR:
+        if bound <= -_FAR:
             return 0
-        if place < 0:
-            return Polynomial.of(size) + place
-        return place if place == 0 or not isinstance(size, int) else min(place, size)
-    if all(factor < 0 for _, factor in place.terms):
-        return Polynomial.of(size) + place
-    return smallest(place, size)
+        if bound < 0:
+            return Polynomial.of(size) + bound
+        return bound if bound == 0 or not isinstance(size, int) else min(bound, size)
+    if all(factor < 0 for _, factor in bound.terms):
+        return Polynomial.of(size) + bound
+    return smallest(bound, size)
 
 
-def _gather(op: Operator) -> Shapes:
+def _gather(op: OperatorCall) -> Shapes:
     shape, places = op.shape(0), op.shape(1)
-    axis = place_of(op.attribute("axis", 0), len(shape))
+    axis = axis_index(op.attribute("axis", 0), len(shape))
     return [(*shape[:axis], *places, *shape[axis + 1 :])]
 
 
-def _gather_nd(op: Operator) -> Shapes:
+def _gather_nd(op: OperatorCall) -> Shapes:
     shape, places, batch = op.shape(0), op.shape(1), op.attribute("batch_dims", 0)
     last = places[-1]
     if not isinstance(last, int):
@@ -161,27 +172,27 @@ def _gather_nd(op: Operator) -> Shapes:
     return [(*places[:-1], *shape[batch + last :])]
 
 
-def _expand(op: Operator) -> Shapes:
+def _expand(op: OperatorCall) -> Shapes:
     return [broadcast(op.shape(0), tuple(op.sizes(1)))]
 
 
-def _tile(op: Operator) -> Shapes:
+def _tile(op: OperatorCall) -> Shapes:
     pairs = zip(op.shape(0), op.sizes(1), strict=True)
     return [tuple(as_number(Polynomial.of(size) * times) for size, times in pairs)]
 
 
-def _pad(op: Operator) -> Shapes:
+def _pad(op: OperatorCall) -> Shapes:
     shape = list(op.shape(0))
     pads: Sequence[Size] = op.attribute("pads") or op.sizes(1)
     axes = op.numbers(3) if op.has(3) else list(range(len(shape)))
-    for place, axis in enumerate(axes):
-        before, after = pads[place], pads[place + len(axes)]
-        at = place_of(axis, len(shape))
+    for index, axis in enumerate(axes):
+        before, after = pads[index], pads[index + len(axes)]
+        at = axis_index(axis, len(shape))
         shape[at] = as_number(Polynomial.of(shape[at]) + before + after)
     return [tuple(shape)]
 
 
-def _reduce(op: Operator) -> Shapes:
+def _reduce(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
     if op.op_type in ("ArgMax", "ArgMin"):
         axes: Iterable[int] = [op.attribute("axis", 0)]
@@ -190,36 +201,36 @@ def _reduce(op: Operator) -> Shapes:
         if not listed and op.attribute("noop_with_empty_axes", 0):
             return [shape]
         axes = listed or range(len(shape))
-    gone = {place_of(axis, len(shape)) for axis in axes}
+    gone = {axis_index(axis, len(shape)) for axis in axes}
     if op.attribute("keepdims", 1):
-        return [tuple(1 if place in gone else size for place, size in enumerate(shape))]
-    return [tuple(size for place, size in enumerate(shape) if place not in gone)]
+        return [tuple(1 if index in gone else size for index, size in enumerate(shape))]
+    return [tuple(size for index, size in enumerate(shape) if index not in gone)]
 
 
-def _range(op: Operator) -> Shapes:
-    given = [op.content(place).reshape(-1)[0] for place in range(3)]
+def _range(op: OperatorCall) -> Shapes:
+    given = [op.content(index).reshape(-1)[0] for index in range(3)]
     if not any(isinstance(number, Polynomial) for number in given):
         return [(max(0, math.ceil((given[1] - given[0]) / given[2])),)]
-    start, end, step = (op.sizes(place)[0] for place in range(3))
+    start, end, step = (op.sizes(index)[0] for index in range(3))
     length = -(-(Polynomial.of(end) - start) // step)
     return [(as_number(largest(length, 0)) if length.value is not None else as_number(length),)]
 
 
-def _top_k(op: Operator) -> Shapes:
+def _top_k(op: OperatorCall) -> Shapes:
     shape = list(op.shape(0))
     count = op.attribute("k") if "k" in op.attributes else op.sizes(1)[0]
-    shape[place_of(op.attribute("axis", -1), len(shape))] = count
+    shape[axis_index(op.attribute("axis", -1), len(shape))] = count
     return [tuple(shape)] * 2
 
 
-def _one_hot(op: Operator) -> Shapes:
+def _one_hot(op: OperatorCall) -> Shapes:
     shape, depth = op.shape(0), op.sizes(1)[0]
     rank = len(shape) + 1
-    axis = place_of(op.attribute("axis", -1), rank)
+    axis = axis_index(op.attribute("axis", -1), rank)
     return [(*shape[:axis], depth, *shape[axis:])]
 
 
-def _resize(op: Operator) -> Shapes:
+def _resize(op: OperatorCall) -> Shapes:
     shape = list(op.shape(0))
     axes = op.attribute("axes") or list(range(len(shape)))
     upsample, newer = op.op_type == "Upsample", op.opset > 10
@@ -243,7 +254,7 @@ def _scaled(size: Size, scale: Any) -> Size:
     return as_number(size * above // below)
 
 
-def _pool(op: Operator) -> Shapes:
+def _pool(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
     if op.attribute("channels_last", 0):
         batch, *spatial, channels = shape
@@ -251,14 +262,14 @@ def _pool(op: Operator) -> Shapes:
     return [(*shape[:2], *windows(op, shape[2:], op.attribute("kernel_shape")))] * 2
 
 
-def _global_pool(op: Operator) -> Shapes:
+def _global_pool(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
     if op.attribute("channels_last", 0):
         return [(shape[0], *[1] * (len(shape) - 2), shape[-1])]
     return [(*shape[:2], *[1] * (len(shape) - 2))]
 
 
-def _rearranged(op: Operator) -> Shapes:
+def _rearranged(op: OperatorCall) -> Shapes:
     batch, channels, height, width = op.shape(0)
     block = op.attribute("blocksize")
     if op.op_type == "DepthToSpace":
@@ -268,44 +279,44 @@ def _rearranged(op: Operator) -> Shapes:
     return [(batch, *map(as_number, shape))]
 
 
-def _embedded(op: Operator) -> Shapes:
+def _embedded(op: OperatorCall) -> Shapes:
     """EmbedLayerNormalization: ids, segments, and the tables."""
     hidden = op.shape(2)[-1]
     ids = op.shape(0)
     return [(*ids, hidden), (ids[0],), (*ids, hidden)]
 
 
-def _skipped(op: Operator) -> Shapes:
+def _skipped(op: OperatorCall) -> Shapes:
     """Skip normalizations: the normalized sum, the mean, the deviation, the sum."""
     shape = op.shape(0)
     row = (*shape[:-1], 1)
     return [shape, row, row, shape]
 
 
-def _halved(op: Operator) -> Shapes:
+def _halved(op: OperatorCall) -> Shapes:
     """BiasSplitGelu: the left half of the last axis, times the Gelu of the right one."""
     *rows, width = op.shape(0)
     return [(*rows, as_number(Polynomial.of(width) // 2))]
 
 
-def _normalized(op: Operator) -> Shapes:
+def _normalized(op: OperatorCall) -> Shapes:
     shape = op.shape(0)
-    axis = place_of(op.attribute("axis", -1), len(shape))
+    axis = axis_index(op.attribute("axis", -1), len(shape))
     row = (*shape[:axis], *[1] * (len(shape) - axis))
     return [shape, row, row]
 
 
-def _grid_sampled(op: Operator) -> Shapes:
+def _grid_sampled(op: OperatorCall) -> Shapes:
     return [(*op.shape(0)[:2], *op.shape(1)[1:-1])]
 
 
-def _blocked(op: Operator) -> Shapes:
+def _blocked(op: OperatorCall) -> Shapes:
     """Channels in blocks; how many are filled up with zeros, the weights of the next convolution know."""
     shape = op.shape(0)
     return [(shape[0], shape[-1], *shape[1:-1]) if op.attribute("channels_last", 0) else shape]
 
 
-def _unblocked(op: Operator) -> Shapes:
+def _unblocked(op: OperatorCall) -> Shapes:
     batch, _, *spatial = op.shape(0)
     channels = op.attribute("channels")
     return [(batch, *spatial, channels) if op.attribute("channels_last", 0) else (batch, channels, *spatial)]
@@ -357,6 +368,6 @@ _RULES: Mapping[tuple[str, str], Rule] = {
 }  # fmt: skip
 
 
-def _quantized_parts(op: Operator) -> Operator:
+def _quantized_parts(op: OperatorCall) -> OperatorCall:
     """QLinearConcat reads a scale and a zero point, then values, scales and zero points."""
-    return Operator(op.op_type, op.domain, op.attributes, op.inputs[2::3], op.names[2::3], op.outputs, op.opset)
+    return OperatorCall(op.op_type, op.domain, op.attributes, op.inputs[2::3], op.names[2::3], op.outputs, op.opset)

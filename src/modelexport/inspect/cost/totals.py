@@ -58,7 +58,7 @@ def count(
     return Cost(
         file=file,
         axes=tuple(
-            Axis(name, source, given=name in axes.given) for name, source in {**axes.given, **axes.found}.items()
+            Axis(name, source, given=name in axes.given) for name, source in {**axes.given, **axes.dependent}.items()
         ),
         at=dict(at),
         nodes=nodes,

@@ -1,8 +1,9 @@
-"""What is known of the values of a file, by name: first of its inputs and weights, then of more and more.
+"""Value table: what is known of the values of a file, by name; first of its inputs and weights, then of more and more.
 
-ONNX's own shape inference, one node at a time, with sizes that are open put in as names.
-
-Numbers that are in the file itself.
+Three sources say what a value is, in this order: the rules of the operator that makes it, ONNX's own inference of that
+one node (https://onnx.ai/onnx/api/shape_inference.html) with open sizes put in as names, and what the file states of
+it. A size that none of them knows gets a name of its own, after the value and the axis (`nonzero[1]`): it depends on
+what the model is fed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from modelexport.inspect.cost.values import (
     NOTHING,
     UNDEFINED,
     Axes,
-    Operator,
+    OperatorCall,
     Shape,
     Unknown,
     Value,
@@ -36,7 +37,7 @@ Partial = tuple[Size | None, ...]
 _INT64 = onnx.TensorProto.INT64
 
 
-def infer_outputs(op: Operator, node: onnx.NodeProto) -> list[tuple[int, Partial | None]]:
+def infer_outputs(op: OperatorCall, node: onnx.NodeProto) -> list[tuple[int, Partial | None]]:
     """Type and shape of each output; None where a size is not known, nothing if ONNX does not know the operator."""
     schema = _schema(op.op_type, op.opset, op.domain)
     if schema is None or any(value is not None and value.dtype == UNDEFINED for value in op.inputs):
@@ -46,7 +47,7 @@ def infer_outputs(op: Operator, node: onnx.NodeProto) -> list[tuple[int, Partial
     types = {name: _type(value, names) for name, value in given}
     data = {name: tensor for name, value in given if (tensor := _data(value)) is not None}
     try:
-        found = onnx.shape_inference.infer_node_outputs(
+        types_made = onnx.shape_inference.infer_node_outputs(
             schema,
             node,
             types,
@@ -56,7 +57,7 @@ def infer_outputs(op: Operator, node: onnx.NodeProto) -> list[tuple[int, Partial
         )
     except Exception:  # noqa: BLE001 - it has no error class of its own, and a shape may remain unknown
         return []
-    return [_read(found.get(name), names) for name in node.output]
+    return [_read_type(types_made.get(name), names) for name in node.output]
 
 
 @cache
@@ -91,17 +92,19 @@ def _data(value: Value) -> onnx.TensorProto | None:
     return onnx.helper.make_tensor("", _INT64, list(value.content.shape), numbers)
 
 
-def _read(found: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[int, Partial | None]:
-    if found is None or not found.HasField("tensor_type"):
+def _read_type(stated: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[int, Partial | None]:
+    if stated is None or not stated.HasField("tensor_type"):
         return UNDEFINED, None
-    kind = found.tensor_type
+    kind = stated.tensor_type
     if not kind.HasField("shape"):
         return kind.elem_type, None
     dims = [dim.dim_value if dim.HasField("dim_value") else names.get(dim.dim_param) for dim in kind.shape.dim]
     return kind.elem_type, tuple(dims)
 
 
-_PLAIN = {
+# Attributes of a Constant that are no tensors, and the types that they make
+# (https://onnx.ai/onnx/operators/onnx__Constant.html).
+_PLAIN_VALUES = {
     "value_int": onnx.TensorProto.INT64,
     "value_ints": onnx.TensorProto.INT64,
     "value_float": onnx.TensorProto.FLOAT,
@@ -128,10 +131,10 @@ def constant_of(proto: onnx.NodeProto) -> Value:
     for item in proto.attribute:
         if item.name == "value":
             return Value(item.t.data_type, tuple(item.t.dims), numbers_of(item.t), fixed=True)
-        if item.name in _PLAIN:
+        if item.name in _PLAIN_VALUES:
             given = np.asarray(onnx.helper.get_attribute_value(item))
             content = given.astype(object) if given.size <= MOST_NUMBERS else None
-            return Value(_PLAIN[item.name], given.shape, content, fixed=True)
+            return Value(_PLAIN_VALUES[item.name], given.shape, content, fixed=True)
     return Value(fixed=True)
 
 
@@ -144,6 +147,8 @@ def plain_attribute(item: onnx.AttributeProto) -> Any:
 
 
 class ValueTable:
+    """By value id. A body that runs twice writes its values twice: the last round is what later nodes read."""
+
     def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
         fed = [value for value in proto.graph.input if value.name not in graph.initializers]
         self.axes = Axes(fed, at)
@@ -166,23 +171,26 @@ class ValueTable:
         stated = self._stated.get(name)
         if stated is not None:
             dtype = stated.type.tensor_type.elem_type or dtype
-            shape = self._joined(shape, self.axes.stated(stated))
+            shape = self._merge_stated(shape, self.axes.stated(stated))
         # A size below 0 comes from inputs that the model cannot run on.
         if shape is None or any(isinstance(size, int) and size < 0 for size in shape):
             return dtype, None
-        return dtype, tuple(self._named(size, name, place) for place, size in enumerate(shape))
+        return dtype, tuple(self._named_size(size, name, axis) for axis, size in enumerate(shape))
 
-    def _joined(self, shape: Partial | None, stated: Partial | None) -> Partial | None:
+    def _merge_stated(self, shape: Partial | None, stated: Partial | None) -> Partial | None:
         if shape is None or stated is None or len(stated) != len(shape):
             return stated if shape is None else shape
         pairs = zip(shape, stated, strict=True)
-        return tuple(two if one is None or (two is not None and self._is_open(one)) else one for one, two in pairs)
+        # What is computed is believed before what is stated, unless it is only that nobody knows.
+        return tuple(
+            known if size is None or (known is not None and self._is_open(size)) else size for size, known in pairs
+        )
 
     def _is_open(self, size: Size) -> bool:
-        return isinstance(size, Polynomial) and any(name in self.axes.found for name in size.axes)
+        return isinstance(size, Polynomial) and any(name in self.axes.dependent for name in size.axes)
 
-    def _named(self, size: Size | None, name: str, place: int) -> Size:
-        label, source = f"{name}[{place}]", f"axis {place} of {name}"
+    def _named_size(self, size: Size | None, name: str, axis: int) -> Size:
+        label, source = f"{name}[{axis}]", f"axis {axis} of {name}"
         if size is None:
             return self.axes.fresh(label, f"{source}, which depends on what the model is fed")
         try:
@@ -190,7 +198,7 @@ class ValueTable:
         except Unknown:
             return self.axes.fresh(label, f"{source}, which is too long a formula")
 
-    def either(self, values: Sequence[Value], name: str) -> Value:
+    def merge_values(self, values: Sequence[Value], name: str) -> Value:
         """What is true of a value that is one of several; sizes that differ get a name."""
         shapes = [value.shape for value in values]
         first = shapes[0] if shapes else None

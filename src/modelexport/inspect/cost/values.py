@@ -1,6 +1,10 @@
-"""The sizes that a file leaves open, and sizes that are written as arithmetic on them.
+"""Values: what is known of a value and of an operator before anything runs; and open axes, with arithmetic on them.
 
-What is known of a value before anything runs, and of an operator with the values that it reads.
+A size that the file leaves open is a polynomial of named axes. Exporters write some sizes as arithmetic (`seq + 1`,
+`2*floor(h/2)`), which is read back into a polynomial, so that equal sizes are equal:
+
+    input ids  [batch, seq]      axes batch, seq
+    output     [batch, seq + 1]  Polynomial seq + 1, not an axis of its own
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ _BINARY: Mapping[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomi
     ast.FloorDiv: quotient,
     ast.Mod: lambda a, b: a % b,
 }
-# As exporters write them, in small letters.
+# As exporters write them, in small letters: those of sympy, which torch.export prints
+# (https://github.com/pytorch/pytorch/blob/main/torch/utils/_sympy/functions.py).
 _CALLS: Mapping[str, Callable[..., Polynomial]] = {
     "min": smallest,
     "max": largest,
@@ -116,14 +121,18 @@ def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
 
 
 class Axes:
-    """The open sizes of one file, by name, in the order in which they come up."""
+    """The open sizes of one file, by name, in the order in which they come up.
+
+    given      axes of inputs, mapped to where they are
+    dependent  sizes that depend on the content of what the model is fed, mapped to what they are
+    """
 
     def __init__(self, inputs: Iterable[onnx.ValueInfoProto], at: Mapping[str, int]) -> None:
         """`inputs` are those that the model is fed; `at` are the sizes that axes are given."""
         values = list(inputs)
         self._at = at
         self.given: dict[str, str] = {}
-        self.found: dict[str, str] = {}
+        self.dependent: dict[str, str] = {}
         texts = {dim for value in values for dim in dims_of(value.type) or () if isinstance(dim, str) and dim}
         plain = {text for text in texts if text.isidentifier()}
         self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
@@ -133,15 +142,15 @@ class Axes:
         dims = dims_of(value.type)
         if dims is None:
             return None
-        return tuple(self._dim(dim, value.name, place) for place, dim in enumerate(dims))
+        return tuple(self._dim(dim, value.name, index) for index, dim in enumerate(dims))
 
-    def _dim(self, dim: int | str, name: str, place: int) -> Size:
+    def _dim(self, dim: int | str, name: str, index: int) -> Size:
         if isinstance(dim, int):
             return dim
-        label = dim or f"{name}[{place}]"
+        label = dim or f"{name}[{index}]"
         if dim and dim not in self._names:
             return as_number(parse_size(dim).at(self._at))
-        self.given.setdefault(label, f"axis {place} of the input {name}")
+        self.given.setdefault(label, f"axis {index} of the input {name}")
         return self._axis(label)
 
     def _axis(self, name: str) -> Size:
@@ -161,7 +170,7 @@ class Axes:
 
     def fresh(self, label: str, source: str) -> Size:
         """A size that depends on the content of what the model is fed."""
-        self.found.setdefault(label, source)
+        self.dependent.setdefault(label, source)
         return self._axis(label)
 
 
@@ -176,10 +185,10 @@ def _in_terms_of(text: str, names: Collection[str]) -> bool:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    found: Size = 1
+    total: Size = 1
     for size in sizes:
-        found = limit_length(found * size)
-    return found
+        total = limit_length(total * size)
+    return total
 
 
 def limit_length(size: Size) -> Size:
@@ -227,8 +236,13 @@ NOTHING = Value()
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
-    """One node with what it reads. `domain` is empty for ONNX itself. Inputs that are left out are None."""
+class OperatorCall:
+    """One node with what is known of its inputs: all that a rule may look at.
+
+    domain  empty for ONNX itself
+    inputs  None for those that are left out
+    opset   of the domain, as the file imports it
+    """
 
     op_type: str
     domain: str
@@ -238,53 +252,53 @@ class Operator:
     outputs: tuple[str, ...] = ()
     opset: int = 0
 
-    def has(self, place: int) -> bool:
-        return place < len(self.inputs) and self.inputs[place] is not None
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] is not None
 
-    def value(self, place: int) -> Value:
-        found = self.inputs[place] if place < len(self.inputs) else None
-        if found is None:
-            raise Unknown(f"{self.op_type} has no input {place}")
-        return found
+    def value(self, index: int) -> Value:
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise Unknown(f"{self.op_type} has no input {index}")
+        return value
 
-    def dtype(self, place: int = 0) -> int:
-        found = self.inputs[place] if place < len(self.inputs) else None
-        return UNDEFINED if found is None else found.dtype
+    def dtype(self, index: int = 0) -> int:
+        value = self.inputs[index] if index < len(self.inputs) else None
+        return UNDEFINED if value is None else value.dtype
 
-    def shape(self, place: int = 0) -> Shape:
-        found = self.value(place).shape
-        if found is None:
-            name = self.names[place] if place < len(self.names) else str(place)
+    def shape(self, index: int = 0) -> Shape:
+        shape = self.value(index).shape
+        if shape is None:
+            name = self.names[index] if index < len(self.names) else str(index)
             raise Unknown(f"the shape of {name!r} is not known")
-        return found
+        return shape
 
-    def content(self, place: int) -> np.ndarray:
-        found = self.value(place).content
-        if found is None:
-            name = self.names[place] if place < len(self.names) else str(place)
+    def content(self, index: int) -> np.ndarray:
+        content = self.value(index).content
+        if content is None:
+            name = self.names[index] if index < len(self.names) else str(index)
             raise Unknown(f"the numbers in {name!r} are computed while the model runs")
-        return found
+        return content
 
-    def sizes(self, place: int) -> list[Size]:
-        return [_whole(size) for size in self.content(place).reshape(-1).tolist()]
+    def sizes(self, index: int) -> list[Size]:
+        return [_whole(size) for size in self.content(index).reshape(-1).tolist()]
 
-    def numbers(self, place: int) -> list[int]:
+    def numbers(self, index: int) -> list[int]:
         """As `sizes`, where they must be plain numbers: axes, pads, steps."""
-        found = self.sizes(place)
-        if any(isinstance(size, Polynomial) for size in found):
-            raise Unknown(f"the numbers in {self.names[place]!r} depend on the axes")
-        return [int(size) for size in found]  # type: ignore[arg-type]
+        sizes = self.sizes(index)
+        if any(isinstance(size, Polynomial) for size in sizes):
+            raise Unknown(f"the numbers in {self.names[index]!r} depend on the axes")
+        return [int(size) for size in sizes]  # type: ignore[arg-type]
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
 
-    def listed(self, name: str, place: int, default: Sequence[int] | None = None) -> list[int] | None:
+    def listed(self, name: str, index: int, default: Sequence[int] | None = None) -> list[int] | None:
         """Numbers that older operator sets have as an attribute and newer ones as an input."""
         if name in self.attributes:
-            found = self.attributes[name]
-            return [int(one) for one in found] if isinstance(found, list | tuple) else [int(found)]
-        if self.has(place):
-            return self.numbers(place)
+            numbers = self.attributes[name]
+            return [int(number) for number in numbers] if isinstance(numbers, list | tuple) else [int(numbers)]
+        if self.has(index):
+            return self.numbers(index)
         return None if default is None else list(default)
 
     @cached_property

@@ -81,13 +81,12 @@ class DiffGraph:
 
     @cached_property
     def uses(self) -> Mapping[str, tuple[InputUse, ...]]:
-        """By value: the nodes that read it, in their order."""
-        found: dict[str, list[InputUse]] = {}
-        for node in self.order:
-            for index, value in enumerate(node.inputs):
-                if value and value not in self.constants:
-                    found.setdefault(value, []).append(InputUse(node, index))
-        return {value: tuple(uses) for value, uses in found.items()}
+        """By value: the nodes that read it, in file order; constants are described with the node that reads them."""
+        return {
+            value: tuple(InputUse(*use) for use in uses)
+            for value, uses in self.graph.uses.items()
+            if value not in self.constants
+        }
 
     @cached_property
     def producers(self) -> Mapping[str, tuple[Node, int]]:

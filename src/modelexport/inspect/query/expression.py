@@ -1,6 +1,11 @@
-"""A query as a value: terms joined by and, or and not. Printing one and parsing it again gives the same value.
+"""Abstract syntax of queries: terms joined by and, or and not, and what a field is compared with.
 
-What a field is compared with: a pattern for names, or numbers.
+    module=encoder.** & !op=Cast     And((Term(MODULE, IS, Glob("encoder.**")), Not(Term(OP, IS, Glob("Cast")))))
+
+Printing an expression and parsing it again gives the same value.
+
+To add a field: a member of `QueryField` here; a predicate in `meaning.py` (`_BY_NAME`, or `_by_number` for numbers);
+the names that it may have in `answer.py` (`_NAMES`, so that a misspelt one is an error); and a line in docs/query.md.
 
 Patterns are matched by looking for their fixed pieces from left to right and never by a regular expression, so that
 no pattern can take longer than its length times that of the name.
@@ -84,36 +89,40 @@ def _step_matcher(text: str) -> Matcher:
     *middle, last = rest
 
     def matches(name: str) -> bool:
-        place, end = len(first), len(name) - len(last)
-        if place > end or not (name.startswith(first) and name.endswith(last)):
+        start, end = len(first), len(name) - len(last)
+        if start > end or not (name.startswith(first) and name.endswith(last)):
             return False
-        for piece in middle:  # the leftmost place is never worse than a later one
-            found = name.find(piece, place, end)
-            if found < 0:
+        for piece in middle:  # the leftmost match is never worse than a later one
+            at = name.find(piece, start, end)
+            if at < 0:
                 return False
-            place = found + len(piece)
+            start = at + len(piece)
         return True
 
     return matches
 
 
 def _matches_steps(pattern: Sequence[Matcher | None], steps: Sequence[str]) -> bool:
-    """None stands for any number of steps. Only the latest of these is ever tried again, with one step more."""
-    place, at = 0, 0
+    """None stands for any number of steps. Only the latest of these is ever tried again, with one step more.
+
+    That is enough: what comes before it matched as early as it could. So the time is the product of both lengths, where
+    trying all of them again would take a power of it.
+    """
+    expected, at = 0, 0
     deep, tried = -1, 0
     while at < len(steps):
-        wanted = pattern[place] if place < len(pattern) else _nothing
+        wanted = pattern[expected] if expected < len(pattern) else _nothing
         if wanted is None:
-            deep, tried = place, at
-            place += 1
+            deep, tried = expected, at
+            expected += 1
         elif wanted(steps[at]):
-            place, at = place + 1, at + 1
+            expected, at = expected + 1, at + 1
         elif deep >= 0:
             tried += 1
-            place, at = deep + 1, tried
+            expected, at = deep + 1, tried
         else:
             return False
-    return all(wanted is None for wanted in pattern[place:])
+    return all(wanted is None for wanted in pattern[expected:])
 
 
 def _nothing(_: str) -> bool:
@@ -124,7 +133,9 @@ def _nothing(_: str) -> bool:
 MEANINGFUL = frozenset("&|!()=<>\"'")
 
 
-class Field(StrEnum):
+class QueryField(StrEnum):
+    """What can be asked of a node. Names and paths are patterns; `NUMBERS` are ranges; confidence is a level."""
+
     MODULE = "module"
     TAG = "tag"
     CLASS = "class"
@@ -141,6 +152,8 @@ class Field(StrEnum):
 
 
 class Operator(StrEnum):
+    """Comparisons. All but the first two need a field that has an order."""
+
     IS = "="
     IS_NOT = "!="
     LESS = "<"
@@ -149,15 +162,15 @@ class Operator(StrEnum):
     AT_LEAST = ">="
 
 
-NUMBERS = frozenset({Field.LAYER, Field.CALL})
-ORDERED = NUMBERS | {Field.CONFIDENCE}
+NUMBERS = frozenset({QueryField.LAYER, QueryField.CALL})
+ORDERED = NUMBERS | {QueryField.CONFIDENCE}
 
 Value = Glob | Spans | Confidence
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    field: Field
+    field: QueryField
     operator: Operator
     value: Value
 
@@ -215,20 +228,20 @@ def asserted_terms(expression: Expression) -> Iterator[Term]:
                 yield from asserted_terms(part)
 
 
-def deepened(expression: Expression) -> Expression:
+def include_submodules(expression: Expression) -> Expression:
     """The same, where a module is meant with everything inside of it."""
     match expression:
-        case Term(Field.CLASS, operator, value):
-            return Term(Field.WITHIN, operator, value)
-        case Term(Field.MODULE, operator, Glob(text)) if text and not text.endswith("**") and "#" not in text:
-            inside = Term(Field.MODULE, Operator.IS, Glob(f"{text}.**"))  # also the module itself
+        case Term(QueryField.CLASS, operator, value):
+            return Term(QueryField.WITHIN, operator, value)
+        case Term(QueryField.MODULE, operator, Glob(text)) if text and not text.endswith("**") and "#" not in text:
+            inside = Term(QueryField.MODULE, Operator.IS, Glob(f"{text}.**"))  # also the module itself
             return Not(inside) if operator is Operator.IS_NOT else inside
         case Not(inner):
-            return Not(deepened(inner))
+            return Not(include_submodules(inner))
         case And(parts):
-            return And(tuple(map(deepened, parts)))
+            return And(tuple(map(include_submodules, parts)))
         case Or(parts):
-            return Or(tuple(map(deepened, parts)))
+            return Or(tuple(map(include_submodules, parts)))
         case _:
             return expression
 

@@ -1,11 +1,15 @@
-"""From an expression to a plain function that says of a node whether it is meant.
+"""Semantics of queries: from an expression to a predicate, a plain function that says of a node whether it is meant.
 
-How things are written in a query: modules and their calls, operators with a domain, evidence.
+    op=MatMul & layer=0..3    lambda entry: matches(entry.op_type) and entry.attribution.layer_id in (0, 1, 2, 3)
 
-Which parameters of the model a stored value is. Exporters transpose weights and give them names of their own.
+A field by name has one function in `_BY_NAME`. How things are written in a query is defined here too: modules with
+their calls (`block#2`), operators with a domain (`com.microsoft::Attention`), evidence with its source
+(`scope:dynamo`).
 
-A value has a parameter's name, or it stands in for one: it belongs to the module that holds the parameter, it has as
-many elements, and no other parameter there that is missing under its name has.
+`param=` asks for the nodes that read a parameter. Exporters transpose weights and give them names of their own, so a
+stored value is a parameter if it has its name; or if it stands in for one: it belongs to the module that holds the
+parameter, it has as many elements, and no other parameter there that is missing under its name has. A query may be
+asked of a record with its edges alone, without the graph; where the graph is at hand, `graph/parameters.py` knows more.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from modelexport.graph.index import KEY_SEPARATOR
-from modelexport.inspect.query.expression import And, Expression, Field, Glob, Not, Operator, Or, Spans, Term
+from modelexport.inspect.query.expression import And, Expression, Glob, Not, Operator, Or, QueryField, Spans, Term
 from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall, TensorInfo, join
 from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import Confidence, Edges, NodeEntry, Provenance
@@ -77,25 +81,25 @@ Names = tuple[str, ...]
 
 def parameter_names(provenance: Provenance) -> Mapping[str, Names]:
     """By value: its own name, and every name of the parameter that it is. Values that are no parameter are left out."""
-    edges, groups = provenance.known_edges(), _groups(provenance.hierarchy)
-    found: dict[str, Names] = {value: (value, *groups.get(value, ())) for value in edges.initializers}
+    edges, groups = provenance.known_edges(), _name_groups(provenance.hierarchy)
+    names: dict[str, Names] = {value: (value, *groups.get(value, ())) for value in edges.initializers}
     for value in edges.producers:
         plain = value.rpartition(KEY_SEPARATOR)[2]
         if plain in groups:  # a copy of a weight under the name of another
-            found[value] = (plain, *groups[plain])
+            names[value] = (plain, *groups[plain])
     for value, name in _stand_ins(provenance):
-        found[value] = (value, *groups[name])
-    return found
+        names[value] = (value, *groups[name])
+    return names
 
 
-def _groups(hierarchy: Hierarchy) -> Mapping[str, Names]:
+def _name_groups(hierarchy: Hierarchy) -> Mapping[str, Names]:
     """Every name of a parameter or buffer, mapped to all names of it."""
-    found: dict[str, Names] = {}
+    groups: dict[str, Names] = {}
     for module in hierarchy.modules.values():
         for tensor in module.tensors:
             names = (*_full_names(module, tensor), *tensor.tied)
-            found.update(dict.fromkeys(_full_names(module, tensor), names))
-    return found
+            groups.update(dict.fromkeys(_full_names(module, tensor), names))
+    return groups
 
 
 def _full_names(module: Module, tensor: TensorInfo) -> Iterator[str]:
@@ -103,6 +107,7 @@ def _full_names(module: Module, tensor: TensorInfo) -> Iterator[str]:
 
 
 def _stand_ins(provenance: Provenance) -> Iterator[tuple[str, str]]:
+    """Stored values without a name of the model, each with the one parameter that it can be."""
     hierarchy, sizes = provenance.hierarchy, provenance.known_edges().initializers
     for value, attribution in provenance.initializers.items():
         if value in hierarchy.tensor_owners or value not in sizes:
@@ -135,6 +140,7 @@ _COMPARISONS: Mapping[Operator, Callable[[Any, Any], bool]] = {
 
 
 def predicate_of(expression: Expression, provenance: Provenance) -> Predicate:
+    """Patterns are prepared once, here; the predicate itself is called for every node."""
     match expression:
         case Term(operator=Operator.IS_NOT):
             return negation(_term(expression, provenance))
@@ -179,8 +185,8 @@ def _number_test(sign: Operator, spans: Spans) -> Callable[[int], bool]:
     return lambda number: compare(number, limit)
 
 
-def _by_number(field: Field, test: Callable[[int], bool]) -> Predicate:
-    if field is Field.CALL:
+def _by_number(field: QueryField, test: Callable[[int], bool]) -> Predicate:
+    if field is QueryField.CALL:
         return lambda entry: any(test(owner.index) for owner in entry.attribution.owners)
 
     def in_layer(entry: NodeEntry) -> bool:
@@ -210,9 +216,9 @@ def _by_tag(glob: Glob, provenance: Provenance) -> Predicate:
         return bool(tag) and matches(tag)
 
     def fits(entry: NodeEntry) -> bool:
-        found = entry.attribution
-        around = () if found.ancestor is None else (found.ancestor,)
-        return any(tagged(call.path) for call in (*around, *found.owners))
+        attribution = entry.attribution
+        around = () if attribution.ancestor is None else (attribution.ancestor,)
+        return any(tagged(call.path) for call in (*around, *attribution.owners))
 
     return fits
 
@@ -228,6 +234,7 @@ def _by_class(glob: Glob, provenance: Provenance) -> Predicate:
     return lambda entry: any(of_class(owner.path) for owner in entry.attribution.owners)
 
 
+# `class=` is the class of an owner itself, `within=` that of any module around it.
 def _by_class_around(glob: Glob, provenance: Provenance) -> Predicate:
     matches, hierarchy = glob.matcher(), provenance.hierarchy
 
@@ -262,8 +269,8 @@ def _by_relation(glob: Glob, _: Provenance) -> Predicate:
     matches = cache(glob.matcher())
 
     def fits(entry: NodeEntry) -> bool:
-        found = descent_of(entry.attribution)
-        return found is not None and matches(found.relation)
+        descent = descent_of(entry.attribution)
+        return descent is not None and matches(descent.relation)
 
     return fits
 
@@ -281,15 +288,15 @@ def _by_tensor(glob: Glob, provenance: Provenance) -> Predicate:
     return lambda entry: entry.key in keys
 
 
-_BY_NAME: Mapping[Field, Callable[[Glob, Provenance], Predicate]] = {
-    Field.MODULE: _by_module,
-    Field.TAG: _by_tag,
-    Field.CLASS: _by_class,
-    Field.WITHIN: _by_class_around,
-    Field.ROLE: _by_role,
-    Field.OP: _by_op,
-    Field.EVIDENCE: _by_evidence,
-    Field.RELATION: _by_relation,
-    Field.PARAM: _by_param,
-    Field.TENSOR: _by_tensor,
+_BY_NAME: Mapping[QueryField, Callable[[Glob, Provenance], Predicate]] = {
+    QueryField.MODULE: _by_module,
+    QueryField.TAG: _by_tag,
+    QueryField.CLASS: _by_class,
+    QueryField.WITHIN: _by_class_around,
+    QueryField.ROLE: _by_role,
+    QueryField.OP: _by_op,
+    QueryField.EVIDENCE: _by_evidence,
+    QueryField.RELATION: _by_relation,
+    QueryField.PARAM: _by_param,
+    QueryField.TENSOR: _by_tensor,
 }

@@ -1,10 +1,11 @@
-"""The words and signs of a query, each with its place, so that an error can point at it.
+"""Parser of queries: from text to an expression, by recursive descent. Errors point at the character in the way.
 
-From text to an expression. Whatever is wrong with the text is said with the character that is in the way.
+    query  := all ("|" all)*
+    all    := factor ("&" factor)*
+    factor := "!" factor | "(" query ")" | field operator value
 
-query  := all ("|" all)*
-all    := factor ("&" factor)*
-factor := "!" factor | "(" query ")" | field operator value
+Words and signs are found first (`scan`), each with where it starts. A word in quotes may hold signs; a backslash takes
+the meaning from the character after it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from modelexport.inspect.query.expression import (
     ORDERED,
     And,
     Expression,
-    Field,
     Glob,
     Not,
     Operator,
     Or,
+    QueryField,
     Spans,
     Term,
     Value,
@@ -36,7 +37,9 @@ _OPERATORS = sorted(Operator, key=len, reverse=True)  # `<=` is not `<` and `=`
 _KEPT_ESCAPES = "*\\"
 
 
-class Kind(Enum):
+class TokenKind(Enum):
+    """A WORD is a field or a value, an OPERATOR a comparison, a SIGN one of `&|!()`."""
+
     WORD = auto()
     OPERATOR = auto()
     SIGN = auto()
@@ -45,61 +48,65 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
 
 
 def scan(query: str) -> list[Token]:
     tokens: list[Token] = []
-    place = 0
-    while place < len(query):
-        if query[place].isspace():
-            place += 1
+    position = 0
+    while position < len(query):
+        if query[position].isspace():
+            position += 1
             continue
-        token, place = _next(query, place)
+        token, position = _next(query, position)
         tokens.append(token)
-    return [*tokens, Token(Kind.END, "", len(query))]
+    return [*tokens, Token(TokenKind.END, "", len(query))]
 
 
 def _next(query: str, start: int) -> tuple[Token, int]:
-    """The token that begins at `start`, and the place after it."""
+    """The token that begins at `start`, and the position after it."""
     for operator in _OPERATORS:
         if query.startswith(operator, start):
-            return Token(Kind.OPERATOR, operator, start), start + len(operator)
+            return Token(TokenKind.OPERATOR, operator, start), start + len(operator)
     character = query[start]
     if character in "\"'":
         text, end = _word(query, start + 1, character)
         if end == len(query):
             raise QueryInvalid("this quotation mark is never closed", query, start)
-        return Token(Kind.WORD, text, start), end + 1
+        return Token(TokenKind.WORD, text, start), end + 1
     if character in MEANINGFUL:
-        return Token(Kind.SIGN, character, start), start + 1
+        return Token(TokenKind.SIGN, character, start), start + 1
     text, end = _word(query, start)
-    return Token(Kind.WORD, text, start), end
+    return Token(TokenKind.WORD, text, start), end
 
 
 def _word(query: str, start: int, quote: str = "") -> tuple[str, int]:
-    """The text up to the closing quote, or to what ends a bare word; and the place of that."""
-    text, place = "", start
-    while place < len(query) and not _ends(query[place], quote):
-        if query[place] == "\\":
-            if place + 1 == len(query):
-                raise QueryInvalid("there is nothing after this backslash", query, place, "Write \\\\ for a backslash.")
-            kept = "\\" if query[place + 1] in _KEPT_ESCAPES else ""
-            text += kept + query[place + 1]
-            place += 2
+    """The text up to the closing quote, or to what ends a bare word; and the position of that."""
+    text, position = "", start
+    while position < len(query) and not _ends(query[position], quote):
+        if query[position] == "\\":
+            if position + 1 == len(query):
+                raise QueryInvalid(
+                    "there is nothing after this backslash", query, position, "Write \\\\ for a backslash."
+                )
+            kept = "\\" if query[position + 1] in _KEPT_ESCAPES else ""
+            text += kept + query[position + 1]
+            position += 2
         else:
-            text += query[place]
-            place += 1
-    return text, place
+            text += query[position]
+            position += 1
+    return text, position
 
 
 def _ends(character: str, quote: str) -> bool:
     return character == quote if quote else character in MEANINGFUL or character.isspace()
 
 
+# Deeper nesting would exhaust Python's stack long before it meant anything to anybody.
 DEEPEST = 50
+# Longer numbers are no layers and no calls; `int` would take its time for a megabyte of digits.
 _LONGEST_NUMBER = 9
 _RANGE = ".."
 _EXAMPLE = "Such as: module=encoder.** & op=MatMul"
@@ -114,41 +121,41 @@ class _Parser:
     def __init__(self, query: str) -> None:
         self.query = query
         self.tokens = scan(query)
-        self.place = 0
+        self.position = 0
         self.depth = 0
 
     def parse(self) -> Expression:
-        if self.ahead().kind is Kind.END:
+        if self.ahead().kind is TokenKind.END:
             raise self.wrong("the query is empty", self.ahead(), _EXAMPLE)
-        found = self.any_of()
-        if self.ahead().kind is not Kind.END:
+        expression = self.any_of()
+        if self.ahead().kind is not TokenKind.END:
             closing = self.ahead().text == ")"
             raise self.wrong("this parenthesis was never opened" if closing else "expected & or | here", self.ahead())
-        return found
+        return expression
 
     def ahead(self) -> Token:
-        return self.tokens[self.place]
+        return self.tokens[self.position]
 
     def take(self) -> Token:
         token = self.ahead()
-        self.place += 1
+        self.position += 1
         return token
 
     def wrong(self, problem: str, token: Token, hint: str = "") -> QueryInvalid:
         return QueryInvalid(problem, self.query, token.start, hint)
 
     def at_sign(self, sign: str) -> bool:
-        return self.ahead().kind is Kind.SIGN and self.ahead().text == sign
+        return self.ahead().kind is TokenKind.SIGN and self.ahead().text == sign
 
     def any_of(self) -> Expression:
-        parts = self.joined("|", self.all_of)
+        parts = self.parse_joined("|", self.all_of)
         return parts[0] if len(parts) == 1 else Or(parts)
 
     def all_of(self) -> Expression:
-        parts = self.joined("&", self.factor)
+        parts = self.parse_joined("&", self.factor)
         return parts[0] if len(parts) == 1 else And(parts)
 
-    def joined(self, sign: str, part: Callable[[], Expression]) -> tuple[Expression, ...]:
+    def parse_joined(self, sign: str, part: Callable[[], Expression]) -> tuple[Expression, ...]:
         parts = [part()]
         while self.at_sign(sign):
             self.take()
@@ -168,7 +175,7 @@ class _Parser:
         if self.at_sign(")"):
             self.take()
             return inner
-        if self.ahead().kind is Kind.END:
+        if self.ahead().kind is TokenKind.END:
             raise self.wrong("this parenthesis is never closed", opening)
         raise self.wrong("expected &, | or ) here", self.ahead())
 
@@ -185,27 +192,27 @@ class _Parser:
     def term(self) -> Term:
         field = self.field()
         operator_token = self.take()
-        if operator_token.kind is not Kind.OPERATOR:
+        if operator_token.kind is not TokenKind.OPERATOR:
             raise self.wrong(f"expected = or another comparison after {field.value!r}", operator_token)
         operator = Operator(operator_token.text)
         if field not in ORDERED and operator not in (Operator.IS, Operator.IS_NOT):
             raise self.wrong(f"{field.value!r} has no order: only = and != can be asked of it", operator_token)
         token = self.take()
-        if token.kind is not Kind.WORD:
+        if token.kind is not TokenKind.WORD:
             raise self.wrong("expected a value here", token, "Put a value with special characters in quotes.")
         return Term(field, operator, self.value(field, operator, token))
 
-    def field(self) -> Field:
+    def field(self) -> QueryField:
         token = self.take()
-        if token.kind is not Kind.WORD:
+        if token.kind is not TokenKind.WORD:
             raise self.wrong("expected a field here", token, _EXAMPLE)
         try:
-            return Field(token.text)
+            return QueryField(token.text)
         except ValueError:
             raise self.wrong(f"unknown field {token.text!r}", token, _meant(token.text)) from None
 
-    def value(self, field: Field, operator: Operator, token: Token) -> Value:
-        if field is Field.CONFIDENCE:
+    def value(self, field: QueryField, operator: Operator, token: Token) -> Value:
+        if field is QueryField.CONFIDENCE:
             return self.confidence(token)
         if field not in NUMBERS:
             return Glob(token.text)
@@ -220,7 +227,7 @@ class _Parser:
             raise self.wrong(f"unknown confidence {token.text!r}", token, _near(token.text, labels))
         return Confidence.parse(token.text)
 
-    def span(self, text: str, field: Field, token: Token) -> tuple[int, int]:
+    def span(self, text: str, field: QueryField, token: Token) -> tuple[int, int]:
         low, mark, high = text.partition(_RANGE)
         ends = (low, high if mark else low)
         if not all(_is_number(end) for end in ends):
@@ -238,7 +245,7 @@ def _is_number(text: str) -> bool:
 def _meant(text: str) -> str:
     """Elsewhere a colon stands between a field and its value."""
     field, colon, value = text.partition(":")
-    return f"Write {field}={value}" if colon and field in tuple(Field) else _near(text, Field)
+    return f"Write {field}={value}" if colon and field in tuple(QueryField) else _near(text, QueryField)
 
 
 def _near(text: str, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modelexport.inspect.analyze import Analysis, Coverage, FileFacts, ModuleFacts, NodeFacts, RoleFacts, Tally, Unowned
-from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Pair, Score, Scores
+from modelexport.inspect.compare import Comparison, CountPair, Dispute, ModuleDifference, Score, Scores
 from modelexport.inspect.query.answer import Answer
 from modelexport.inspect.validate import Finding, Validation
 from modelexport.record.lineage import Consistency, NodeOverlap, Relation, descent_of
@@ -192,7 +192,7 @@ _READING_TABLES: Tables = {
     Validation: fields(_SCHEMA, "path ok checks findings repaired written?"),
     Finding: fields("severity code subject message"),
     Comparison: fields(_SCHEMA, "identical a b nodes unattributed differences only_a only_b inputs outputs"),
-    Pair: fields("a b"),
+    CountPair: fields("a b"),
     ModuleDifference: fields(
         "path",
         computed("class", lambda module: [module.class_a, module.class_b]),

@@ -37,7 +37,7 @@ class _Span:
 class _OpenBar:
     """A bar that may go on."""
 
-    place: _Span
+    span: _Span
     start: float
     end: float
 
@@ -71,30 +71,30 @@ def _bars(
     for event in events:
         stack = _stack(nodes[event.keys], event.run)
         kept = 0
-        while kept < min(len(bars), len(stack)) and bars[kept].place == stack[kept]:
+        while kept < min(len(bars), len(stack)) and bars[kept].span == stack[kept]:
             kept += 1
         # A node with bodies ends after what runs inside of it; the bar of its module makes room for other modules.
         yield from _closed([replace(bar, end=min(bar.end, event.start)) for bar in bars], kept, classes)
         end = event.start + event.duration
         bars = [replace(bar, end=max(bar.end, end)) for bar in bars[:kept]]
-        bars += [_OpenBar(place, event.start, end) for place in stack[kept:]]
+        bars += [_OpenBar(span, event.start, end) for span in stack[kept:]]
     yield from _closed(bars, 0, classes)
 
 
 def _closed(bars: list[_OpenBar], kept: int, classes: Mapping[str, str]) -> Iterator[Json]:
     for level, bar in enumerate(bars[kept:], kept):
-        place = bar.place
-        about: Json = {"module": place.path, "class": classes.get(place.path, ""), "run": place.run}
-        if place.sharers:
-            about["one of" if place.unclear else "fused"] = list(place.sharers)
-        yield {**_bar(_name(place, classes), level, bar.start, bar.end - bar.start), "args": about}
+        span = bar.span
+        about: Json = {"module": span.path, "class": classes.get(span.path, ""), "run": span.run}
+        if span.sharers:
+            about["one of" if span.unclear else "fused"] = list(span.sharers)
+        yield {**_bar(_name(span, classes), level, bar.start, bar.end - bar.start), "args": about}
 
 
-def _name(place: _Span, classes: Mapping[str, str]) -> str:
-    if not place.sharers:
-        return place.path.rpartition(".")[2] or classes.get(place.path, place.path)
-    names = [path.removeprefix(f"{place.path}.") or "(model)" for path in place.sharers]
-    return f"one of: {' or '.join(names)}" if place.unclear else f"fused: {'+'.join(names)}"
+def _name(span: _Span, classes: Mapping[str, str]) -> str:
+    if not span.sharers:
+        return span.path.rpartition(".")[2] or classes.get(span.path, span.path)
+    names = [path.removeprefix(f"{span.path}.") or "(model)" for path in span.sharers]
+    return f"one of: {' or '.join(names)}" if span.unclear else f"fused: {'+'.join(names)}"
 
 
 def _stack(node: NodeTime, run: int) -> list[_Span]:

@@ -89,7 +89,7 @@ def _dot(drawing: Drawing, depth: int | None) -> Picture:
     if not drawing.layers:
         return Picture(dot(without_constants(drawing)), (f"{nodes} nodes take graphviz very long to draw",))
     # Not less than one level: a single box is no picture.
-    chosen = max(1, _deepest(drawing, lambda one: _operators(one) <= _MOST_DOT_MODULES))
+    chosen = max(1, _deepest(drawing, lambda modules: _operators(modules) <= _MOST_DOT_MODULES))
     note = f"{nodes} nodes are more than graphviz can lay out; modules are drawn instead, {_levels(chosen)}"
     return Picture(dot(overview(drawing, chosen)), (note,))
 
@@ -104,7 +104,7 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
             _ATTACH,
         )
     if depth is None:
-        few = _deepest(drawing, lambda one: _operators(one) <= _MOST_MERMAID_MODULES and fits_mermaid(one))
+        few = _deepest(drawing, lambda modules: _operators(modules) <= _MOST_MERMAID_MODULES and fits_mermaid(modules))
         # A single box is no picture: rather more modules than can be read at a glance.
         chosen = few or _deepest(drawing, fits_mermaid, 1)
         return Picture(mermaid(overview(drawing, chosen)), (f"modules are drawn, {_levels(chosen)}",))

@@ -17,14 +17,13 @@ underscore written `_x005F_`.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
 from modelexport.errors import cell, printable
+from modelexport.show.data.fields import csv_lines
 from modelexport.show.formats.draw import ATTRIBUTE
 from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Opened, Wire, nested
 from modelexport.show.formats.literals import fact_text, strings_literal
@@ -61,16 +60,16 @@ def _title(drawing: Drawing) -> str:
 def _attributes(box: Box) -> str:
     nodes = box.facts.get("nodes")
     label = f'"{_escaped(box.label)}\\n{_escaped(str(nodes))}"' if nodes else _quoted(box.label)
-    told = {"label": label, "tooltip": _quoted(_tooltip(box))}
+    attributes = {"label": label, "tooltip": _quoted(_tooltip(box))}
     if box.kind in _SHAPES:
-        told["shape"] = f'"{_SHAPES[box.kind]}"'
-    return f"[{', '.join(f'{name}={text}' for name, text in told.items())}]"
+        attributes["shape"] = f'"{_SHAPES[box.kind]}"'
+    return f"[{', '.join(f'{name}={text}' for name, text in attributes.items())}]"
 
 
 def _tooltip(box: Box) -> str:
     names = ("name", "module", "role", "confidence")
-    found: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
-    return " · ".join(map(str, found)) or box.label
+    facts: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
+    return " · ".join(map(str, facts)) or box.label
 
 
 def _quoted(text: str) -> str:
@@ -92,7 +91,7 @@ def mermaid(drawing: Drawing) -> Iterator[str]:
     numbers: dict[str, int] = {}
     for item in nested(drawing):
         if isinstance(item, Opened):
-            yield f"subgraph g{item.number}[{_mermaid_quoted(item.title)}]\n"
+            yield f'subgraph g{item.number}["{_mermaid_escaped(item.title)}"]\n'
         elif isinstance(item, Box):
             numbers[item.id] = len(numbers)
             yield f"n{numbers[item.id]}{_shape(item)}\n"
@@ -119,12 +118,8 @@ def _shape(box: Box) -> str:
     return f'["{label}"]' if box.kind is BoxKind.OPERATOR else f'(["{label}"])'
 
 
-def _mermaid_quoted(text: str) -> str:
-    return f'"{_mermaid_escaped(text)}"'
-
-
 def _mermaid_escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda found: f"#{ord(found[0])};", printable(text)) or "#32;"
+    return _UNSAFE.sub(lambda match: f"#{ord(match[0])};", printable(text)) or "#32;"
 
 
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
@@ -163,11 +158,11 @@ def graphml(drawing: Drawing) -> Iterator[str]:
 
 def unescaped(text: str) -> str:
     """A text as it was before it was made fit for XML."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _writable(text: str) -> str:
-    return _UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+    return _UNWRITABLE.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
 def _group(item: Opened, parents: list[str], facts: _Facts) -> str:
@@ -250,14 +245,14 @@ _FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "at
 
 
 def table(drawing: Drawing) -> Iterator[str]:
-    yield _line(COLUMNS)
+    yield csv_lines([COLUMNS])
     for box in drawing.boxes:
         if box.kind is BoxKind.OPERATOR:
-            yield _line(map(cell, _row(box)))
+            yield csv_lines([map(cell, _row(box))])
 
 
 def _row(box: Box) -> Iterator[str]:
-    others = {
+    computed = {
         "key": box.id,
         "graph": box.sheet,
         "inputs": "; ".join(port.value for port in box.inputs),
@@ -270,10 +265,4 @@ def _row(box: Box) -> Iterator[str]:
         ),
     }
     for column in COLUMNS:
-        yield fact_text(box.facts.get(column, "")) if column in _FACTS else others[column]
-
-
-def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue()
+        yield fact_text(box.facts.get(column, "")) if column in _FACTS else computed[column]

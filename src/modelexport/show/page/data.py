@@ -41,7 +41,7 @@ _MOST_OPERATORS = 3
 
 
 @dataclass(frozen=True)
-class Places:
+class Numbering:
     """Where the things that boxes stand for are found in the other columns."""
 
     tree: ModuleTree
@@ -53,9 +53,11 @@ class Places:
 class FlowColumns:
     """`unmoved` are values that do not depend on what the model is fed: constants, and arithmetic with shapes."""
 
-    def __init__(self, provenance: Provenance, places: Places, unmoved: Collection[str], *, own_nodes: bool) -> None:
+    def __init__(
+        self, provenance: Provenance, numbering: Numbering, unmoved: Collection[str], *, own_nodes: bool
+    ) -> None:
         self._provenance = provenance
-        self._places = places
+        self._numbering = numbering
         self._own_nodes = own_nodes
         self._unmoved = unmoved
         self._layouts = Distinct[tuple[int, tuple[Pair, ...]]]()
@@ -64,15 +66,15 @@ class FlowColumns:
         return [self._flow(call, flow) for call, flow in flows.items()]
 
     def layouts(self) -> list[Json]:
-        found = [laid_out(count, edges) for count, edges in self._layouts.values]
-        return [{"boxes": layout.boxes, "bends": layout.bends} for layout in found]
+        layouts = [laid_out(count, edges) for count, edges in self._layouts.values]
+        return [{"boxes": layout.boxes, "bends": layout.bends} for layout in layouts]
 
     def _flow(self, call: ModuleCall, flow: CallFlow) -> Json:
         drawing = draw_flow(flow, self._unmoved, own_nodes=self._own_nodes)
         pairs = tuple((edge.source, edge.target) for edge in drawing.edges)
         enters, leaves = flow.enters, flow.leaves
-        found: Json = {
-            "module": self._places.tree.place_at(call.path),
+        document: Json = {
+            "module": self._numbering.tree.number_at(call.path),
             "call": call.index,
             "enters": self._values(enters, _MOST_LISTED),
             "leaves": self._values(leaves, _MOST_LISTED),
@@ -81,16 +83,16 @@ class FlowColumns:
             "folded": int(drawing.folded),
         }
         if len(drawing.groups) > 1:
-            found["layout"] = self._layouts.place((len(drawing.groups), pairs))
-            found["boxes"] = [self._box(group) for group in drawing.groups]
-            found["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
-            found["edges"] = [
+            document["layout"] = self._layouts.number((len(drawing.groups), pairs))
+            document["boxes"] = [self._box(group) for group in drawing.groups]
+            document["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
+            document["edges"] = [
                 [edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges
             ]
-        return found
+        return document
 
     def _values(self, names: Sequence[str], most: int) -> list[int]:
-        return self._places.values.places(names[:most])
+        return self._numbering.values.numbers_of(names[:most])
 
     def _listed(self, names: Sequence[str]) -> list[int]:
         return self._values(names, _MOST_VALUES)
@@ -98,16 +100,16 @@ class FlowColumns:
     def _box(self, group: Group) -> list[int]:
         """Its kind, and what it stands for; several boxes, or a node where there are none, are a text and a number."""
         if len(group) > 1 or (isinstance(group[0], Own) and not self._own_nodes):
-            return [_GROUP, self._places.texts.place(self._summary(group)), len(group)]
+            return [_GROUP, self._numbering.texts.number(self._summary(group)), len(group)]
         match group[0]:
             case Inner(call):
-                return [_MODULE, self._places.tree.place_at(call.path), call.index]
+                return [_MODULE, self._numbering.tree.number_at(call.path), call.index]
             case Own(key):
-                return [_NODE, self._places.nodes[key]]
+                return [_NODE, self._numbering.nodes[key]]
             case Entering(value):
-                return [_ENTERS, self._places.values.place(value)]
+                return [_ENTERS, self._numbering.values.number(value)]
             case Leaving(value):
-                return [_LEAVES, self._places.values.place(value)]
+                return [_LEAVES, self._numbering.values.number(value)]
 
     def _summary(self, group: Group) -> str:
         """What a box stands for that several were put into: modules and operators, the most frequent first."""
@@ -158,10 +160,10 @@ def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
     tree = ModuleTree.of(provenance.hierarchy)
     rows = NodeColumns(file, tree, texts)
     node_columns = rows.nodes() if nodes else None
-    places = Places(tree, rows.numbers, rows.values, texts)
+    numbering = Numbering(tree, rows.numbers, rows.values, texts)
     edges = file.provenance_with_edges.known_edges()
     unmoved = {*provenance.nodes, *edges.values} - file.graph.computed
-    drawn = FlowColumns(provenance, places, unmoved, own_nodes=nodes)
+    drawn = FlowColumns(provenance, numbering, unmoved, own_nodes=nodes)
     flows = drawn.flows(flows_of(provenance, edges))
     return {
         "version": _VERSION,
@@ -195,5 +197,5 @@ def _overlaid(
                 yield "verification", verification_columns(overlay, tree, nodes, texts)
     if subject.diff is not None:
         entries = subject.file.provenance.nodes
-        charged = {key: tree.place_of(entry.attribution) for key, entry in entries.items()}
+        charged = {key: tree.number_of(entry.attribution) for key, entry in entries.items()}
         yield "difference", difference_columns(subject.diff, tree, texts, charged)

@@ -197,15 +197,15 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
     shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
     steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_band, _by_stage, _by_row]
-    found = _quotient(shown, plain)
+    drawn = _quotient(shown, plain)
     for step in steps if own_nodes else steps[2:]:
-        if own_nodes and len(found.groups) <= MOST_BOXES:
+        if own_nodes and len(drawn.groups) <= MOST_BOXES:
             break
         own_nodes = True
-        found = _quotient(shown, step(shown))
-    folded = len(found.groups) < len(shown.boxes)
-    cut = _cut(len(found.groups), found.edges)
-    return DrawnFlow(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
+        drawn = _quotient(shown, step(shown))
+    folded = len(drawn.groups) < len(shown.boxes)
+    cut = _cut(len(drawn.groups), drawn.edges)
+    return DrawnFlow(drawn.groups, tuple(edge for edge in drawn.edges if edge not in cut), tuple(cut), hidden, folded)
 
 
 def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
@@ -215,14 +215,14 @@ def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
     for edge in edges:
         leaving.setdefault(edge.source, []).append(edge)
     arriving = Counter(edge.target for edge in edges)
-    found: dict[DrawnEdge, None] = {}
+    cut: dict[DrawnEdge, None] = {}
     for fan in leaving.values():
         far = sorted(fan, key=lambda edge: order[edge.target])[_NEAR:] if len(fan) > _MOST_LEAVING else []
         for edge in far:
             if arriving[edge.target] > 1:
                 arriving[edge.target] -= 1
-                found[edge] = None
-    return found.keys()
+                cut[edge] = None
+    return cut.keys()
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def _depths(shown: _Shown) -> Mapping[Box, int]:
     before, _ = shown.neighbours()
     depths: dict[Box, int] = {}
     for box in shown.ordered:
-        depths[box] = max((depths[other] + 1 for other in before[box] if other in depths), default=0)
+        depths[box] = max((depths[source] + 1 for source in before[box] if source in depths), default=0)
     return depths
 
 
@@ -316,7 +316,7 @@ def _stages(shown: _Shown) -> Mapping[Box, int]:
     before, _ = shown.neighbours()
     stages: dict[Box, int] = {}
     for box in shown.ordered:
-        known = (stages[other] + isinstance(other, Inner) for other in before[box] if other in stages)
+        known = (stages[source] + isinstance(source, Inner) for source in before[box] if source in stages)
         stages[box] = max(known, default=0)
     return stages
 
@@ -342,7 +342,7 @@ def _by_row(shown: _Shown) -> Mapping[Box, int]:
 
 def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, int]:
     """If nothing else helped, the last groups are one."""
-    order = {number: place for place, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
+    order = {number: position for position, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
     return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
 
 
@@ -350,10 +350,10 @@ def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> DrawnFlow:
     members: dict[int, list[Box]] = {}
     for box in shown.boxes:
         members.setdefault(numbers[box], []).append(box)
-    places = {number: place for place, number in enumerate(members)}
+    positions = {number: position for position, number in enumerate(members)}
     carried: dict[tuple[int, int], dict[str, None]] = {}
     for (source, target), values in shown.edges.items():
-        pair = places[numbers[source]], places[numbers[target]]
+        pair = positions[numbers[source]], positions[numbers[target]]
         if pair[0] != pair[1]:
             carried.setdefault(pair, {}).update(dict.fromkeys(values))
     edges = tuple(DrawnEdge(*pair, tuple(values)) for pair, values in carried.items())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,11 +72,11 @@ def operators_text(op_types: Mapping[str, int], limit: int = _SHOWN_OPERATORS) -
 
 
 def _scaled(number: int, units: tuple[str, ...], gap: str) -> str:
-    value, place = float(number), 0
-    while abs(value) >= 999.5 and place < len(units) - 1:
-        value, place = value / 1000, place + 1
-    digits = f"{value:.0f}" if place == 0 or abs(value) >= 99.95 else f"{value:.1f}"
-    return f"{digits}{gap}{units[place]}".rstrip()
+    value, step = float(number), 0
+    while abs(value) >= 999.5 and step < len(units) - 1:
+        value, step = value / 1000, step + 1
+    digits = f"{value:.0f}" if step == 0 or abs(value) >= 99.95 else f"{value:.1f}"
+    return f"{digits}{gap}{units[step]}".rstrip()
 
 
 def counted(number: int, noun: str) -> str:
@@ -92,8 +92,9 @@ def reasons_text(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in ordered)
 
 
-def calls_text(calls: Iterable[ModuleCall]) -> str:
-    return " + ".join(str(call) or "(model)" for call in calls)
+def modules_text(modules: Iterable[ModuleCall | str]) -> str:
+    """Paths or calls of modules that share something; the path of the model itself is empty."""
+    return " + ".join(str(module) or "(model)" for module in modules)
 
 
 def decibels_text(number: float, digits: int = 0) -> str:
@@ -182,6 +183,19 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
+def file_lines(files: Sequence[Path]) -> Iterator[Text]:
+    return (plain(f"wrote {path} ({bytes_text(path.stat().st_size)})") for path in files)
+
+
+def note_lines(notes: Iterable[str]) -> Iterator[Text]:
+    return (plain(f"note: {note}", "yellow") for note in notes)
+
+
+def seconds_line(seconds: Mapping[str, float]) -> Text:
+    """How long each step took."""
+    return plain(", ".join(f"{step} {time:.1f} s" for step, time in seconds.items()), "dim")
+
+
 def confidence_text(confidence: Confidence) -> Text:
     return Text(confidence.label, _STYLES[confidence])
 
@@ -189,16 +203,16 @@ def confidence_text(confidence: Confidence) -> Text:
 def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
     """A table without lines; the columns named in `right` hold numbers."""
     numbers = set(right)
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    built = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(
+        built.add_column(
             column,
             justify="right" if column in numbers else "left",
             no_wrap=column in numbers,
             overflow="fold",
             header_style="dim",
         )
-    return made
+    return built
 
 
 _WORDS = {

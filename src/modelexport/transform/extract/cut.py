@@ -123,7 +123,7 @@ class Cutter:
         for key in keys:
             node = self._nest.graph.by_key[key]
             around = next(
-                (holder for holder in (node, *self._nest.enclosing_nodes(node)) if holder.graph in scope),
+                (holder for holder in (node, *self._nest.graph.enclosing_nodes(node)) if holder.graph in scope),
                 None,
             )
             found.update(() if around is None else [around.key])

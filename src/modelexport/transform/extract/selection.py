@@ -162,36 +162,18 @@ class NestedGraph:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._members: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            self._members.setdefault(node.graph, []).append(node)
-
-    def nodes_inside(self, node: Node) -> Iterator[Node]:
-        """The nodes in a node's bodies, however deep."""
-        waiting = list(self.graph.subgraphs.get(node.key, ()))
-        while waiting:
-            for member in self._members.get(waiting.pop(0), ()):
-                yield member
-                waiting += self.graph.subgraphs.get(member.key, ())
 
     def values_read(self, node: Node) -> tuple[str, ...]:
         """The values that a node, or something in its bodies, reads from outside of it."""
         bodies = self.graph.subgraphs.get(node.key, ())
         if not bodies:
             return tuple(dict.fromkeys(filter(None, node.inputs)))
-        inner = list(self.nodes_inside(node))
+        inner = list(self.graph.subgraph_nodes(node))
         below = [*bodies, *(body for one in inner for body in self.graph.subgraphs.get(one.key, ()))]
         read = [*node.inputs, *(value for one in inner for value in one.inputs)]
         read += [value for body in below for value in self.graph.body_outputs[body]]
         prefixes = tuple(f"{body}{KEY_SEPARATOR}" for body in bodies)
         return tuple(dict.fromkeys(value for value in read if value and not value.startswith(prefixes)))
-
-    def enclosing_nodes(self, node: Node) -> Iterator[Node]:
-        """The nodes in whose bodies a node is, innermost first."""
-        holder = self.graph.by_key.get(self.graph.body_owner.get(node.graph, ""))
-        while holder is not None:
-            yield holder
-            holder = self.graph.by_key.get(self.graph.body_owner.get(holder.graph, ""))
 
     def graphs_around(self, graph_id: str) -> tuple[str, ...]:
         """A graph and the graphs around it, innermost first; the main graph or a function is the last."""
@@ -208,13 +190,15 @@ class NestedGraph:
         chosen = frozenset(keys)
         by_key = self.graph.by_key
         return frozenset(
-            key for key in chosen if not any(holder.key in chosen for holder in self.enclosing_nodes(by_key[key]))
+            key for key in chosen if not any(holder.key in chosen for holder in self.graph.enclosing_nodes(by_key[key]))
         )
 
     def with_nodes_inside(self, keys: Iterable[str]) -> frozenset[str]:
         """The nodes and all that is in their bodies."""
         by_key = self.graph.by_key
-        return frozenset(key for one in keys for key in (one, *(node.key for node in self.nodes_inside(by_key[one]))))
+        return frozenset(
+            key for one in keys for key in (one, *(node.key for node in self.graph.subgraph_nodes(by_key[one])))
+        )
 
     @cached_property
     def returned_by(self) -> dict[str, list[str]]:
@@ -284,7 +268,7 @@ class Membership:
         graph = self._nest.graph
         for holder, bodies in graph.subgraphs.items():
             inner = (
-                list(self._nest.nodes_inside(graph.by_key[holder]))
+                list(self._nest.graph.subgraph_nodes(graph.by_key[holder]))
                 if holder not in self.keys and len(bodies) > 1
                 else []
             )
@@ -326,7 +310,7 @@ class Membership:
         return self._follow_each_other(attribution.owners)
 
     def _runs_repeatedly(self, node: Node) -> bool:
-        return any(holder.op_type in _LOOPS for holder in self._nest.enclosing_nodes(node))
+        return any(holder.op_type in _LOOPS for holder in self._nest.graph.enclosing_nodes(node))
 
     def _follow_each_other(self, owners: Iterable[ModuleCall]) -> bool:
         """Whether calls ran one after the other, with none in between: else they can only have work in common."""

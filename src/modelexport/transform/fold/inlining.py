@@ -133,9 +133,6 @@ class _FlatModel:
         graph = index_model(model)
         self.inlined = inline_graph(graph, kept, lambda calls, name: self._values.free(self._prefix(calls) + name))
         self._model = InlinedModel(model, self.inlined)
-        self._members: dict[str, list[Node]] = {}
-        for node in self.inlined.graph.nodes:
-            self._members.setdefault(node.graph, []).append(node)
 
     def _prefix(self, calls: Sequence[str]) -> str:
         protos = (self._protos[call] for call in calls)
@@ -148,7 +145,7 @@ class _FlatModel:
         declared_values  ids of what a subgraph is given or stores
         outer            by the ids of values that are visible from the graphs around: their names
         """
-        nodes = self._members.get(graph_id, [])
+        nodes = self.inlined.graph.members.get(graph_id, ())
         inside = (*declared_values, *self.inlined.graph.body_inputs[graph_id])
         own = {*inside, *(value for node in nodes for value in node.outputs)} if graph_id else ()
         names = {**(outer or {}), **{value: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for value in own}}

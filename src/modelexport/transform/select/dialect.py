@@ -209,10 +209,7 @@ def _is_body(graph_id: str, selection: Selection) -> bool:
 
 def _outermost(node: Node, selection: Selection) -> str:
     """The key of the node of the main graph in which a node is."""
-    graph = selection.graph
-    while node.graph in graph.body_owner:
-        node = graph.by_key[graph.body_owner[node.graph]]
-    return node.key
+    return [node, *selection.graph.enclosing_nodes(node)][-1].key
 
 
 def _called(node: Node) -> str:

@@ -21,14 +21,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from modelexport.attribute.projection.anchor_regions import (
+from modelexport.attribute.anchor_regions import (
     Anchor,
     AnchorRegions,
     passing_anchors,
     value_anchors,
     weight_anchors,
 )
-from modelexport.attribute.projection.matched_values import MatchedRun, ValueIndex, match_values
+from modelexport.attribute.matched_values import MatchedRun, ValueIndex, match_values
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.related import ValueOverlap, value_overlap
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -68,6 +68,7 @@ def _let_through(node: Node, matched: MatchedRun) -> list[int]:
     """Operators that let a node's value through by weights that change nothing, if no node does that after it."""
     if any(matched.passes_on(reader) for reader in matched.graph.successors(node)):
         return []
+    # A bias of zeros, a norm that was never trained: exporters drop them, and their module is in the node before.
     passers = [op_index for name in node.outputs for op_index in matched.passers(name)]
     return [op_index for op_index in passers if not matched.weights.isdisjoint(matched.trace.ops[op_index].inputs)]
 
