@@ -167,7 +167,7 @@ def test_weights_are_fed_from_where_they_lie(tmp_path: Path, monkeypatch: pytest
         lent.append(value.data_ptr())
         return value
 
-    monkeypatch.setattr(pieces, "content_of", reading)
+    monkeypatch.setattr(pieces, "initializer_array", reading)
     monkeypatch.setattr(PiecewiseRun, "_weight", lending)
     seen(PiecewiseRun(open_model(path)))
     assert len(lent) == 1
