@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.building import graph, node, tree
 
 from modelexport.attribute import projection as order
-from modelexport.attribute.anchor_regions import Anchor, weight_uses
-from modelexport.attribute.matched_values import ValueIndex
+from modelexport.attribute.anchor_regions import Anchor
+from modelexport.attribute.matched_values import ValueIndex, weight_uses
 from modelexport.attribute.projection import project
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.index import Graph, Node

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.building import hierarchies, module, run, tree
 
-from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall, lineage_of
+from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall, common_prefix, lineage_of
 
 
 def call(text: str) -> ModuleCall:
@@ -102,3 +102,22 @@ def test_a_path_lists_what_lies_above_it() -> None:
 def test_the_builder_of_these_tests_nests_calls() -> None:
     parents = {str(site.call): str(site.parent) for site in run("", "a", "a.b.c", "a", "a.b.c")}
     assert parents == {"": "None", "a": "", "a.b.c": "a", "a#1": "", "a.b.c#1": "a#1"}
+
+
+@given(st.lists(st.lists(st.sampled_from("ab"), max_size=4), min_size=1, max_size=4))
+def test_the_common_prefix_is_the_longest_that_all_stacks_begin_with(stacks: list[list[str]]) -> None:
+    prefix = list(common_prefix(stacks))
+    assert all(stack[: len(prefix)] == prefix for stack in stacks)
+    longer = [stack[: len(prefix) + 1] for stack in stacks]
+    assert any(stack == prefix for stack in longer) or any(stack != longer[0] for stack in longer)
+
+
+def test_no_stacks_have_no_common_prefix() -> None:
+    assert common_prefix([]) == ()
+
+
+@given(hierarchies())
+def test_calls_are_in_the_order_in_which_they_began(hierarchy: Hierarchy) -> None:
+    assert sorted(hierarchy.call_order, key=hierarchy.call_order.__getitem__) == [site.call for site in hierarchy.calls]
+    for site in hierarchy.calls:
+        assert site.parent is None or hierarchy.call_order[site.parent] < hierarchy.call_order[site.call]

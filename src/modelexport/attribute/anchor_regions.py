@@ -20,7 +20,6 @@ from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
-from modelexport.record.signals import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class Anchor:
 def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that make a value which one call alone made."""
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source)
-    uses = weight_uses(matched.trace)
     anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
         telling = [name for name in node.outputs if matched.is_telling(name)]
@@ -45,7 +43,7 @@ def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
                 # A value that is merely passed on is not the node's own, unless by a weight that happens to change
                 # nothing: a bias of zeros is still the bias of the call that made the value.
                 made = {op_index for name in telling for op_index in matched.makers_in_any_shape(name)}
-                op_indices = made & {op_index for name in node.inputs for op_index in uses_of(name, matched, uses)}
+                op_indices = made & {op_index for name in node.inputs for op_index in matched.users_of(name)}
             anchors.update(_of_one_call(node, op_indices, matched, evidence))
     return anchors
 
@@ -53,11 +51,10 @@ def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
 def passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that pass a value on as one call alone did, by an operator that becomes such a node."""
     evidence = Evidence(EvidenceKind.TRACE, matched.trace.source, "passed on")
-    uses = weight_uses(matched.trace)
     anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
         # What a weight of zeros or ones lets through may be any of the calls that have such a weight.
-        weighted = any(uses_of(name, matched, uses) for name in node.inputs)
+        weighted = any(matched.users_of(name) for name in node.inputs)
         if node.key in matched.graph.computed and not weighted and matched.passes_on(node):
             passing = {op_index for name in node.outputs for op_index in matched.passers(name)}
             op_indices = {op_index for op_index in passing if matched.fits_itself(node, op_index)}
@@ -68,12 +65,11 @@ def passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
 def weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
     """Nodes that read a weight, or what the run made of it, which one call alone put to use."""
     evidence = Evidence(EvidenceKind.PARAMETER, matched.trace.source)
-    uses = weight_uses(matched.trace)
     readers: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Node]] = {}
     for node in matched.nodes:
         if node.key not in known and node.key in matched.graph.computed:
             telling = [name for name in node.inputs if matched.is_telling(name)]
-            weights = {name: users for name in telling if (users := uses_of(name, matched, uses))}
+            weights = {name: users for name in telling if (users := matched.users_of(name))}
             op_indices = set[int].intersection(*weights.values()) if weights else None
             if op_indices:
                 readers.setdefault((tuple(weights), tuple(sorted(op_indices))), []).append(node)
@@ -82,32 +78,6 @@ def weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str
         for node, own in _pair_with_calls(nodes, shared, matched):
             anchors.update(_of_one_call(node, own, matched, evidence))
     return anchors
-
-
-def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
-    """Values that depend on weights alone, mapped to the indices of the operators that put them to use.
-
-    An operator that only rearranges a weight (a transposition) leads to others; those are the ones that use it.
-    """
-    from_weights = set(trace.tensors.values())
-    for op in trace.ops:
-        if op.inputs and from_weights.issuperset(op.inputs):
-            from_weights.update(op.outputs)
-    uses: dict[int, set[int]] = {}
-    for op_index in reversed(range(len(trace.ops))):
-        op = trace.ops[op_index]
-        folded = bool(op.inputs) and from_weights.issuperset(op.inputs)
-        users = {use for output in op.outputs for use in uses.get(output, ())} if folded else {op_index}
-        for value in op.inputs:
-            if value in from_weights:
-                uses.setdefault(value, set()).update(users)
-    return {value: tuple(sorted(op_indices)) for value, op_indices in uses.items() if op_indices}
-
-
-def uses_of(name: str, matched: MatchedRun, uses: Mapping[int, tuple[int, ...]]) -> set[int]:
-    """Indices of the operators that use a weight which holds what a constant of the graph holds."""
-    numbers = () if name in matched.graph.computed else matched.matches.get(name, ())
-    return {op_index for number in numbers for op_index in uses.get(number, ())}
 
 
 def _pair_with_calls(

@@ -79,7 +79,7 @@ class _ClaimedGraph:
     def sweep(self, nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> dict[str, ModuleCall]:
         """For each unclaimed node, the call that encloses its nearest claimed neighbours on one side."""
         near: dict[str, ModuleCall] = {}
-        for node in nodes:
+        for node in nodes:  # in topological order, or its reverse: one pass reaches everything
             calls = (self._call_of(neighbour, near) for neighbour in neighbours(node))
             call = self.hierarchy.common_ancestor(call for call in calls if call is not None)
             if call is not None:
@@ -148,7 +148,7 @@ def initializer_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dic
         holders = hierarchy.tensor_owners.get(name, ())
         if holders:
             evidence = Evidence(EvidenceKind.PARAMETER, "name")
-            owners = tuple(ModuleCall(path) for path in holders)
+            owners = tuple(ModuleCall(path) for path in holders)  # a tied weight has several
             claims[name] = Claim(owners, Confidence.EXACT, (evidence,), strategy)
     return claims
 

@@ -103,9 +103,11 @@ class AttributionResult:
 def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult:
     """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
     strategies, notes = _usable_strategies(strategies_named(origin.strategy), case.signals)
+    # Signals -> claims.
     judged = tuple(run_strategy(strategy, case) for strategy in strategies)
     refuted = _refuted_strategies(judged, case) if case.foreign else []
     notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
+    # Claims -> one attribution for each node.
     claims = [result.claims for result in judged if result.strategy not in refuted]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
     provenance = build_provenance(
@@ -116,6 +118,7 @@ def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult
         replace(origin, strategy=used),
     )
     absent = _explain_absent_modules(provenance, case, judged)
+    # Attributions -> roles and layers.
     provenance = assign_roles(case.graph, replace(provenance, absent=absent, edges=edges_of(case.graph)))
     return AttributionResult(provenance, judged, (*notes, *_remarks(provenance, case.signals, strategies)))
 
@@ -191,7 +194,7 @@ def _look_behind_folding(
     orphans = find_orphans(case.hierarchy, claims)
     if not orphans:
         return claims, None
-    before = unfolded()
+    before = unfolded()  # exports once more: only where a module is missing
     origin = strategy.judge(before, case.hierarchy, Signals(scopes=case.signals.scopes))
     lineage = trace_lineage(before, case.graph)
     nodes = dict(claims.nodes) | claim_folded_modules(
@@ -234,6 +237,7 @@ def _owner_paths(claims: Mapping[str, Claim]) -> set[str]:
 def _refuted_strategies(judged: tuple[StrategyResult, ...], case: AttributionInput) -> list[str]:
     """Strategies that go by what a file says of itself, where values show that it says something else than is true."""
     by_value = next((result.claims.nodes for result in judged if result.strategy == HTP), {})
+    # Less than exact, the projection itself may be wrong.
     certain = {key: claim for key, claim in by_value.items() if claim.confidence is Confidence.EXACT}
     refuted: list[str] = []
     for result in judged:
@@ -247,6 +251,7 @@ def _refuted_strategies(judged: tuple[StrategyResult, ...], case: AttributionInp
 
 def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
     answer = Attribution(fact.owners, hierarchy.common_ancestor(fact.owners), fact.confidence)
+    # Of a fused node the value shows the last module; naming the others as well is right.
     fewer = set(fact.owners) < set(claim.owners)
     return not fewer and agreement(claim, answer, hierarchy) is Agreement.OTHER
 

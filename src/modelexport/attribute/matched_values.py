@@ -89,6 +89,28 @@ def data_values(trace: Trace) -> frozenset[int]:
     return frozenset(dependent)
 
 
+def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
+    """Values that depend on weights alone, mapped to the indices of the operators that put them to use.
+
+    An operator that only rearranges a weight (a transposition) leads to others; those are the ones that use it.
+    """
+    from_weights = set(trace.tensors.values())
+    for op in trace.ops:
+        if op.inputs and from_weights.issuperset(op.inputs):
+            from_weights.update(op.outputs)
+    uses: dict[int, set[int]] = {}
+    # From the last operator back: who uses what an operator makes is known before who uses what it reads.
+    for op_index in reversed(range(len(trace.ops))):
+        op = trace.ops[op_index]
+        # An exporter works this out in advance: its users are those of the result.
+        folded = bool(op.inputs) and from_weights.issuperset(op.inputs)
+        users = {use for output in op.outputs for use in uses.get(output, ())} if folded else {op_index}
+        for value in op.inputs:
+            if value in from_weights:
+                uses.setdefault(value, set()).update(users)
+    return {value: tuple(sorted(op_indices)) for value, op_indices in uses.items() if op_indices}
+
+
 class MatchedRun:
     """A graph and a run side by side, with the values that both have.
 
@@ -128,6 +150,18 @@ class MatchedRun:
         """Whether the content of a named value is more than chance; zeros and ones are in many places."""
         return name in self.prints and self.prints[name].telling
 
+    @cached_property
+    def _weight_uses(self) -> Mapping[int, tuple[int, ...]]:
+        return weight_uses(self.trace)
+
+    def users_of(self, name: str, uses: Mapping[int, tuple[int, ...]] | None = None) -> set[int]:
+        """Indices of the operators that use a weight which holds what a constant of the graph holds.
+
+        uses  by number of a value; those of the model's weights if left out
+        """
+        numbers = () if name in self.graph.computed else self.matches.get(name, ())
+        return {op_index for number in numbers for op_index in (uses or self._weight_uses).get(number, ())}
+
     def is_copy(self, name: str) -> bool:
         """Whether a value is just what some value of the run is, and not nearly."""
         return name in self.prints and bool(self._index.copies(self.prints[name]))
@@ -146,6 +180,7 @@ class MatchedRun:
     def fits(self, node: Node, op_index: int) -> bool:
         """Whether an exporter can have made such a node of this operator; one that nobody knows can become anything."""
         op = self.trace.ops[op_index]
+        # torch may run a function (`F.gelu`) as one operator or as several; exporters translate either.
         known = [self.trace.operators[name] for name in (op.name, op.function) if name in self.trace.operators]
         return not known or any(node.op_type in operators for operators in known)
 

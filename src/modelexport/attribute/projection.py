@@ -68,6 +68,7 @@ def _let_through(node: Node, matched: MatchedRun) -> list[int]:
     """Operators that let a node's value through by weights that change nothing, if no node does that after it."""
     if any(matched.passes_on(reader) for reader in matched.graph.successors(node)):
         return []
+    # A bias of zeros, a norm that was never trained: exporters drop them, and their module is in the node before.
     passers = [op_index for name in node.outputs for op_index in matched.passers(name)]
     return [op_index for op_index in passers if not matched.weights.isdisjoint(matched.trace.ops[op_index].inputs)]
 

@@ -64,6 +64,7 @@ def dynamo_calls(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes) -> 
         # A path that is no module is a fake scope: the exporter did not know either.
         if path is None:
             continue
+        # Inside subgraphs and functions FX numbers its nodes anew.
         known = scopes.fx_calls.get(fx_name) if node.graph == MAIN else None
         calls_by_node[node] = (known,) if known is not None else hierarchy.calls_of(path) or (ModuleCall(path),)
     return calls_by_node
@@ -82,7 +83,7 @@ def _scope(node: Node) -> tuple[str | None, str]:
     return (names[-2], names[-1]) if len(names) > 1 else (None, "")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # an FX node becomes several ONNX nodes with one text
 def _parse(text: str) -> tuple[str, ...]:
     try:
         names = ast.literal_eval(text)
@@ -230,7 +231,7 @@ def _spread(used: int, calls: list[ModuleCall]) -> list[_Calls]:
 
     The k-th number is one of the calls from the k-th on that leaves enough calls for the numbers behind it.
     """
-    spare = len(calls) - used
+    spare = len(calls) - used  # calls that left no node
     return [tuple(calls[index : index + spare + 1]) for index in range(used)]
 
 

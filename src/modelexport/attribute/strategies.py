@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from modelexport.attribute.anchor_regions import uses_of, weight_uses
 from modelexport.attribute.dataflow import (
     dataflow_claims,
     initializer_claims,
@@ -30,7 +29,7 @@ from modelexport.attribute.dataflow import (
     parameter_claims,
     weight_claims,
 )
-from modelexport.attribute.matched_values import MatchedRun
+from modelexport.attribute.matched_values import MatchedRun, weight_uses
 from modelexport.attribute.projection import project
 from modelexport.attribute.scopes import (
     dynamo_calls,
@@ -197,7 +196,7 @@ def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
         telling = [name for name in node.inputs if matched.is_telling(name)]
         # A weight into which another module's was folded is nearly the same, and not that one's alone.
         copied = [name for name in telling if matched.is_copy(name)]
-        op_indices = {index for name in copied for index in uses_of(name, matched, uses)}
+        op_indices = {index for name in copied for index in matched.users_of(name, uses)}
         calls = matched.calls(op_indices)
         if len(calls) == 1 and any(_becomes(node, index, matched) for index in op_indices):
             users[node.key] = calls.pop()
@@ -262,16 +261,16 @@ class Strategy:
 
 _RUN = frozenset({Need.TRACE, Need.VALUES})
 
-# In the order in which people choose, which is the order of every table: the default, which needs no run; the
-# independent one; then those for particular wishes. The order does not weigh claims: `resolve` goes by confidence.
+# In the order in which people choose, which is the order of every table. The order does not weigh claims: `resolve`
+# goes by confidence.
 CATALOGUE = {
     strategy.name: strategy
     for strategy in (
-        Strategy(ENHANCED_SEMANTIC, enhanced_semantic, before=True),
-        Strategy(HTP, htp, _RUN),
-        Strategy(FX_GRAPH, fx_graph, frozenset({Need.FX, Need.VALUES}), before=True),
-        Strategy(USAGE_BASED, usage_based, _RUN, infers=False),
-        Strategy(UNIVERSAL, universal, before=True, infers=False),
+        Strategy(ENHANCED_SEMANTIC, enhanced_semantic, before=True),  # the default: it needs no run
+        Strategy(HTP, htp, _RUN),  # the independent one: it reads no name
+        Strategy(FX_GRAPH, fx_graph, frozenset({Need.FX, Need.VALUES}), before=True),  # for what dynamo exported
+        Strategy(USAGE_BASED, usage_based, _RUN, infers=False),  # for whoever wants no guess
+        Strategy(UNIVERSAL, universal, before=True, infers=False),  # what the exporter says, to compare with
     )
 }
 NAMES = (*CATALOGUE, ALL)

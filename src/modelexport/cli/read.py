@@ -47,7 +47,7 @@ def analyze(model: Path, filter_tag: str | None, report: Report) -> int:
 
     spare_inputs(report.output, model)
     analysis = analyze_model(model, filter_tag)
-    detailed = report.form == "detailed" or report.verbose
+    detailed = report.form == "detailed" or report.verbose  # -v asks for the same
     report.show(analysis, lambda: analysis_tables(analysis, detailed=detailed))
     return 0
 
@@ -99,8 +99,8 @@ def query(model: Path, query: str, report: Report) -> int:
     are an empty answer.
     """
     from modelexport.api.read import answer as answer_query
+    from modelexport.show.text.analysis import query_names, query_table
     from modelexport.show.text.console import emit
-    from modelexport.show.text.query import query_names, query_table
 
     spare_inputs(report.output, model)
     answer = answer_query(model, query)

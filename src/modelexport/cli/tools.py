@@ -40,9 +40,9 @@ def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, 
     if len(files) > 2:
         raise click.UsageError("give one file, or the one before and the one after")
     from modelexport.api.relink import relink as relink_file
-    from modelexport.show.text.lineage import lineage_lines
+    from modelexport.show.text.written_files import lineage_lines
 
-    before = files[0] if len(files) > 1 else None
+    before = files[0] if len(files) > 1 else None  # else what `export` planted in the file
     with quiet_run(report.verbosity) as progress:
         result = relink_file(files[-1], output, before=before, tool=tool, embed=embed, progress=progress)
     report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
@@ -72,7 +72,7 @@ def run_tool(file: Path, output: Path, no_check: bool, report: Report, **options
     shapes                                   symbolic shape inference
     """
     from modelexport.api.run_tool import run_tool as run
-    from modelexport.show.text.lineage import lineage_lines
+    from modelexport.show.text.written_files import lineage_lines
 
     with quiet_run(report.verbosity) as progress:
         result = run(file, output=output, check=not no_check, progress=progress, **options)
@@ -120,7 +120,7 @@ def quantize(file: Path, output: Path, op_types: str, report: Report, **options:
     inside of it. One that selects nothing is an error.
     """
     from modelexport.api.quantize import quantize as quantize_file
-    from modelexport.show.text.lineage import quantization_lines
+    from modelexport.show.text.written_files import quantization_lines
 
     types = tuple(name.strip() for name in op_types.split(",") if name.strip())
     with quiet_run(report.verbosity) as progress:

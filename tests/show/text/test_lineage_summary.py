@@ -15,7 +15,7 @@ from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provena
 from modelexport.record.results.files import RelinkResult
 from modelexport.show.data.results import to_json
 from modelexport.show.text.console import as_text
-from modelexport.show.text.lineage import lineage_lines
+from modelexport.show.text.written_files import lineage_lines
 
 HIERARCHY = tree({"": "Net", "fc": "Linear"})
 LINKS = {

@@ -19,7 +19,14 @@ from modelexport.record.results.verification import (
     Verdict,
     Verification,
 )
-from modelexport.show.text.console import as_text, calls_text, cosine_text, decibels_text, difference_text, reasons_text
+from modelexport.show.text.console import (
+    as_text,
+    cosine_text,
+    decibels_text,
+    difference_text,
+    modules_text,
+    reasons_text,
+)
 from modelexport.show.text.verification import verification_tables
 from modelexport.show.text.verification_rows import Shown
 
@@ -324,7 +331,7 @@ def test_numbers_for_people() -> None:
     assert [difference_text(number) for number in (0, 1.94e-7, math.inf)] == ["0", "1.9e-07", "∞"]
     assert [cosine_text(number) for number in (1, -0.5, math.nan)] == ["1.000000", "-0.500000", "NaN"]
     assert reasons_text({"few": 1, "many": 2}) == "many: 2, few: 1"
-    assert calls_text([ModuleCall(""), ModuleCall("a", 1)]) == "(model) + a#1"
+    assert modules_text([ModuleCall(""), ModuleCall("a", 1)]) == "(model) + a#1"
 
 
 def test_outputs_that_were_not_compared_are_named_in_the_verdict() -> None:

@@ -146,17 +146,17 @@ def _block_lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
 
 def _find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
     """The most specific rules come first: each is given the roles that are known already, and leaves them alone."""
-    roles = find_norms(flow)
+    roles = find_norms(flow)  # first: their arithmetic looks like residuals and activations
     attentions = find_attentions(flow)
     roles |= name_attention_roles(flow, attentions)
     roles |= find_query_key_steps(flow, attentions, roles)
     roles |= find_embeddings(flow, attentions, roles)
     roles |= find_residuals(flow, roles)
     positions = locate_nodes(flow, lists, {key: role for key, role in roles.items() if role == "residual"})
-    roles |= find_heads(flow, positions, roles)
+    roles |= find_heads(flow, positions, roles)  # before feed-forward: a classifier with an activation is no MLP
     roles |= find_feed_forward(flow, roles)
-    roles |= name_other_products(flow, positions, roles)
-    roles |= _find_biases(flow, roles)
+    roles |= name_other_products(flow, positions, roles)  # whatever is left of products
+    roles |= _find_biases(flow, roles)  # last: what goes with a product has its role
     roles |= _find_moved_weights(flow, roles)
     return roles
 

@@ -24,7 +24,7 @@ from modelexport.graph.constants import integer, integers, text
 from modelexport.graph.index import Node
 from modelexport.graph.operators import ATTENTIONS, ATTENTIONS_THAT_PROJECT, CARRIERS, data_inputs
 
-_LAST, _BEFORE_LAST = -1, -2
+_LAST, _BEFORE_LAST = -1, -2  # axes, counted from the end
 
 
 def key_is_left(scores: ProductNode, chain: list[tuple[Node, str]], context: ProductNode) -> bool:
@@ -86,7 +86,7 @@ def chain_back(flow: RoleFlow, value: str, scores: ProductNode) -> list[tuple[No
 
 
 SELF, CROSS = "attention", "cross_attention"
-_RANK_OF_A_PROJECTION = 2
+_RANK_OF_A_PROJECTION = 2  # a query that is split into heads has more axes
 
 # What can lie between the softmax and the product with the values: moved, masked, scaled or joined with others.
 _CARRIES = CARRIERS | {"Where", "Mul", "Div", "Concat", "ScatterND", "ScatterElements"}

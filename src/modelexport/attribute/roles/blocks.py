@@ -104,7 +104,7 @@ def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bo
 
 
 NORM = "norm"
-_NEGATIVE_ROOT = -0.5
+_NEGATIVE_ROOT = -0.5  # Pow(x, -0.5) is how some write 1 / Sqrt(x)
 # What it normalizes, it has looked up: it is the embedding.
 _NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
@@ -191,7 +191,7 @@ def _subtraction_of_mean(flow: RoleFlow, centered: str) -> list[Node]:
 
 def _scale_and_shift(flow: RoleFlow, node: Node) -> Iterator[Node]:
     """What scales and shifts the result by weights, each once."""
-    waiting = ["Mul", "Add"]
+    waiting = ["Mul", "Add"]  # in this order: an RMS norm has no shift
     value = node.outputs[0]
     while waiting:
         readers = flow.graph.consumers.get(value, ())

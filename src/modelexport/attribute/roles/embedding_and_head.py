@@ -34,7 +34,7 @@ from modelexport.graph.index import FLOATS, Node
 from modelexport.graph.operators import ANGLES, CONVOLUTIONS, data_inputs
 
 EMBEDDING, POSITION = "embedding", "position"
-_AXES_OF_A_TABLE = 2
+_AXES_OF_A_TABLE = 2  # positions and channels; a bias differs along channels alone
 
 
 def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
@@ -234,7 +234,7 @@ def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[st
             after.add(node.key)
         if node.key in blocks or any(key in begun or key in residuals for key in made_of):
             begun.add(node.key)
-    for node in reversed(flow.order):
+    for node in reversed(flow.order):  # readers first
         if any(reader.key in blocks or reader.key in before for reader in _readers(flow, node)):
             before.add(node.key)
     return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))

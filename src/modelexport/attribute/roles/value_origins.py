@@ -31,7 +31,7 @@ from modelexport.graph.operators import (
 # More sources than these and nobody asks which: it is the stream that all blocks add to.
 _MOST_SOURCES = 6
 CROWD = frozenset({""})
-_TABLE_RANK = 2
+_TABLE_RANK = 2  # rows by channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,6 @@ class _OriginTracer:
             learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in FLOATS
             masking = learned and vanishes(graph, name)
             self.origins[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
-        self.returned: dict[str, list[str]] = {}
-        for body, owner in graph.body_owner.items():
-            self.returned.setdefault(owner, []).extend(graph.body_outputs[body])
 
     def origin(self, value: str) -> ValueOrigin:
         return self.origins.get(value, _BLANK)
@@ -231,7 +228,8 @@ class _OriginTracer:
         return bool(shape) and shape[-1] == self._rows(table)
 
     def _combine(self, node: Node) -> ValueOrigin:
-        values = (*data_inputs(node.op_type, node.inputs), *self.returned.get(node.key, ()))
+        returned = (value for body in self.graph.subgraphs.get(node.key, ()) for value in self.graph.body_outputs[body])
+        values = (*data_inputs(node.op_type, node.inputs), *returned)
         operands = [self.origin(value) for value in values]
         content = [operand for operand in operands if operand.content]
         roots = {operand.root for operand in content}

@@ -20,7 +20,7 @@ from modelexport.record.hierarchy import lineage_of
 from modelexport.record.results.profile import KernelEvent, NodeTime, Profile
 
 Json = dict[str, Any]
-_KERNELS = "kernels"
+_KERNELS = "kernels"  # the lane below those of modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,13 @@ class _Span:
 class _OpenBar:
     """A bar that may go on."""
 
-    place: _Span
+    span: _Span
     start: float
     end: float
 
 
 def profile_trace(profile: Profile) -> str:
+    """The format is that of https://github.com/google/perfetto's legacy JSON importer: complete events, `ph: X`."""
     nodes = {node.keys: node for node in profile.nodes}
     classes = {module.path: module.class_name for module in profile.modules if module.path is not None}
     events = sorted(profile.events, key=lambda event: event.start)
@@ -57,6 +58,7 @@ def profile_trace(profile: Profile) -> str:
 
 
 def _lanes(file: str, names: list[str]) -> Iterator[Json]:
+    """Metadata events that name the lanes and keep their order."""
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": file}}
     for number, name in enumerate(names):
         yield {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}}
@@ -71,30 +73,32 @@ def _bars(
     for event in events:
         stack = _stack(nodes[event.keys], event.run)
         kept = 0
-        while kept < min(len(bars), len(stack)) and bars[kept].place == stack[kept]:
+        while kept < min(len(bars), len(stack)) and bars[kept].span == stack[kept]:
             kept += 1
         # A node with bodies ends after what runs inside of it; the bar of its module makes room for other modules.
         yield from _closed([replace(bar, end=min(bar.end, event.start)) for bar in bars], kept, classes)
         end = event.start + event.duration
         bars = [replace(bar, end=max(bar.end, end)) for bar in bars[:kept]]
-        bars += [_OpenBar(place, event.start, end) for place in stack[kept:]]
+        bars += [_OpenBar(span, event.start, end) for span in stack[kept:]]
     yield from _closed(bars, 0, classes)
 
 
 def _closed(bars: list[_OpenBar], kept: int, classes: Mapping[str, str]) -> Iterator[Json]:
+    """Bars from `kept` on end here; those before go on in the next event."""
     for level, bar in enumerate(bars[kept:], kept):
-        place = bar.place
-        about: Json = {"module": place.path, "class": classes.get(place.path, ""), "run": place.run}
-        if place.sharers:
-            about["one of" if place.unclear else "fused"] = list(place.sharers)
-        yield {**_bar(_name(place, classes), level, bar.start, bar.end - bar.start), "args": about}
+        span = bar.span
+        about: Json = {"module": span.path, "class": classes.get(span.path, ""), "run": span.run}
+        if span.sharers:
+            about["one of" if span.unclear else "fused"] = list(span.sharers)
+        yield {**_bar(_name(span, classes), level, bar.start, bar.end - bar.start), "args": about}
 
 
-def _name(place: _Span, classes: Mapping[str, str]) -> str:
-    if not place.sharers:
-        return place.path.rpartition(".")[2] or classes.get(place.path, place.path)
-    names = [path.removeprefix(f"{place.path}.") or "(model)" for path in place.sharers]
-    return f"one of: {' or '.join(names)}" if place.unclear else f"fused: {'+'.join(names)}"
+def _name(span: _Span, classes: Mapping[str, str]) -> str:
+    """Short, because a bar is short: the last step of the path, or the class of the model itself."""
+    if not span.sharers:
+        return span.path.rpartition(".")[2] or classes.get(span.path, span.path)
+    names = [path.removeprefix(f"{span.path}.") or "(model)" for path in span.sharers]
+    return f"one of: {' or '.join(names)}" if span.unclear else f"fused: {'+'.join(names)}"
 
 
 def _stack(node: NodeTime, run: int) -> list[_Span]:

@@ -17,18 +17,18 @@ underscore written `_x005F_`.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
 from modelexport.errors import cell, printable
+from modelexport.show.data.fields import csv_lines
 from modelexport.show.formats.draw import ATTRIBUTE
 from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Opened, Wire, nested
 from modelexport.show.formats.literals import fact_text, strings_literal
 
+# Operators and constants have the shape that the head of the file gives all nodes.
 _SHAPES = {BoxKind.INPUT: "ellipse", BoxKind.OUTPUT: "ellipse", BoxKind.MISSING: "ellipse"}
 # Rounds of improving the layout, per node. Without a limit, dot takes minutes for some graphs with hundreds of nodes.
 _HASTE = 'nslimit="2", nslimit1="2"'
@@ -36,6 +36,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
 
 
 def dot(drawing: Drawing) -> Iterator[str]:
+    """https://graphviz.org/doc/info/lang.html: clusters by the prefix of their name."""
     yield f"digraph {_quoted(drawing.name)} {{\n"
     yield f"graph [{_HASTE}, label={_quoted(_title(drawing))}];\n"
     yield 'node [shape="box", style="rounded"];\n'
@@ -46,7 +47,7 @@ def dot(drawing: Drawing) -> Iterator[str]:
         elif isinstance(item, Box):
             numbers[item.id] = len(numbers)
             yield f"n{numbers[item.id]} {_attributes(item)};\n"
-        else:
+        else:  # the innermost cluster ends
             yield "}\n"
     for wire in drawing.wires:
         yield f"n{numbers[wire.source]} -> n{numbers[wire.target]} [tooltip={_quoted(wire.value)}];\n"
@@ -61,16 +62,17 @@ def _title(drawing: Drawing) -> str:
 def _attributes(box: Box) -> str:
     nodes = box.facts.get("nodes")
     label = f'"{_escaped(box.label)}\\n{_escaped(str(nodes))}"' if nodes else _quoted(box.label)
-    told = {"label": label, "tooltip": _quoted(_tooltip(box))}
+    attributes = {"label": label, "tooltip": _quoted(_tooltip(box))}
     if box.kind in _SHAPES:
-        told["shape"] = f'"{_SHAPES[box.kind]}"'
-    return f"[{', '.join(f'{name}={text}' for name, text in told.items())}]"
+        attributes["shape"] = f'"{_SHAPES[box.kind]}"'
+    return f"[{', '.join(f'{name}={text}' for name, text in attributes.items())}]"
 
 
 def _tooltip(box: Box) -> str:
+    """What a person looks for first; an SVG shows it when the mouse is over the node."""
     names = ("name", "module", "role", "confidence")
-    found: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
-    return " · ".join(map(str, found)) or box.label
+    facts: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
+    return " · ".join(map(str, facts)) or box.label
 
 
 def _quoted(text: str) -> str:
@@ -82,8 +84,8 @@ def _escaped(text: str) -> str:
     return printable(text).translate(_ESCAPES)
 
 
-MOST_EDGES = 500
-MOST_CHARACTERS = 50_000
+MOST_EDGES = 500  # `maxEdges` of Mermaid's configuration
+MOST_CHARACTERS = 50_000  # `maxTextSize`
 _UNSAFE = re.compile(r"[^\w .,()]|\.(?= )", re.ASCII)
 
 
@@ -92,7 +94,7 @@ def mermaid(drawing: Drawing) -> Iterator[str]:
     numbers: dict[str, int] = {}
     for item in nested(drawing):
         if isinstance(item, Opened):
-            yield f"subgraph g{item.number}[{_mermaid_quoted(item.title)}]\n"
+            yield f'subgraph g{item.number}["{_mermaid_escaped(item.title)}"]\n'
         elif isinstance(item, Box):
             numbers[item.id] = len(numbers)
             yield f"n{numbers[item.id]}{_shape(item)}\n"
@@ -103,6 +105,7 @@ def mermaid(drawing: Drawing) -> Iterator[str]:
 
 
 def fits_mermaid(drawing: Drawing) -> bool:
+    """Stops at the limit: a large model has millions of characters."""
     if len(drawing.wires) > MOST_EDGES:
         return False
     length = 0
@@ -114,17 +117,14 @@ def fits_mermaid(drawing: Drawing) -> bool:
 
 
 def _shape(box: Box) -> str:
+    """Round ends for inputs and outputs, which `([…])` is in Mermaid."""
     nodes = box.facts.get("nodes")
     label = _mermaid_escaped(box.label) + (f"<br/>{_mermaid_escaped(str(nodes))}" if nodes else "")
     return f'["{label}"]' if box.kind is BoxKind.OPERATOR else f'(["{label}"])'
 
 
-def _mermaid_quoted(text: str) -> str:
-    return f'"{_mermaid_escaped(text)}"'
-
-
 def _mermaid_escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda found: f"#{ord(found[0])};", printable(text)) or "#32;"
+    return _UNSAFE.sub(lambda match: f"#{ord(match[0])};", printable(text)) or "#32;"
 
 
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
@@ -134,7 +134,7 @@ _UNWRITABLE = re.compile(
     "[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|_(?=x[0-9A-Fa-f]{4}_)"
 )
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
-_LONGEST = 2**63
+_LONGEST = 2**63  # a `long` of XML Schema has 64 bits
 
 
 def graphml(drawing: Drawing) -> Iterator[str]:
@@ -163,14 +163,15 @@ def graphml(drawing: Drawing) -> Iterator[str]:
 
 def unescaped(text: str) -> str:
     """A text as it was before it was made fit for XML."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _writable(text: str) -> str:
-    return _UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+    return _UNWRITABLE.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
 def _group(item: Opened, parents: list[str], facts: _Facts) -> str:
+    """A group has a graph inside; yEd knows it as a folder by `yfiles.foldertype`."""
     data = facts.data("node", {"label": item.title, **_parent(parents), **item.facts})
     inside = f'<graph id="g{item.number}:" edgedefault="directed">'
     return f'<node id="g{item.number}" yfiles.foldertype="group">{data}{inside}\n'
@@ -181,6 +182,7 @@ def _parent(parents: list[str]) -> dict[str, Fact]:
 
 
 def _box_facts(box: Box, parents: list[str]) -> dict[str, Fact]:
+    """`parent` is there as well as the nesting: a reader without nested graphs still knows the group."""
     facts: dict[str, Fact] = {"key": box.id, "label": box.label, "kind": str(box.kind), **_parent(parents), **box.facts}
     if box.inputs:
         facts["inputs"] = strings_literal(port.value for port in box.inputs)
@@ -229,12 +231,14 @@ class _Facts:
 
 
 def _type(fact: Fact) -> str:
+    """A key has one type; an integer beyond 64 bits is no `long` of XML Schema."""
     if isinstance(fact, float):
         return "double"
     return "long" if isinstance(fact, int) and -_LONGEST <= fact < _LONGEST else "string"
 
 
 def _text(fact: Fact) -> str:
+    """XML Schema writes infinity `INF`, which Python does not."""
     if not isinstance(fact, float):
         return _writable(str(fact))
     return repr(fact) if math.isfinite(fact) else {math.inf: "INF", -math.inf: "-INF"}.get(fact, "NaN")
@@ -250,14 +254,14 @@ _FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "at
 
 
 def table(drawing: Drawing) -> Iterator[str]:
-    yield _line(COLUMNS)
+    yield csv_lines([COLUMNS])
     for box in drawing.boxes:
         if box.kind is BoxKind.OPERATOR:
-            yield _line(map(cell, _row(box)))
+            yield csv_lines([map(cell, _row(box))])
 
 
 def _row(box: Box) -> Iterator[str]:
-    others = {
+    computed = {
         "key": box.id,
         "graph": box.sheet,
         "inputs": "; ".join(port.value for port in box.inputs),
@@ -270,10 +274,4 @@ def _row(box: Box) -> Iterator[str]:
         ),
     }
     for column in COLUMNS:
-        yield fact_text(box.facts.get(column, "")) if column in _FACTS else others[column]
-
-
-def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue()
+        yield fact_text(box.facts.get(column, "")) if column in _FACTS else computed[column]

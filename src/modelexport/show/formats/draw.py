@@ -40,15 +40,15 @@ def draw_layers(
     provenance: Provenance, inside: Iterable[tuple[ModuleCall, bool]]
 ) -> tuple[Mapping[ModuleCall, Layer], Stacks]:
     """Of every call that something is drawn inside of; `inside` says of what, and whether it is a node."""
-    found = Counter[ModuleCall]()
+    counts_by_call = Counter[ModuleCall]()
     for call, is_node in inside:
-        found[call] += is_node
-    own = {call: _stack(provenance, call) for call in found if call.path != ROOT}
+        counts_by_call[call] += is_node
+    own = {call: _stack(provenance, call) for call in counts_by_call if call.path != ROOT}
     counts = Counter[ModuleCall]()
     stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
     for call, stack in own.items():
         for depth, above in enumerate(stack):
-            counts[above] += found[call]
+            counts[above] += counts_by_call[call]
             stacks[above] = stack[: depth + 1]
     order = provenance.hierarchy.call_order
     calls = sorted(stacks, key=lambda call: (order.get(call, len(order)), call))
@@ -60,6 +60,7 @@ def _stack(provenance: Provenance, call: ModuleCall) -> tuple[ModuleCall, ...]:
 
 
 def _layer(provenance: Provenance, call: ModuleCall, stack: tuple[ModuleCall, ...], nodes: int) -> Layer:
+    """Facts that hold for the module as a whole, and how many nodes are inside of this call."""
     hierarchy = provenance.hierarchy
     module = hierarchy.modules.get(hierarchy.canonical.get(call.path, call.path))
     facts: dict[str, Fact] = {"module": str(call), "nodes": nodes}
@@ -95,6 +96,8 @@ def draw(file: ModelFile, provenance: Provenance | None, name: str) -> Drawing:
 
 
 class _Artist:
+    """Collects boxes and wires part by part: a wire needs the box that its value comes from."""
+
     def __init__(self, file: ModelFile, provenance: Provenance | None) -> None:
         self._file = file
         self._known = provenance
@@ -129,6 +132,7 @@ class _Artist:
         )
 
     def _operators(self) -> Iterator[Box]:
+        """A node that calls a function shows its body, like one with subgraphs."""
         functions = {part.id for part in self._parts if isinstance(part.proto, onnx.FunctionProto)}
         protos: dict[str, list[onnx.NodeProto]] = {}
         for key, proto in walk_nodes(self._file.proto):
@@ -137,16 +141,16 @@ class _Artist:
             key, proto = node.key, protos[node.key].pop(0)  # a key is unique where the file is valid
             box_id = self._unused(key or node.name or node.op_type)
             called = node.function
-            found = None if self._known is None else self._known.nodes[key].attribution
-            for place, value in enumerate(node.outputs):
-                self._sources.setdefault(value, (box_id, place))
+            attribution = None if self._known is None else self._known.nodes[key].attribution
+            for index, value in enumerate(node.outputs):
+                self._sources.setdefault(value, (box_id, index))
             yield Box(
                 id=box_id,
                 kind=BoxKind.OPERATOR,
                 label=node.op_type,
                 sheet=node.graph,
-                call=None if found is None else found.ancestor,
-                facts=self._node_facts(node, proto, found),
+                call=None if attribution is None else attribution.ancestor,
+                facts=self._node_facts(node, proto, attribution),
                 inputs=tuple(map(self._port, node.inputs)),
                 outputs=tuple(map(self._port, node.outputs)),
                 bodies=(
@@ -155,14 +159,14 @@ class _Artist:
                 ),
             )
 
-    def _node_facts(self, node: Node, proto: onnx.NodeProto, found: Attribution | None) -> Facts:
+    def _node_facts(self, node: Node, proto: onnx.NodeProto, attribution: Attribution | None) -> Facts:
         facts: dict[str, Fact] = {"name": node.name, "op_type": node.op_type}
         if node.domain:
             facts["domain"] = node.domain
         if node.overload:
             facts["overload"] = node.overload
-        if found is not None:
-            facts |= self._known_facts(found)
+        if attribution is not None:
+            facts |= self._known_facts(attribution)
         for item in proto.attribute:
             facts[f"{ATTRIBUTE}{item.name}"] = _shown(item, node.key)
         facts |= {f"{METADATA}{key}": text for key, text in node.metadata.items() if self._is_others(key)}
@@ -170,19 +174,19 @@ class _Artist:
             facts["doc_string"] = proto.doc_string
         return facts
 
-    def _known_facts(self, found: Attribution) -> dict[str, Fact]:
-        descent = descent_of(found)
+    def _known_facts(self, attribution: Attribution) -> dict[str, Fact]:
+        descent = descent_of(attribution)
         facts: dict[str, Fact | None] = {
-            "module": found.module,
-            "modules": strings_literal(found.modules) if len(found.owners) > 1 else None,
-            "class": None if found.ancestor is None else self._class_of(found.ancestor.path),
-            "tag": "" if found.ancestor is None else self._tag_of(found.ancestor.path),
-            "role": found.role,
-            "layer": found.layer_id,
-            "confidence": found.confidence.label,
-            "evidence": "; ".join(map(str, found.evidence)),
+            "module": attribution.module,
+            "modules": strings_literal(attribution.modules) if len(attribution.owners) > 1 else None,
+            "class": None if attribution.ancestor is None else self._class_of(attribution.ancestor.path),
+            "tag": "" if attribution.ancestor is None else self._tag_of(attribution.ancestor.path),
+            "role": attribution.role,
+            "layer": attribution.layer_id,
+            "confidence": attribution.confidence.label,
+            "evidence": "; ".join(map(str, attribution.evidence)),
             "relation": None if descent is None else str(descent),
-            "reason": found.reason,
+            "reason": attribution.reason,
         }
         # The path of the model itself is empty, and is told apart from a path that is not known.
         return {name: fact for name, fact in facts.items() if fact is not None and (fact != "" or name == "module")}
@@ -202,6 +206,7 @@ class _Artist:
         return self._known is None or not key.startswith(PREFIX)
 
     def _inputs(self, part: GraphPart) -> Iterator[Box]:
+        """An initializer that is listed as an input is a constant with a default, and no input."""
         for name in self._given(part):
             value = value_id(part.id, name)
             if name and value not in self._sources:
@@ -219,49 +224,51 @@ class _Artist:
         yield from (info.name for info in part.proto.input if info.name not in stored)
 
     def _constants(self, part: GraphPart) -> Iterator[Box]:
+        """The content only of those that are in the file itself and small."""
         if isinstance(part.proto, onnx.FunctionProto):
             return
-        given = {info.name for info in part.proto.input}
+        input_names = {info.name for info in part.proto.input}
         for tensor in part.proto.initializer:
             small = has_data(tensor) or 0 in tensor.dims
-            yield self._constant(part, tensor.name, tensor_text(tensor) if small else "", tensor.name in given)
+            yield self._constant(part, tensor.name, tensor_text(tensor) if small else "", tensor.name in input_names)
         for sparse in part.proto.sparse_initializer:
-            yield self._constant(part, sparse.values.name, "", sparse.values.name in given)
+            yield self._constant(part, sparse.values.name, "", sparse.values.name in input_names)
 
     def _constant(self, part: GraphPart, name: str, content: str, is_input: bool) -> Box:
         value = value_id(part.id, name)
         box_id = self._unused(value)
         self._sources.setdefault(value, (box_id, 0))
-        found = None if self._known is None else self._known.initializers.get(value)
+        attribution = None if self._known is None else self._known.initializers.get(value)
         facts: dict[str, Fact] = {"name": name}
-        if found is not None:
-            facts |= self._known_facts(found)
+        if attribution is not None:
+            facts |= self._known_facts(attribution)
         if content:
             facts["value"] = content
         if is_input:  # a model may be given another value in its place
             facts["default"] = "of an input"
-        call = None if found is None else found.ancestor
+        call = None if attribution is None else attribution.ancestor
         return Box(box_id, BoxKind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
 
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
-        for place, value in enumerate(self._file.graph.body_outputs[part.id]):
-            name = self._returned(part, place)
+        for index, value in enumerate(self._file.graph.body_outputs[part.id]):
+            name = self._returned(part, index)
             box_id = self._unused(f"{value_id(part.id, name)} (output)")
             box = Box(box_id, BoxKind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
             self._connect(box)
             yield box
 
-    def _returned(self, part: GraphPart, place: int) -> str:
-        returned = part.proto.output[place]
+    def _returned(self, part: GraphPart, index: int) -> str:
+        returned = part.proto.output[index]
         return returned if isinstance(returned, str) else returned.name
 
     def _connect(self, box: Box) -> None:
-        for place, port in enumerate(box.inputs):
+        for index, port in enumerate(box.inputs):
             if port.value:
                 source, output = self._sources.get(port.value) or self._missing(port, box.sheet)
-                self._wires.append(Wire(source, output, box.id, place, port.value))
+                self._wires.append(Wire(source, output, box.id, index, port.value))
 
     def _missing(self, port: Port, sheet: str) -> tuple[str, int]:
+        """A value that nothing makes gets a box, so that the wire to its reader is drawn."""
         box_id = self._unused(port.value)
         self._sources[port.value] = box_id, 0
         self._boxes.append(Box(box_id, BoxKind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
@@ -271,6 +278,7 @@ class _Artist:
         return self._ports.get(value) or Port(value)
 
     def _unused(self, name: str) -> str:
+        """Names of values and keys of nodes may be equal; ids may not."""
         candidate, number = name, 1
         while candidate in self._ids:
             number += 1
@@ -287,7 +295,7 @@ class _Artist:
     def _model_facts(self) -> Facts:
         proto = self._file.proto
         producer = f"{proto.producer_name} {proto.producer_version}".strip()
-        opsets = ", ".join(f"{one.domain or 'ai.onnx'} {one.version}" for one in proto.opset_import)
+        opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
         facts: dict[str, Fact] = {"opsets": opsets, "ir_version": proto.ir_version}
         if producer:
             facts["producer"] = producer
@@ -295,7 +303,7 @@ class _Artist:
             root = self._known.hierarchy.modules.get("")
             facts |= {"strategy": self._known.origin.strategy, "exporter": self._known.origin.exporter}
             facts |= {} if root is None else {"class": root.class_name}
-        props = {one.key: one.value for one in proto.metadata_props if not one.key.startswith(PREFIX)}
+        props = {entry.key: entry.value for entry in proto.metadata_props if not entry.key.startswith(PREFIX)}
         return facts | {f"{METADATA}{key}": text for key, text in props.items()}
 
 
@@ -305,5 +313,5 @@ def _shown(item: onnx.AttributeProto, key: str) -> Fact:
     if item.type == onnx.AttributeProto.GRAPH:
         return body
     if item.type == onnx.AttributeProto.GRAPHS:
-        return ", ".join(f"{body}[{place}]" for place in range(len(item.graphs)))
+        return ", ".join(f"{body}[{index}]" for index in range(len(item.graphs)))
     return attribute_fact(item)

@@ -121,17 +121,17 @@ class Drawing:
 
     @cached_property
     def by_sheet(self) -> Mapping[str, tuple[Box, ...]]:
-        found: dict[str, list[Box]] = {sheet.id: [] for sheet in self.sheets}
+        boxes_by_sheet: dict[str, list[Box]] = {sheet.id: [] for sheet in self.sheets}
         for box in self.boxes:
-            found[box.sheet].append(box)
-        return {name: tuple(boxes) for name, boxes in found.items()}
+            boxes_by_sheet[box.sheet].append(box)
+        return {name: tuple(boxes) for name, boxes in boxes_by_sheet.items()}
 
     @cached_property
     def incoming(self) -> Mapping[str, tuple[Wire, ...]]:
-        found: dict[str, list[Wire]] = {}
+        wires_by_target: dict[str, list[Wire]] = {}
         for wire in self.wires:
-            found.setdefault(wire.target, []).append(wire)
-        return {name: tuple(wires) for name, wires in found.items()}
+            wires_by_target.setdefault(wire.target, []).append(wire)
+        return {name: tuple(wires) for name, wires in wires_by_target.items()}
 
     def stack(self, call: ModuleCall | None) -> tuple[ModuleCall, ...]:
         return () if call is None or call.path == ROOT else self.stacks[call]
@@ -178,32 +178,32 @@ def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
             open_places.append(iter(children.get(item, ())))
 
 
-def _opened(drawing: Drawing, place: Place, number: int) -> Opened:
-    if place.call is not None:
-        layer = drawing.layers[place.call]
+def _opened(drawing: Drawing, group: Place, number: int) -> Opened:
+    if group.call is not None:
+        layer = drawing.layers[group.call]
         return Opened(number, layer.title, {"kind": "module", **layer.facts})
-    sheet = drawing.sheet_by_id[place.sheet]
+    sheet = drawing.sheet_by_id[group.sheet]
     return Opened(number, sheet.id, {"kind": "body" if sheet.owner else "function", "name": sheet.name})
 
 
 def _children(drawing: Drawing) -> dict[Place | None, list[Place | Box]]:
     """What is directly inside of each place, in the order in which it first appears; None is the whole drawing."""
-    found: dict[Place | None, list[Place | Box]] = {}
+    children: dict[Place | None, list[Place | Box]] = {}
     known: set[Place] = set()
 
-    def add(place: Place | None, item: Place | Box) -> None:
-        found.setdefault(place, []).append(item)
-        while place is not None and place not in known:  # upwards until something that is there already
-            known.add(place)
-            around = above(place)
-            found.setdefault(around, []).append(place)
-            place = around
+    def add(group: Place | None, item: Place | Box) -> None:
+        children.setdefault(group, []).append(item)
+        while group is not None and group not in known:  # upwards until something that is there already
+            known.add(group)
+            around = above(group)
+            children.setdefault(around, []).append(group)
+            group = around
 
-    def above(place: Place) -> Place | None:
-        if place.call is not None:
-            stack = drawing.stack(place.call)
-            return inner(place.sheet, stack[-2] if len(stack) > 1 else None)
-        owner = drawing.by_id.get(drawing.sheet_by_id[place.sheet].owner)
+    def above(group: Place) -> Place | None:
+        if group.call is not None:
+            stack = drawing.stack(group.call)
+            return inner(group.sheet, stack[-2] if len(stack) > 1 else None)
+        owner = drawing.by_id.get(drawing.sheet_by_id[group.sheet].owner)
         return None if owner is None else inner(owner.sheet, owner.call)
 
     def inner(sheet: str, call: ModuleCall | None) -> Place | None:
@@ -213,7 +213,7 @@ def _children(drawing: Drawing) -> dict[Place | None, list[Place | Box]]:
     for sheet in drawing.sheets:
         for box in drawing.by_sheet[sheet.id]:
             add(inner(box.sheet, box.call), box)
-    return found
+    return children
 
 
 _ENDS = (BoxKind.INPUT, BoxKind.OUTPUT)
@@ -241,6 +241,8 @@ def without_constants(drawing: Drawing) -> Drawing:
 
 
 class _Overview:
+    """Counts nodes by the module call that stands for them, then joins their wires."""
+
     def __init__(self, drawing: Drawing, depth: int) -> None:
         self._drawing = drawing
         self._depth = depth
@@ -253,10 +255,10 @@ class _Overview:
         self._enclosing = {above for stack in stacks for above in stack[:-1]}
 
     def drawing(self) -> Drawing:
-        whole = self._drawing
-        ends = [box for box in whole.by_sheet[MAIN] if box.kind in _ENDS]
+        full = self._drawing
+        ends = [box for box in full.by_sheet[MAIN] if box.kind in _ENDS]
         boxes = (*self._of(ends, BoxKind.INPUT), *self._blocks(), *self._of(ends, BoxKind.OUTPUT))
-        return replace(whole, boxes=tuple(boxes), wires=tuple(self._wires()), sheets=(Sheet(MAIN, whole.name),))
+        return replace(full, boxes=tuple(boxes), wires=tuple(self._wires()), sheets=(Sheet(MAIN, full.name),))
 
     def _of(self, boxes: list[Box], kind: BoxKind) -> Iterator[Box]:
         return (replace(box, call=None) for box in boxes if box.kind is kind)
@@ -267,16 +269,18 @@ class _Overview:
         return stack[-1] if stack else None
 
     def _blocks(self) -> Iterator[Box]:
+        """A call with others inside is a cluster, and its own nodes are a box of it."""
         for call, count in self._counts.items():
             layer = self._drawing.layers.get(call) if call is not None else None
-            whole = call is not None and call not in self._enclosing
+            is_whole = call is not None and call not in self._enclosing
             stack = self._drawing.stack(call)
-            label = layer.title if layer is not None and whole else "own nodes"
-            around = (stack[-2] if len(stack) > 1 else None) if whole else call
+            label = layer.title if layer is not None and is_whole else "own nodes"
+            around = (stack[-2] if len(stack) > 1 else None) if is_whole else call
             nodes = f"{count} node{'s' * (count != 1)}"
             yield Box(_block(call), BoxKind.OPERATOR, label, MAIN, around, {"nodes": nodes}, outputs=(Port(""),))
 
     def _wires(self) -> Iterator[Wire]:
+        """One for each pair of boxes, however many tensors pass between them."""
         values: dict[tuple[str, str], dict[str, None]] = {}
         for wire in self._drawing.wires:
             source = self._stand_in(self._drawing.by_id[wire.source])
@@ -300,4 +304,5 @@ class _Overview:
 
 
 def _block(call: ModuleCall | None) -> str:
+    # No name in a file has a NUL in it, so that these ids meet no other.
     return "\0model" if call is None else f"\0{call.path}\0{call.index}"

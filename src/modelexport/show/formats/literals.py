@@ -35,7 +35,7 @@ class GraphPart:
 
 def graphs_of(model: onnx.ModelProto) -> Iterator[GraphPart]:
     """The main graph, the bodies in it however deep, and functions with theirs."""
-    waiting = [GraphPart(function_id(one), one.name, "", one) for one in reversed(model.functions)]
+    waiting = [GraphPart(function_id(function), function.name, "", function) for function in reversed(model.functions)]
     waiting.append(GraphPart(MAIN, model.graph.name, "", model.graph))
     while waiting:
         part = waiting.pop()
@@ -75,6 +75,7 @@ def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:
+    """As ONNX types nest: `sequence of float[2, 3]`, `optional int64`, `map from string to …`."""
     match proto.WhichOneof("value"):
         case "tensor_type":
             return type_name(proto.tensor_type.elem_type), _shape(proto.tensor_type)
@@ -108,7 +109,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
 # Tensors with more elements are told apart by a digest.
 SHOWN_ELEMENTS = 16
 _PLAIN = str.maketrans({"\\": "\\\\", "'": "\\'", '"': "\\x22"})
-_KINDS = onnx.AttributeProto
+_KINDS = onnx.AttributeProto  # has the kinds of attributes as constants
 
 
 def attribute_fact(item: onnx.AttributeProto) -> Fact:
@@ -137,8 +138,8 @@ def _text(item: onnx.AttributeProto) -> str:
         case _KINDS.TENSORS:
             texts = list(map(tensor_text, item.tensors))
         case _:
-            whole = item.SerializeToString(deterministic=True)
-            return f"{_KINDS.AttributeType.Name(item.type)} sha256:{_digest(whole)}"
+            serialized = item.SerializeToString(deterministic=True)
+            return f"{_KINDS.AttributeType.Name(item.type)} sha256:{_digest(serialized)}"
     # An empty list does not show what it is a list of.
     return f"[{', '.join(texts)}]" if texts else f"{_KINDS.AttributeType.Name(item.type).lower()} []"
 
@@ -177,8 +178,8 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
     """Type and shape, and the elements if there are few of them; of many, a digest of their bytes."""
     head = f"{type_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
     if is_external(tensor):
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        return f"{head} in {string_literal(place.get('location', '').encode())} at {place.get('offset', '0')}"
+        location = {entry.key: entry.value for entry in tensor.external_data}
+        return f"{head} in {string_literal(location.get('location', '').encode())} at {location.get('offset', '0')}"
     if tensor.data_type == onnx.TensorProto.STRING:
         texts = list(map(string_literal, tensor.string_data))
         return f"{head} [{', '.join(texts)}]" if len(texts) <= SHOWN_ELEMENTS else f"{head} sha256:{_strings(tensor)}"
@@ -190,6 +191,7 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
 
 
 def _elements(array: np.ndarray) -> str:
+    """numpy has no bfloat16 and no types of 8 and 4 bits of its own: those of ml_dtypes are widened first."""
     kind = array.dtype.kind
     if kind not in "biufc":  # those that numpy does not have by itself
         array = array.astype(np.int64 if "int" in array.dtype.name else np.float64)
@@ -197,7 +199,7 @@ def _elements(array: np.ndarray) -> str:
 
 
 def _strings(tensor: onnx.TensorProto) -> str:
-    return _digest(b"".join(len(one).to_bytes(8, "little") + one for one in tensor.string_data))
+    return _digest(b"".join(len(text).to_bytes(8, "little") + text for text in tensor.string_data))
 
 
 def _digest(data: bytes) -> str:

@@ -30,6 +30,7 @@ Json = dict[str, Any]
 GROUP = "___group___"
 # What Model Explorer does not draw unless it is asked to.
 _HIDDEN = "Const"
+# The layers that the page itself puts inputs and outputs into.
 ENDS = {BoxKind.INPUT: "GraphInputs", BoxKind.OUTPUT: "GraphOutputs"}
 _QUOTES = re.compile('(\\\\*)(["＂])')
 _SHOWN_QUOTES = re.compile("(\\\\*)＂")
@@ -40,8 +41,8 @@ def model_explorer(drawing: Drawing) -> Iterator[str]:
     """A collection of graphs, as the page opens it."""
     outside = _crossing(drawing)
     yield f'{{"label": {json.dumps(drawing.name)}, "graphs": [\n'
-    for place, sheet in enumerate(drawing.sheets):
-        yield ",\n" if place else ""
+    for number, sheet in enumerate(drawing.sheets):
+        yield ",\n" if number else ""
         yield from _graph(sheet, drawing, outside)
     yield "\n]}\n"
 
@@ -61,21 +62,22 @@ def namespace(call: ModuleCall | None, drawing: Drawing) -> str:
 
 def shown(text: str) -> str:
     """With quotes that the page does not drop. `＂` stands for a double quote, and `\\＂` for itself."""
-    quoted = _QUOTES.sub(lambda found: found[1] * 2 + ("＂" if found[2] == '"' else "\\＂"), text)
+    quoted = _QUOTES.sub(lambda match: match[1] * 2 + ("＂" if match[2] == '"' else "\\＂"), text)
     return f" {quoted}" if quoted.lstrip(" ").startswith("dense<") else quoted  # which it would read as a tensor
 
 
 def unshown(text: str) -> str:
     """A text as it was before."""
     text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
-    return _SHOWN_QUOTES.sub(lambda found: "\\" * (len(found[1]) // 2) + ("＂" if len(found[1]) % 2 else '"'), text)
+    return _SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
 
 def _part(title: str) -> str:
-    return _IN_NAMESPACE.sub(lambda found: f"%{ord(found[0]):02X}", title)
+    return _IN_NAMESPACE.sub(lambda match: f"%{ord(match[0]):02X}", title)
 
 
 def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Iterator[str]:
+    """Part by part: a document of a large model would not fit into memory twice."""
     boxes = drawing.by_sheet[sheet.id]
     yield f'{{"id": {json.dumps(graph_id(sheet.id, drawing))}, "nodes": [\n'
     first = True
@@ -84,6 +86,7 @@ def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) ->
         first = False
     rest = {
         "groupNodeAttributes": _layers(sheet, boxes, drawing),
+        # Or it would drop a module that holds one node, and its name.
         "layoutConfigs": {"keepLayersWithASingleChild": True},
     }
     yield f"\n], {json.dumps(rest)[1:]}"
@@ -91,15 +94,15 @@ def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) ->
 
 def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json:
     wires = [_edge(wire, box, drawing) for wire in drawing.incoming.get(box.id, ())]
-    given = _through(box, outside, drawing)
+    through_bodies = _through(box, outside, drawing)
     node: Json = {
         "id": node_id(box.id),
         "label": _HIDDEN if box.kind is BoxKind.CONSTANT else box.label,
         "namespace": ENDS.get(box.kind) or namespace(box.call, drawing),
         "attrs": _attributes({"kind": str(box.kind), **box.facts}),
-        "incomingEdges": wires + given,
-        "inputsMetadata": [_input(place, port) for place, port in enumerate(box.inputs) if port.value],
-        "outputsMetadata": [_output(place, port) for place, port in enumerate(box.outputs) if port.value],
+        "incomingEdges": wires + through_bodies,
+        "inputsMetadata": [_input(index, port) for index, port in enumerate(box.inputs) if port.value],
+        "outputsMetadata": [_output(index, port) for index, port in enumerate(box.outputs) if port.value],
     }
     return node | ({"subgraphIds": list(box.bodies)} if box.bodies else {})
 
@@ -109,6 +112,7 @@ def _attributes(facts: Mapping[str, Fact]) -> list[Json]:
 
 
 def _edge(wire: Wire, box: Box, drawing: Drawing) -> Json:
+    """An edge cannot lead into another graph: then it starts at the captured value; see `_captures`."""
     crosses = drawing.by_id[wire.source].sheet != box.sheet
     return {
         "sourceNodeId": node_id(_capture_id(wire.value, box.sheet) if crosses else wire.source),
@@ -117,12 +121,12 @@ def _edge(wire: Wire, box: Box, drawing: Drawing) -> Json:
     }
 
 
-def _input(place: int, port: Port) -> Json:
-    return {"id": str(place), "attrs": [{"key": "__tensor_tag", "value": port.value}, *_typed(port)]}
+def _input(index: int, port: Port) -> Json:
+    return {"id": str(index), "attrs": [{"key": "__tensor_tag", "value": port.value}, *_typed(port)]}
 
 
-def _output(place: int, port: Port) -> Json:
-    return {"id": str(place), "attrs": [{"key": "tensor_name", "value": port.value}, *_typed(port)]}
+def _output(index: int, port: Port) -> Json:
+    return {"id": str(index), "attrs": [{"key": "tensor_name", "value": port.value}, *_typed(port)]}
 
 
 def _typed(port: Port) -> list[Json]:
@@ -131,9 +135,9 @@ def _typed(port: Port) -> list[Json]:
 
 def _layers(sheet: Sheet, boxes: Iterable[Box], drawing: Drawing) -> Json:
     calls = dict.fromkeys(above for box in boxes for above in drawing.stack(box.call))
-    found = {namespace(call, drawing): _texts(drawing.layers[call].facts) for call in calls}
-    whole = {"name": drawing.name, **drawing.facts} if sheet.id == MAIN else {"name": sheet.name, "id": sheet.id}
-    return {"": _texts(whole), **found}
+    layers = {namespace(call, drawing): _texts(drawing.layers[call].facts) for call in calls}
+    model_facts = {"name": drawing.name, **drawing.facts} if sheet.id == MAIN else {"name": sheet.name, "id": sheet.id}
+    return {"": _texts(model_facts), **layers}
 
 
 def _texts(facts: Mapping[str, Fact]) -> dict[str, str]:
@@ -142,12 +146,12 @@ def _texts(facts: Mapping[str, Fact]) -> dict[str, str]:
 
 def _crossing(drawing: Drawing) -> dict[str, list[Wire]]:
     """By the sheet of the reader: wires that come from a graph around it, which no edge can show."""
-    found: dict[str, list[Wire]] = {}
+    wires_by_sheet: dict[str, list[Wire]] = {}
     for wire in drawing.wires:
         sheet = drawing.by_id[wire.target].sheet
         if drawing.by_id[wire.source].sheet != sheet:
-            found.setdefault(sheet, []).append(wire)
-    return found
+            wires_by_sheet.setdefault(sheet, []).append(wire)
+    return wires_by_sheet
 
 
 def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing) -> Iterator[Json]:
@@ -172,19 +176,19 @@ def _capture_id(value: str, sheet: str) -> str:
 
 def _through(box: Box, outside: Mapping[str, list[Wire]], drawing: Drawing) -> list[Json]:
     """Edges to a node for what its bodies read, so that it is not drawn before what they need."""
-    found: dict[tuple[str, int], Json] = {}
+    edges: dict[tuple[str, int], Json] = {}
     waiting = _owned(box, drawing)
     while waiting:
         sheet = waiting.pop()
         for wire in outside.get(sheet, ()):
             if drawing.by_id[wire.source].sheet == box.sheet:
-                found[wire.source, wire.output] = {
+                edges[wire.source, wire.output] = {
                     "sourceNodeId": node_id(wire.source),
                     "sourceNodeOutputId": str(wire.output),
                     "targetNodeInputId": _capture_id(wire.value, sheet),
                 }
         waiting += [body for inner in drawing.by_sheet[sheet] for body in _owned(inner, drawing)]
-    return list(found.values())
+    return list(edges.values())
 
 
 def _owned(box: Box, drawing: Drawing) -> list[str]:
@@ -205,8 +209,8 @@ def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterabl
     """
     entries: UnionFind[tuple[int, str]] = UnionFind()
     nodes = _by_module(left, right) if sources is None else _by_lineage(left, right, sources)
-    for one, other in chain(_by_name(left, right), nodes):
-        entries.join((0, node_id(one)), (1, node_id(other)))
+    for left_id, right_id in chain(_by_name(left, right), nodes):
+        entries.join((0, node_id(left_id)), (1, node_id(right_id)))
     mapped = [*_sync_layers(left, right), *map(_sides, entries.groups())]
     if not mapped:
         raise RecordMismatch(
@@ -215,7 +219,7 @@ def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterabl
     document = {
         "type": "sync_navigation",
         "mappingEntries": [{"leftNodeIds": sorted(a), "rightNodeIds": sorted(b)} for a, b in mapped],
-        "disableMappingFallback": True,
+        "disableMappingFallback": True,  # or nodes with equal ids are matched, whatever they compute
         "showDiffHighlights": sources is not None,
     }
     return json.dumps(document, indent=1) + "\n"
@@ -231,22 +235,22 @@ def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
     common = [(namespace(call, left), namespace(call, right)) for call in left.layers if call in right.layers]
     if common:  # in models that have nothing else in common, that both have inputs says nothing
         common += [(name, name) for name in ENDS.values()]
-    return (({f"{one}{GROUP}"}, {f"{other}{GROUP}"}) for one, other in common)
+    return (({f"{left_name}{GROUP}"}, {f"{right_name}{GROUP}"}) for left_name, right_name in common)
 
 
 def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]]) -> Iterator[Pair]:
-    for made, before in sources.items():
-        if made in right.by_id:
-            yield from ((one, made) for one in before if one in left.by_id)
+    for right_id, before in sources.items():
+        if right_id in right.by_id:
+            yield from ((left_id, right_id) for left_id in before if left_id in left.by_id)
 
 
 def _by_name(left: Drawing, right: Drawing) -> Iterator[Pair]:
     """Weights, inputs and outputs. A weight whose name says nothing may belong to another module there."""
-    others = {_place(box): box for box in right.boxes if box.kind is not BoxKind.OPERATOR}
+    right_boxes = {_place(box): box for box in right.boxes if box.kind is not BoxKind.OPERATOR}
     for box in left.boxes:
-        other = others.get(_place(box))
-        if other is not None and (box.call == other.call or None in (box.call, other.call)):
-            yield box.id, other.id
+        partner = right_boxes.get(_place(box))
+        if partner is not None and (box.call == partner.call or None in (box.call, partner.call)):
+            yield box.id, partner.id
 
 
 def _place(box: Box) -> tuple[BoxKind, str, str]:
@@ -254,15 +258,18 @@ def _place(box: Box) -> tuple[BoxKind, str, str]:
 
 
 def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
-    others = _groups(right)
-    for place, nodes in _groups(left).items():
-        if len(others.get(place, ())) == len(nodes):
-            yield from ((one.id, other.id) for one, other in zip(nodes, others[place], strict=True))
+    """The n-th Add of a call there is the n-th Add of it here, if both have as many."""
+    right_groups = _groups(right)
+    for group, nodes in _groups(left).items():
+        if len(right_groups.get(group, ())) == len(nodes):
+            yield from (
+                (left_box.id, right_box.id) for left_box, right_box in zip(nodes, right_groups[group], strict=True)
+            )
 
 
 def _groups(drawing: Drawing) -> dict[tuple[ModuleCall, str], list[Box]]:
-    found: dict[tuple[ModuleCall, str], list[Box]] = {}
+    groups: dict[tuple[ModuleCall, str], list[Box]] = {}
     for box in drawing.boxes:
         if box.kind is BoxKind.OPERATOR and box.call is not None:
-            found.setdefault((box.call, box.label), []).append(box)
-    return found
+            groups.setdefault((box.call, box.label), []).append(box)
+    return groups

@@ -33,15 +33,15 @@ from modelexport.show.page.modules import (
 from modelexport.show.page.nodes import Distinct, Json, ModuleTree, NodeColumns, Texts
 
 # Kinds of boxes, as the page knows them.
-_MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)
+_MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)  # the same numbers are in flow_drawing.js
 # Names of values that are listed for an edge or for a module, and operators of a group.
 _MOST_VALUES = 8
-_MOST_LISTED = 100
-_MOST_OPERATORS = 3
+_MOST_LISTED = 100  # of values that enter or leave a call
+_MOST_OPERATORS = 3  # a box is narrow
 
 
 @dataclass(frozen=True)
-class Places:
+class Numbering:
     """Where the things that boxes stand for are found in the other columns."""
 
     tree: ModuleTree
@@ -53,9 +53,11 @@ class Places:
 class FlowColumns:
     """`unmoved` are values that do not depend on what the model is fed: constants, and arithmetic with shapes."""
 
-    def __init__(self, provenance: Provenance, places: Places, unmoved: Collection[str], *, own_nodes: bool) -> None:
+    def __init__(
+        self, provenance: Provenance, numbering: Numbering, unmoved: Collection[str], *, own_nodes: bool
+    ) -> None:
         self._provenance = provenance
-        self._places = places
+        self._numbering = numbering
         self._own_nodes = own_nodes
         self._unmoved = unmoved
         self._layouts = Distinct[tuple[int, tuple[Pair, ...]]]()
@@ -64,15 +66,16 @@ class FlowColumns:
         return [self._flow(call, flow) for call, flow in flows.items()]
 
     def layouts(self) -> list[Json]:
-        found = [laid_out(count, edges) for count, edges in self._layouts.values]
-        return [{"boxes": layout.boxes, "bends": layout.bends} for layout in found]
+        layouts = [laid_out(count, edges) for count, edges in self._layouts.values]
+        return [{"boxes": layout.boxes, "bends": layout.bends} for layout in layouts]
 
     def _flow(self, call: ModuleCall, flow: CallFlow) -> Json:
+        """A flow with a single box has nothing to draw: then only what enters and leaves is listed."""
         drawing = draw_flow(flow, self._unmoved, own_nodes=self._own_nodes)
         pairs = tuple((edge.source, edge.target) for edge in drawing.edges)
         enters, leaves = flow.enters, flow.leaves
-        found: Json = {
-            "module": self._places.tree.place_at(call.path),
+        document: Json = {
+            "module": self._numbering.tree.number_at(call.path),
             "call": call.index,
             "enters": self._values(enters, _MOST_LISTED),
             "leaves": self._values(leaves, _MOST_LISTED),
@@ -81,16 +84,16 @@ class FlowColumns:
             "folded": int(drawing.folded),
         }
         if len(drawing.groups) > 1:
-            found["layout"] = self._layouts.place((len(drawing.groups), pairs))
-            found["boxes"] = [self._box(group) for group in drawing.groups]
-            found["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
-            found["edges"] = [
+            document["layout"] = self._layouts.number((len(drawing.groups), pairs))
+            document["boxes"] = [self._box(group) for group in drawing.groups]
+            document["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
+            document["edges"] = [
                 [edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges
             ]
-        return found
+        return document
 
     def _values(self, names: Sequence[str], most: int) -> list[int]:
-        return self._places.values.places(names[:most])
+        return self._numbering.values.numbers_of(names[:most])
 
     def _listed(self, names: Sequence[str]) -> list[int]:
         return self._values(names, _MOST_VALUES)
@@ -98,16 +101,16 @@ class FlowColumns:
     def _box(self, group: Group) -> list[int]:
         """Its kind, and what it stands for; several boxes, or a node where there are none, are a text and a number."""
         if len(group) > 1 or (isinstance(group[0], Own) and not self._own_nodes):
-            return [_GROUP, self._places.texts.place(self._summary(group)), len(group)]
+            return [_GROUP, self._numbering.texts.number(self._summary(group)), len(group)]
         match group[0]:
             case Inner(call):
-                return [_MODULE, self._places.tree.place_at(call.path), call.index]
+                return [_MODULE, self._numbering.tree.number_at(call.path), call.index]
             case Own(key):
-                return [_NODE, self._places.nodes[key]]
+                return [_NODE, self._numbering.nodes[key]]
             case Entering(value):
-                return [_ENTERS, self._places.values.place(value)]
+                return [_ENTERS, self._numbering.values.number(value)]
             case Leaving(value):
-                return [_LEAVES, self._places.values.place(value)]
+                return [_LEAVES, self._numbering.values.number(value)]
 
     def _summary(self, group: Group) -> str:
         """What a box stands for that several were put into: modules and operators, the most frequent first."""
@@ -126,8 +129,8 @@ class FlowColumns:
             yield "value"
 
 
-MOST_NODES = 50_000
-_VERSION = 1
+MOST_NODES = 50_000  # beyond that, a browser takes seconds to answer
+_VERSION = 1  # of the document; the scripts that read it are in the same file
 
 
 @dataclass(frozen=True)
@@ -158,10 +161,10 @@ def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
     tree = ModuleTree.of(provenance.hierarchy)
     rows = NodeColumns(file, tree, texts)
     node_columns = rows.nodes() if nodes else None
-    places = Places(tree, rows.numbers, rows.values, texts)
+    numbering = Numbering(tree, rows.numbers, rows.values, texts)
     edges = file.provenance_with_edges.known_edges()
     unmoved = {*provenance.nodes, *edges.values} - file.graph.computed
-    drawn = FlowColumns(provenance, places, unmoved, own_nodes=nodes)
+    drawn = FlowColumns(provenance, numbering, unmoved, own_nodes=nodes)
     flows = drawn.flows(flows_of(provenance, edges))
     return {
         "version": _VERSION,
@@ -185,6 +188,7 @@ def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
 def _overlaid(
     subject: PageSubject, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts
 ) -> Iterator[tuple[str, Json]]:
+    """The key is what the scripts know the overlay by; one that is not there is not offered."""
     if subject.cost is not None:
         yield "cost", cost_columns(subject.cost, subject.sizes, tree, nodes)
     for overlay in subject.overlays:
@@ -195,5 +199,5 @@ def _overlaid(
                 yield "verification", verification_columns(overlay, tree, nodes, texts)
     if subject.diff is not None:
         entries = subject.file.provenance.nodes
-        charged = {key: tree.place_of(entry.attribution) for key, entry in entries.items()}
+        charged = {key: tree.number_of(entry.attribution) for key, entry in entries.items()}
         yield "difference", difference_columns(subject.diff, tree, texts, charged)

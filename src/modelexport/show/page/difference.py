@@ -32,28 +32,28 @@ from modelexport.show.text.diff import Group, diff_sections, verdict_lines
 
 # States that the page has colours for, beside those of `Change`.
 _SAME, _INSIDE = "same", "inside"
-_MOST_LINES = 60
-_MOST_NAMES = 4
-_MOST_OPERATORS = 8
+_MOST_LINES = 60  # of one module
+_MOST_NAMES = 4  # of nodes in one line
+_MOST_OPERATORS = 8  # on each side of an arrow
 
 
 def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
-    """`diff` is from the other file to the one that is shown; `charged` has the place of each node by key.
+    """`diff` is from the other file to the one that is shown; `charged` has the module number of each node by key.
 
     What replaced nodes of several modules at once is told of the module around them. It changed those modules too.
     """
-    states = [_SAME] * (tree.nobody + 1)
+    states = [_SAME] * (tree.no_module + 1)
     lines: dict[int, list[str]] = {}
     for module in diff.modules:
         here = None if module.right is None else ModuleCall.parse(module.right).path
-        place = tree.by_path.get(here) if here is not None else None
-        if place is None:
+        number = tree.by_path.get(here) if here is not None else None
+        if number is None:
             # It is in the other file alone, so that only the model as a whole can tell.
             lines.setdefault(0, []).append(_gone(module))
             continue
-        states[place] = "added" if module.change is Change.ADDED else "changed"
-        lines.setdefault(place, []).extend(_module_lines(module))
-        for inside, line in _told_around(module, place, charged):
+        states[number] = "added" if module.change is Change.ADDED else "changed"
+        lines.setdefault(number, []).extend(_module_lines(module))
+        for inside, line in _lines_inside(module, number, charged):
             states[inside] = "changed" if states[inside] == _SAME else states[inside]
             lines.setdefault(inside, []).append(line)
     lines.setdefault(0, []).extend(map(_field_line, diff.model))
@@ -62,14 +62,19 @@ def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapp
         "against": PurePath(diff.left.path).name,
         "identical": diff.identical,
         "state": states,
-        "lines": {place: texts.places(_cut(found)) for place, found in lines.items() if found},
+        "lines": {
+            number: texts.numbers_of(_cut(texts_of_module))
+            for number, texts_of_module in lines.items()
+            if texts_of_module
+        },
     }
 
 
-def _told_around(module: ModuleChange, place: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+def _lines_inside(module: ModuleChange, number: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """Nodes of other modules that a change of this one replaced, by the number of their module."""
     for change in module.changes:
-        places = dict.fromkeys(charged.get(node.key, place) for node in change.right)
-        yield from ((inside, _node_line(change)) for inside in places if inside != place)
+        numbers = dict.fromkeys(charged.get(node.key, number) for node in change.right)
+        yield from ((inside, _node_line(change)) for inside in numbers if inside != number)
 
 
 def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
@@ -83,6 +88,7 @@ def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> 
 
 
 def _module_lines(module: ModuleChange) -> Iterator[str]:
+    """In the order in which a reader asks: is it new, is it another class, which nodes, which weights, what cost."""
     if module.change is Change.ADDED:
         yield f"in this file alone: {int(module.nodes.right)} nodes, {module.parameters} parameters"
     if module.class_changed:

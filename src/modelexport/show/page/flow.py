@@ -91,6 +91,8 @@ def flows_of(provenance: Provenance, edges: Edges) -> Flows:
 
 
 class _Flows:
+    """Each value is passed once to all calls that see it; stacks of calls are worked out once per call."""
+
     def __init__(self, provenance: Provenance, edges: Edges) -> None:
         self._provenance = provenance
         self._stacks: dict[ModuleCall, tuple[_Seen, ...]] = {}
@@ -117,6 +119,7 @@ class _Flows:
                 self._enter(value, self._boxes(reader))
 
     def _pass(self, value: str, maker: str, reader: str) -> None:
+        """`shared`: how many calls both nodes are in. The innermost of these draws the edge."""
         before, after = self._boxes(maker), self._boxes(reader)
         shared = len(common_prefix([seen.call for seen in boxes] for boxes in (before, after)))
         if shared:
@@ -157,10 +160,10 @@ class _Seen(NamedTuple):
 MOST_BOXES = 60
 # Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
 _ENDS = 16
-_MOST_ENTERING = 12
+_MOST_ENTERING = 12  # and as many that leave
 # Of a box that more lines leave, so many are drawn.
 _MOST_LEAVING = 6
-_NEAR = 3
+_NEAR = 3  # those that lead to what comes first
 # Into how many steps the depth of a flow is divided, the most that can be drawn being taken.
 _BANDS = (40, 30, 24, 20, 16, 12, 8, 6, 4, 3, 2)
 
@@ -197,15 +200,15 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
     shown, hidden = _without(flow, unmoved)
     plain = {box: index for index, box in enumerate(shown.boxes)}
     steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_band, _by_stage, _by_row]
-    found = _quotient(shown, plain)
+    drawn = _quotient(shown, plain)
     for step in steps if own_nodes else steps[2:]:
-        if own_nodes and len(found.groups) <= MOST_BOXES:
+        if own_nodes and len(drawn.groups) <= MOST_BOXES:
             break
         own_nodes = True
-        found = _quotient(shown, step(shown))
-    folded = len(found.groups) < len(shown.boxes)
-    cut = _cut(len(found.groups), found.edges)
-    return DrawnFlow(found.groups, tuple(edge for edge in found.edges if edge not in cut), tuple(cut), hidden, folded)
+        drawn = _quotient(shown, step(shown))
+    folded = len(drawn.groups) < len(shown.boxes)
+    cut = _cut(len(drawn.groups), drawn.edges)
+    return DrawnFlow(drawn.groups, tuple(edge for edge in drawn.edges if edge not in cut), tuple(cut), hidden, folded)
 
 
 def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
@@ -215,14 +218,14 @@ def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
     for edge in edges:
         leaving.setdefault(edge.source, []).append(edge)
     arriving = Counter(edge.target for edge in edges)
-    found: dict[DrawnEdge, None] = {}
+    cut: dict[DrawnEdge, None] = {}
     for fan in leaving.values():
         far = sorted(fan, key=lambda edge: order[edge.target])[_NEAR:] if len(fan) > _MOST_LEAVING else []
         for edge in far:
             if arriving[edge.target] > 1:
                 arriving[edge.target] -= 1
-                found[edge] = None
-    return found.keys()
+                cut[edge] = None
+    return cut.keys()
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,7 @@ class _Shown:
 
 
 def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
+    """Of a flow in which nothing depends on the inputs, all is kept: it would be empty."""
     dropped: set[Box] = {box for box in flow.boxes if isinstance(box, Own) and box.key in unmoved}
     hidden = len(dropped)
     if hidden == len(flow.boxes):
@@ -308,15 +312,16 @@ def _depths(shown: _Shown) -> Mapping[Box, int]:
     before, _ = shown.neighbours()
     depths: dict[Box, int] = {}
     for box in shown.ordered:
-        depths[box] = max((depths[other] + 1 for other in before[box] if other in depths), default=0)
+        depths[box] = max((depths[source] + 1 for source in before[box] if source in depths), default=0)
     return depths
 
 
 def _stages(shown: _Shown) -> Mapping[Box, int]:
+    """How many modules a value has passed on the longest way to a box."""
     before, _ = shown.neighbours()
     stages: dict[Box, int] = {}
     for box in shown.ordered:
-        known = (stages[other] + isinstance(other, Inner) for other in before[box] if other in stages)
+        known = (stages[source] + isinstance(source, Inner) for source in before[box] if source in stages)
         stages[box] = max(known, default=0)
     return stages
 
@@ -342,18 +347,19 @@ def _by_row(shown: _Shown) -> Mapping[Box, int]:
 
 def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, int]:
     """If nothing else helped, the last groups are one."""
-    order = {number: place for place, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
+    order = {number: position for position, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
     return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
 
 
 def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> DrawnFlow:
+    """The graph of groups: edges inside of a group vanish, those between two groups become one."""
     members: dict[int, list[Box]] = {}
     for box in shown.boxes:
         members.setdefault(numbers[box], []).append(box)
-    places = {number: place for place, number in enumerate(members)}
+    positions = {number: position for position, number in enumerate(members)}
     carried: dict[tuple[int, int], dict[str, None]] = {}
     for (source, target), values in shown.edges.items():
-        pair = places[numbers[source]], places[numbers[target]]
+        pair = positions[numbers[source]], positions[numbers[target]]
         if pair[0] != pair[1]:
             carried.setdefault(pair, {}).update(dict.fromkeys(values))
     edges = tuple(DrawnEdge(*pair, tuple(values)) for pair, values in carried.items())

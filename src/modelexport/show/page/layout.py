@@ -40,6 +40,7 @@ class LayeredLayout:
 
 @lru_cache(maxsize=4096)
 def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
+    """Cached by its arguments: flows of equal layers of a model ask for the same one."""
     order = flow_order(count, edges)
     downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
     layers = _layers(order, downward)
@@ -51,7 +52,7 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
         stops = [source, *passed, target]
         links += itertools.pairwise(stops)
         chains.append(passed)
-    points = _placed(layers, links, count)
+    points = _coordinates(layers, links, count)
     bends = (
         [points[stop] for stop in (chain if order[a] < order[b] else reversed(chain))]
         for (a, b), chain in zip(edges, chains, strict=True)
@@ -59,31 +60,31 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
     return LayeredLayout(tuple(points[:count]), tuple(map(tuple, bends)))
 
 
-def _placed(layers: Sequence[int], links: Sequence[Pair], count: int) -> list[Point]:
+def _coordinates(layers: Sequence[int], links: Sequence[Pair], count: int) -> list[Point]:
     """The first `count` are boxes, the others bends."""
     if not layers:
         return []
     graph = _igraph().Graph(len(layers), list(links), directed=True)
-    found = graph.layout_sugiyama(layers=list(layers), maxiter=50)
-    columns = _apart([found[number][0] for number in range(len(layers))], layers, count)
+    layout = graph.layout_sugiyama(layers=list(layers), maxiter=50)
+    columns = _apart([layout[number][0] for number in range(len(layers))], layers, count)
     left = min(columns)
     return [(round((column - left) * _GRID), layer) for column, layer in zip(columns, layers, strict=True)]
 
 
 def _apart(columns: Sequence[float], layers: Sequence[int], count: int) -> list[float]:
     """igraph lets boxes of one layer overlap now and then. They are moved apart to both sides, in the same order."""
-    found = list(columns)
+    coordinates = list(columns)
     rows: dict[int, list[int]] = {}
     for number in sorted(range(len(columns)), key=lambda number: columns[number]):
         rows.setdefault(layers[number], []).append(number)
     for row in rows.values():
-        for one, other in itertools.pairwise(row):
-            gap = _GAPS[(one < count) + (other < count)]
-            found[other] = max(found[other], found[one] + gap)
-        moved = sum(found[number] - columns[number] for number in row) / len(row)
+        for left, right in itertools.pairwise(row):
+            gap = _GAPS[(left < count) + (right < count)]
+            coordinates[right] = max(coordinates[right], coordinates[left] + gap)
+        moved = sum(coordinates[number] - columns[number] for number in row) / len(row)
         for number in row:
-            found[number] -= moved
-    return found
+            coordinates[number] -= moved
+    return coordinates
 
 
 def _igraph() -> ModuleType:
@@ -96,13 +97,13 @@ def _igraph() -> ModuleType:
 
 
 def flow_order(count: int, edges: Sequence[Pair]) -> list[int]:
-    """The place of each box in an order in which edges lead forward, but those that close a cycle."""
+    """The position of each box in an order in which edges lead forward, but those that close a cycle."""
     needs: dict[int, set[int]] = {box: set() for box in range(count)}
     for source, target in edges:
         needs[target].add(source)
     order = [0] * count
-    for place, box in enumerate(topological_order(needs, rank=int), start=1):
-        order[box] = place
+    for position, box in enumerate(topological_order(needs, rank=int), start=1):
+        order[box] = position
     return order
 
 

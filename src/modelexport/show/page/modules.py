@@ -23,10 +23,13 @@ from modelexport.record.results.cost import Cost
 from modelexport.show.data.overlays import CallVerdict, Profiled, Verified
 from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
 
-_NONE = -1
+_NONE = -1  # where a column of numbers has nothing to say
 
 
 def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
+    """What `tree.js` and `details.js` show of a module; `_NONE` stands for nothing, which a list of numbers has no
+    word for.
+    """
     provenance = file.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
     modules = [row.item for row in tree.rows]
@@ -36,14 +39,14 @@ def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
     own, inside = [totals.own(path) for path in paths], [totals.total(path) for path in paths]
     return {
         "parent": [_NONE if row.parent is None else row.parent for row in tree.rows],
-        "name": [texts.place(row.name) for row in tree.rows],
-        "class": [texts.place(module.class_name) for module in modules],
-        "package": [texts.place(module.package) for module in modules],
-        "tag": [texts.place(tags.get(module.path, "")) for module in modules],
+        "name": [texts.number(row.name) for row in tree.rows],
+        "class": [texts.number(module.class_name) for module in modules],
+        "package": [texts.number(module.package) for module in modules],
+        "tag": [texts.number(tags.get(module.path, "")) for module in modules],
         "calls": [calls.get(module.path, 0) for module in modules],
         "container": [int(module.container) for module in modules],
-        "aliases": [texts.places(module.aliases) for module in modules],
-        "absent": [texts.place(provenance.absent.get(module.path, "")) for module in modules],
+        "aliases": [texts.numbers_of(module.aliases) for module in modules],
+        "absent": [texts.number(provenance.absent.get(module.path, "")) for module in modules],
         "tensors": [_tensors(module.tensors, texts) for module in modules],
         "nodes": [amounts.nodes for amounts in own],
         "parameters": [amounts.parameters for amounts in own],
@@ -62,7 +65,7 @@ def call_columns(provenance: Provenance, tree: ModuleTree) -> Json:
     sites = provenance.hierarchy.calls
     numbers = {site.call: number for number, site in enumerate(sites)}
     return {
-        "module": [tree.place_at(site.call.path) for site in sites],
+        "module": [tree.number_at(site.call.path) for site in sites],
         "index": [site.call.index for site in sites],
         "parent": [_NONE if site.parent is None else numbers.get(site.parent, _NONE) for site in sites],
     }
@@ -77,10 +80,10 @@ def weight_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
         if name in file.graph.initializers
     ]
     return {
-        "name": [texts.place(name) for name, _, _ in shown],
-        "module": [tree.place_of(attribution) for _, attribution, _ in shown],
-        "dtype": [texts.place(_dtype(file, name)) for name, _, _ in shown],
-        "shape": [texts.place(_shape(file, name, tensor.shape)) for name, _, tensor in shown],
+        "name": [texts.number(name) for name, _, _ in shown],
+        "module": [tree.number_of(attribution) for _, attribution, _ in shown],
+        "dtype": [texts.number(_dtype(file, name)) for name, _, _ in shown],
+        "shape": [texts.number(_shape(file, name, tensor.shape)) for name, _, tensor in shown],
         "bytes": [tensor.nbytes for _, _, tensor in shown],
         "named": [int(name in known) for name, _, _ in shown],
         "confidence": [attribution.confidence.value for _, attribution, _ in shown],
@@ -99,27 +102,27 @@ def _shape(file: TaggedFile, name: str, shape: Iterable[int]) -> str:
 
 def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
     shown = ((item.name, " × ".join(map(str, item.shape)) or "scalar", item.dtype) for item in tensors)
-    return [texts.places(words) for words in shown]
+    return [texts.numbers_of(words) for words in shown]
 
 
 def _count_confidences(file: TaggedFile, tree: ModuleTree) -> dict[Confidence, list[int]]:
     """How many own nodes of each module are known how well."""
-    counts = {level: [0] * (tree.nobody + 1) for level in Confidence}
+    counts = {level: [0] * (tree.no_module + 1) for level in Confidence}
     for entry in file.provenance.nodes.values():
-        counts[entry.attribution.confidence][tree.place_of(entry.attribution)] += 1
+        counts[entry.attribution.confidence][tree.number_of(entry.attribution)] += 1
     return counts
 
 
 # JSON has no infinity. Decibels never come near this.
 _EQUAL = 999.0
-_DIGITS = 3
+_DIGITS = 3  # of microseconds and decibels
 
 
 def cost_columns(cost: Cost, sizes: Mapping[str, int], tree: ModuleTree, nodes: Mapping[str, int]) -> Json:
     """FLOPs of modules by themselves and of nodes, with axes of these sizes; those of a node may be unknown."""
-    own = [0] * (tree.nobody + 1)
+    own = [0] * (tree.no_module + 1)
     for module in cost.modules:
-        own[_place(tree, module.path)] += _at(module.own.flops, sizes)
+        own[_number(tree, module.path)] += _at(module.own.flops, sizes)
     known = {item.key: None if item.flops is None else _at(item.flops, sizes) for item in cost.nodes}
     return {"flops": own, "nodes": [known.get(key) for key in nodes]}
 
@@ -130,24 +133,25 @@ def _at(size: Polynomial, sizes: Mapping[str, int]) -> int:
 
 
 def profile_columns(profiled: Profiled, tree: ModuleTree, nodes: Mapping[str, int]) -> Json:
-    own = [0.0] * (tree.nobody + 1)
+    own = [0.0] * (tree.no_module + 1)
     for path, time in profiled.own.items():
-        own[_place(tree, path)] += time
+        own[_number(tree, path)] += time
     times = {nodes[key]: round(time, _DIGITS) for key, time in profiled.nodes.items() if key in nodes}
     return {"own": [round(time, _DIGITS) for time in own], "nodes": times}
 
 
 def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts) -> Json:
-    found = verified.calls.values()
+    """A call that was not compared has null, and is drawn without a colour."""
+    verdicts = verified.calls.values()
     return {
         "reference": _without_folder(verified.reference),
         "calls": {
-            "module": [tree.place_at(call.path) for call in verified.calls],
+            "module": [tree.number_at(call.path) for call in verified.calls],
             "call": [call.index for call in verified.calls],
-            "status": [item.status.value for item in found],
-            "sqnr": [_decibels(item) for item in found],
-            "max_abs": [item.max_abs for item in found],
-            "reason": [texts.place(item.reason) for item in found],
+            "status": [item.status.value for item in verdicts],
+            "sqnr": [_decibels(item) for item in verdicts],
+            "max_abs": [item.max_abs for item in verdicts],
+            "reason": [texts.number(item.reason) for item in verdicts],
         },
         "nodes": {nodes[key]: verdict.value for key, verdict in verified.nodes.items() if key in nodes},
     }
@@ -164,5 +168,5 @@ def _decibels(item: CallVerdict) -> float | None:
     return _EQUAL if math.isinf(item.sqnr) else round(item.sqnr, _DIGITS)
 
 
-def _place(tree: ModuleTree, path: str | None) -> int:
-    return tree.nobody if path is None else tree.place_at(path)
+def _number(tree: ModuleTree, path: str | None) -> int:
+    return tree.no_module if path is None else tree.number_at(path)

@@ -27,25 +27,25 @@ _Value = TypeVar("_Value", bound=Hashable)
 
 
 class Distinct(Generic[_Value]):
-    """Distinct values in the order of first use, and the place of each."""
+    """Distinct values in the order of first use, and the number of each."""
 
     def __init__(self, values: Iterable[_Value] = ()) -> None:
-        self._places: dict[_Value, int] = {}
+        self._numbers: dict[_Value, int] = {}
         for value in values:
-            self.place(value)
+            self.number(value)
 
-    def place(self, value: _Value) -> int:
-        return self._places.setdefault(value, len(self._places))
+    def number(self, value: _Value) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
 
-    def places(self, values: Iterable[_Value]) -> list[int]:
-        return [self.place(value) for value in values]
+    def numbers_of(self, values: Iterable[_Value]) -> list[int]:
+        return [self.number(value) for value in values]
 
     @property
     def values(self) -> list[_Value]:
-        return list(self._places)
+        return list(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._numbers)
 
 
 Texts = Distinct[str]
@@ -53,7 +53,7 @@ Texts = Distinct[str]
 
 @dataclass(frozen=True)
 class ModuleTree:
-    """Modules in the order in which they are shown. What is in no module has the place after the last one."""
+    """Modules in the order in which they are shown. What is in no module has the number after the last one."""
 
     rows: tuple[TreeRow[Module], ...]
     hierarchy: Hierarchy
@@ -69,26 +69,26 @@ class ModuleTree:
         return {row.item.path: number for number, row in enumerate(self.rows)}
 
     @property
-    def nobody(self) -> int:
+    def no_module(self) -> int:
         return len(self.rows)
 
-    def place_of(self, attribution: Attribution) -> int:
+    def number_of(self, attribution: Attribution) -> int:
         """Of the module that something belongs to: its owner, or the innermost module around all owners."""
         path = self.hierarchy.common_module(attribution.owners)
-        return self.nobody if path is None else self.place_at(path)
+        return self.no_module if path is None else self.number_at(path)
 
-    def place_at(self, path: str) -> int:
+    def number_at(self, path: str) -> int:
         """Of a module; of the nearest one around it that is in the tree where it is not."""
         while path not in self.by_path:
             path = parent_path(path)
         return self.by_path[path]
 
 
-_NONE = -1
+_NONE = -1  # where a column of numbers has nothing to say
 
 
 class NodeColumns:
-    """`numbers` is the place of each node in them, `values` that of each value that nodes make or read."""
+    """`numbers` has the number of each node in them, `values` that of each value that nodes make or read."""
 
     def __init__(self, file: TaggedFile, tree: ModuleTree, texts: Texts) -> None:
         self._file, self._tree = file, tree
@@ -103,11 +103,11 @@ class NodeColumns:
     def nodes(self) -> Json:
         entries = list(self._file.provenance.nodes.values())
         known = self._file.graph.by_key
-        place = self._texts.place
+        text_number = self._texts.number
         return {
-            "name": [place(entry.name) for entry in entries],
-            "key": [place(entry.key) for entry in entries],
-            "op": [place(_operator(entry, known.get(entry.key))) for entry in entries],
+            "name": [text_number(entry.name) for entry in entries],
+            "key": [text_number(entry.key) for entry in entries],
+            "op": [text_number(_operator(entry, known.get(entry.key))) for entry in entries],
             "answer": [self._answer(entry.attribution) for entry in entries],
             "inputs": [self._read(known.get(entry.key)) for entry in entries],
             "outputs": [self._made(known.get(entry.key)) for entry in entries],
@@ -119,54 +119,56 @@ class NodeColumns:
         `module` is what they are charged to; `around` and `call` are the call that has them in its flow.
         """
         names = ("module", "around", "call", "owners", "confidence", "evidence", "reason", "role", "layer")
-        return {name: [row[place] for row in self._rows] for place, name in enumerate(names)}
+        return {name: [row[column] for row in self._rows] for column, name in enumerate(names)}
 
     def owners(self) -> list[list[list[int]]]:
         return [[list(owner) for owner in owners] for owners in self._owners.values]
 
     def evidence(self) -> list[list[int]]:
-        return [self._texts.places(reasons) for reasons in self._evidence.values]
+        return [self._texts.numbers_of(reasons) for reasons in self._evidence.values]
 
     def value_columns(self) -> Json:
-        types, place = self._file.types, self._texts.place
+        types, text_number = self._file.types, self._texts.number
         known = [(name, types.dtype(name)) for name in self.values.values]
         return {
-            "name": [place(name) for name, _ in known],
-            "dtype": [place(type_name(dtype)) if dtype else _NONE for _, dtype in known],
-            "shape": [place(shape_text(types.dims(name))) if dtype else _NONE for name, dtype in known],
+            "name": [text_number(name) for name, _ in known],
+            "dtype": [text_number(type_name(dtype)) if dtype else _NONE for _, dtype in known],
+            "shape": [text_number(shape_text(types.dims(name))) if dtype else _NONE for name, dtype in known],
         }
 
     def _answer(self, attribution: Attribution) -> int:
-        found = self._answers.get(attribution)
-        if found is None:
-            found = self._answers[attribution] = len(self._rows)
+        number = self._answers.get(attribution)
+        if number is None:
+            number = self._answers[attribution] = len(self._rows)
             self._rows.append(self._row(attribution))
-        return found
+        return number
 
     def _row(self, attribution: Attribution) -> list[int]:
+        """One row for each distinct attribution: nodes of one module mostly share theirs."""
         tree = self._tree
-        owners = tuple((tree.place_at(owner.path), owner.index) for owner in attribution.owners)
+        owners = tuple((tree.number_at(owner.path), owner.index) for owner in attribution.owners)
         layer = attribution.layer_id
         return [
-            tree.place_of(attribution),
-            tree.place_at(attribution.ancestor.path) if attribution.ancestor else tree.nobody,
+            tree.number_of(attribution),
+            tree.number_at(attribution.ancestor.path) if attribution.ancestor else tree.no_module,
             attribution.ancestor.index if attribution.ancestor else 0,
-            self._owners.place(owners),
+            self._owners.number(owners),
             attribution.confidence.value,
-            self._evidence.place(tuple(map(str, attribution.evidence))),
-            self._texts.place(attribution.reason),
-            self._texts.place(attribution.role),
+            self._evidence.number(tuple(map(str, attribution.evidence))),
+            self._texts.number(attribution.reason),
+            self._texts.number(attribution.role),
             _NONE if layer is None else layer,
         ]
 
     def _read(self, node: Node | None) -> list[int]:
-        return self.values.places(filter(None, node.inputs)) if node else []
+        return self.values.numbers_of(filter(None, node.inputs)) if node else []
 
     def _made(self, node: Node | None) -> list[int]:
-        return self.values.places(filter(None, node.outputs)) if node else []
+        return self.values.numbers_of(filter(None, node.outputs)) if node else []
 
 
 def _operator(entry: NodeEntry, node: Node | None) -> str:
+    """With the domain, where it is not ONNX's own: `com.microsoft::Gelu`."""
     if node is None or node.domain in ONNX_DOMAINS:
         return entry.op_type
     return f"{node.domain}::{entry.op_type}"

@@ -1,30 +1,40 @@
-"""Analysis for people: the tables of `analyze`.
+"""Analysis and answers for people: the tables of `analyze` and `query`.
 
-    module            class        nodes  params   size     own operators
-    (model)           BertModel      454  22.7M    90.9 MB  Gather 2, Unsqueeze
-    └ encoder         BertEncoder    390  10.6M    42.6 MB
-      └ layer         ModuleList     390  10.6M    42.6 MB
-        └ [0-5] ×6 each  BertLayer    65  1.8M     7.1 MB
+    module                class        nodes  params     size  own operators
+    (model)               BertModel      288   22.7M  90.9 MB  Unsqueeze 7, Shape 3, And 2, +8 more
+    └ encoder             BertEncoder    255   10.6M  42.6 MB  Concat 2, Where · 3 shared
+      └ layer             ModuleList     252   10.6M  42.6 MB
+        └ [0-5] ×6 each   BertLayer       42    1.8M   7.1 MB
 
 A column of the module table is a heading and a cell in `_modules`; if siblings can differ in it, it belongs into
 `_shown` too. The figure itself comes from `inspect/analyze.py`, and goes into the JSON by `show/data/results.py`.
+
+`query` lists nodes: a table, or one name on each line for scripts.
+
+    node            operator  module                                role             layer  tag           confidence
+    node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from modelexport.errors import printable
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
-from modelexport.record.provenance import Confidence
+from modelexport.inspect.query.answer import Answer
+from modelexport.record.lineage import Relation, descent_of
+from modelexport.record.provenance import Confidence, NodeEntry, Provenance
 from modelexport.show.module_tree import GroupedRow, grouped_rows
 from modelexport.show.text.console import (
     bytes_text,
     confidence_text,
     count_text,
+    modules_text,
     operators_text,
     plain,
     share_text,
@@ -63,25 +73,18 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
 
 
 def _facts(file: FileFacts) -> Iterator[str]:
+    """Who made the file and with what, for a report of a bug."""
     opsets = ", ".join(f"{domain} {version}" for domain, version in file.opsets.items())
     tools = ", ".join(f"{name} {version}" for name, version in file.tools.items())
-    made = f"exported by {file.exporter}, attributed by {file.strategy}"
-    yield f"{made} · IR {file.ir_version} · opset {opsets}"
+    origin = f"exported by {file.exporter}, attributed by {file.strategy}"
+    yield f"{origin} · IR {file.ir_version} · opset {opsets}"
     if tools:
         yield f"with {tools}"
 
 
 def _modules(analysis: Analysis, detailed: bool) -> Table:
-    shown = table(
-        "Modules",
-        "module",
-        "class",
-        "nodes",
-        "params",
-        "size",
-        "own operators",
-        right=("nodes", "params", "size"),
-    )
+    numbers = ("nodes", "params", "size")
+    shown = table("Modules", "module", "class", *numbers, "own operators", right=numbers)
     for row in module_rows(analysis.modules, most=0 if detailed else _FEW):
         module, total = row.item, row.item.total
         shown.add_row(
@@ -106,11 +109,8 @@ def _shown(module: ModuleFacts) -> tuple[object, ...]:
     Not the bytes themselves: a quantizer stores a scale of a few bytes with the first module that reads it.
     """
     total = module.total
-    return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), *_own_shown(module)
-
-
-def _own_shown(module: ModuleFacts) -> tuple[object, ...]:
-    return tuple(module.own.op_types.items()), module.own.shared
+    own = tuple(module.own.op_types.items()), module.own.shared
+    return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), own
 
 
 def _own_operators(module: ModuleFacts) -> str:
@@ -129,14 +129,12 @@ def _module_name(row: GroupedRow[ModuleFacts]) -> Text:
 
 
 def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
+    """All levels of confidence are listed, also those with 0 nodes: that there are none is worth knowing."""
     nodes, initializers = analysis.coverage.nodes, analysis.coverage.initializers
     shown = table("Coverage", "confidence", "nodes", "", "initializers", " ", right=("nodes", "", "initializers", " "))
     for level in sorted(Confidence, reverse=True):
-        cells = (
-            *_amount(nodes, nodes.by_confidence[level]),
-            *_amount(initializers, initializers.by_confidence[level]),
-        )
-        shown.add_row(confidence_text(level), *cells)
+        counts = *_amount(nodes, nodes.by_confidence[level]), *_amount(initializers, initializers.by_confidence[level])
+        shown.add_row(confidence_text(level), *counts)
     yield shown
     yield Text()
     evidence = table("Evidence", "kind", "nodes", "", right=("nodes", ""))
@@ -205,7 +203,7 @@ def _nodes(analysis: Analysis) -> Table:
     columns = ("node", "operator", "module", *optional, "tag", "confidence", "evidence")
     shown = table("Nodes", *columns, right=("layer",))
     for node in analysis.nodes:
-        owners = " + ".join(owner or "(model)" for owner in node.modules)
+        owners = modules_text(node.modules)
         shown.add_row(
             plain(node.name or node.key),
             plain(node.op_type, "cyan"),
@@ -222,3 +220,55 @@ def _optional(node: NodeFacts, column: str) -> Text:
     if column == "role":
         return plain(node.role)
     return plain("" if node.layer is None else str(node.layer))
+
+
+def query_names(answer: Answer) -> str:
+    """One line for each node: its name, or its key where the name does not say which node is meant."""
+    label = _labels(answer.provenance)
+    return "".join(f"{printable(label(entry))}\n" for entry in answer.nodes)
+
+
+def query_table(answer: Answer) -> Iterator[RenderableType]:
+    nodes, provenance = answer.nodes, answer.provenance
+    if nodes:
+        label = _labels(provenance)
+        # A column in which nothing stands is left out: not every record knows roles.
+        roles = any(entry.attribution.role for entry in nodes)
+        layers = any(entry.attribution.layer_id is not None for entry in nodes)
+        changed = any(_relation(entry) not in ("", Relation.KEPT) for entry in nodes)
+        optional = [name for name, shown in (("role", roles), ("layer", layers), ("relation", changed)) if shown]
+        shown = table("", "node", "operator", "module", *optional, "tag", "confidence", right=("layer",))
+        for entry in nodes:
+            attribution = entry.attribution
+            texts = {
+                "role": attribution.role,
+                "layer": "" if attribution.layer_id is None else str(attribution.layer_id),
+                "relation": _relation(entry),
+            }
+            shown.add_row(
+                plain(label(entry)),
+                plain(entry.op_type, "cyan"),
+                plain(modules_text(attribution.modules) or attribution.reason),
+                *(plain(texts[column]) for column in optional),
+                plain(provenance.tag(attribution)),
+                confidence_text(attribution.confidence),
+            )
+        yield shown
+        yield Text()
+    yield Text(f"{len(nodes)} of {len(provenance.nodes)} nodes", "dim")
+
+
+def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
+    """A name that two nodes have, or that is the key of another one, would select the wrong node."""
+    counts = Counter(entry.name for entry in provenance.nodes.values())
+
+    def label(entry: NodeEntry) -> str:
+        is_ambiguous = entry.name in provenance.nodes and entry.name != entry.key
+        return entry.key if not entry.name or counts[entry.name] > 1 or is_ambiguous else entry.name
+
+    return label
+
+
+def _relation(entry: NodeEntry) -> str:
+    descent = descent_of(entry.attribution)
+    return "" if descent is None else str(descent)

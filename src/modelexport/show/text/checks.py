@@ -11,7 +11,7 @@ enhanced_semantic    288  100.0 %      0     284         4   287     1      0   
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
@@ -19,16 +19,27 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.inspect.analyze import FileFacts, ModuleFacts
-from modelexport.inspect.compare import Comparison, CountPair, Dispute, ModuleDifference, Score, Scores
+from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Score, Scores
 from modelexport.inspect.validate import Finding, Severity, Validation
-from modelexport.record.provenance import Claim, Confidence
-from modelexport.show.text.console import bytes_text, count_text, counted, operators_text, plain, share_text, table
+from modelexport.record.provenance import Confidence
+from modelexport.show.text.console import (
+    bytes_text,
+    count_text,
+    counted,
+    modules_text,
+    note_lines,
+    operators_text,
+    plain,
+    share_text,
+    table,
+)
 
-_LISTED = 10
+_LISTED = 10  # findings of one kind
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
 def validation_tables(validation: Validation, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Errors and warnings with one code follow each other; after ten of a kind the rest is counted."""
     if validation.written:
         yield plain(f"rewrote the keys of {counted(validation.repaired, 'node')} in {validation.written}")
     for _, group in groupby(validation.findings, key=lambda finding: finding.code):
@@ -59,11 +70,7 @@ def _verdict(validation: Validation) -> Text:
     if not validation.findings:
         return plain(f"{validation.path}: {len(validation.checks)} checks, nothing wrong", "green")
     style = "red" if errors else "yellow"
-    return plain(f"{validation.path}: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}", style)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return plain(f"{validation.path}: {counted(errors, 'error')}, {counted(warnings, 'warning')}", style)
 
 
 def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Iterator[RenderableType]:
@@ -77,9 +84,12 @@ def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Itera
         yield _differences(comparison, verbose)
     yield from _only("Modules only in a", comparison.only_a)
     yield from _only("Modules only in b", comparison.only_b)
-    yield from _unattributed(comparison.unattributed)
-    yield from _values("inputs", comparison.inputs)
-    yield from _values("outputs", comparison.outputs)
+    if comparison.unattributed:
+        counts = ", ".join(f"{name} {pair.a} → {pair.b}" for name, pair in comparison.unattributed.items())
+        yield plain(f"nodes without a module: {counts}")
+    for kind, names in (("inputs", comparison.inputs), ("outputs", comparison.outputs)):
+        if names:
+            yield plain(f"{kind}: {', '.join(names)}")
     yield Text()
     yield Text(_sum_up(comparison), "bold")
 
@@ -109,20 +119,17 @@ def _cells(difference: ModuleDifference) -> tuple[str, str, str, str]:
 
 
 def _also(difference: ModuleDifference) -> Iterator[str]:
+    """The class says more than the tag, and the number of parameters more than their size: then only that is said."""
     if difference.class_a != difference.class_b:
         yield f"class {difference.class_a} → {difference.class_b}"
     elif difference.tag_a != difference.tag_b:
         yield f"tag {difference.tag_a or 'none'} → {difference.tag_b or 'none'}"
     if difference.changed:
         yield f"{len(difference.changed)} changed in attributes or inputs"
-    if _differs(difference.parameters):
+    if difference.parameters.a != difference.parameters.b:
         yield f"parameters {count_text(difference.parameters.a)} → {count_text(difference.parameters.b)}"
-    elif _differs(difference.bytes):
+    elif difference.bytes.a != difference.bytes.b:
         yield f"size {bytes_text(difference.bytes.a)} → {bytes_text(difference.bytes.b)}"
-
-
-def _differs(pair: CountPair) -> bool:
-    return pair.a != pair.b
 
 
 def _names(group: Sequence[ModuleDifference]) -> Text:
@@ -140,18 +147,8 @@ def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType
         yield shown
 
 
-def _unattributed(operators: Mapping[str, CountPair]) -> Iterator[RenderableType]:
-    if operators:
-        counts = ", ".join(f"{name} {pair.a} → {pair.b}" for name, pair in operators.items())
-        yield plain(f"nodes without a module: {counts}")
-
-
-def _values(kind: str, names: Sequence[str]) -> Iterator[RenderableType]:
-    if names:
-        yield plain(f"{kind}: {', '.join(names)}")
-
-
 def _sum_up(comparison: Comparison) -> str:
+    """Removed and added are counted by operator: one that moved inside of a module is neither."""
     operators = [pair for difference in comparison.differences for pair in difference.operators.values()]
     operators += comparison.unattributed.values()
     removed = sum(max(0, pair.a - pair.b) for pair in operators)
@@ -168,22 +165,15 @@ _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 def score_tables(scores: Scores) -> Iterator[RenderableType]:
     total = len(scores.provenance.nodes)
     yield plain(f"{scores.path}: {counted(total, 'node')}")
-    levels = [level.label for level in _LEVELS]
-    agreement = ["same", "less", "other"]
-    shown = table("", "strategy", "nodes", "share", *levels, *agreement, "seconds", right=_numbers(levels, agreement))
-    shown.title = None
+    numbers = ("nodes", "share", *(level.label for level in _LEVELS), "same", "less", "other", "seconds")
+    shown = table("", "strategy", *numbers, right=numbers)
     for score in scores.scores:
         shown.add_row(*_score_cells(score, total))
     yield shown
     yield Text("same, less, other: what the merged answer says, less than it, something else", "dim")
     yield Text(f"seconds are for judging; recording took {scores.recording:.1f} s for all of them together", "dim")
     yield from _disputes(scores)
-    for note in scores.notes:
-        yield plain(f"note: {note}", "yellow")
-
-
-def _numbers(*columns: list[str]) -> list[str]:
-    return ["nodes", "share", "seconds", *(name for names in columns for name in names)]
+    yield from note_lines(scores.notes)
 
 
 def _score_cells(score: Score, total: int) -> list[str]:
@@ -204,19 +194,8 @@ def _disputes(scores: Scores) -> Iterator[RenderableType]:
 
 def _dispute(dispute: Dispute) -> Iterator[RenderableType]:
     entry = dispute.entry
-    answer = " + ".join(_path(path) for path in entry.attribution.modules)
+    answer = modules_text(entry.attribution.modules)
     yield plain(f"{entry.name or entry.key} ({entry.op_type}): {answer}, {entry.attribution.confidence.label}")
     for claim in dispute.claims:
-        yield plain(f"  {claim.strategy}: {_owners(claim)}, {claim.confidence.label} ({_why(claim)})", "dim")
-
-
-def _owners(claim: Claim) -> str:
-    return " + ".join(_path(str(owner)) for owner in claim.owners)
-
-
-def _path(path: str) -> str:
-    return path or "(model)"
-
-
-def _why(claim: Claim) -> str:
-    return "; ".join(map(str, claim.evidence))
+        why = "; ".join(map(str, claim.evidence))
+        yield plain(f"  {claim.strategy}: {modules_text(claim.owners)}, {claim.confidence.label} ({why})", "dim")

@@ -1,8 +1,8 @@
 """Cost and profile for people: the tables of `cost` and `profile`, which nest as the modules do.
 
-    module                 FLOPs  share  other  parameters  weights  activations  calls  nodes
-    BertModel             2.73 G  100 %  8.4 M       22.7M  90.9 MB      49.1 MB      1    288
-      encoder.layer.0     453 M  16.6 %  1.3 M        1.8M   7.1 MB       7.9 MB      1     44
+    module                        FLOPs    share   other  parameters  weights  activations  calls  nodes
+    BertModel                     2.9 G  100.0 %  16.6 M       22.7M  90.9 MB      68.5 MB      1    288
+      embeddings                      0    0.0 %   344 K       11.9M  47.7 MB       1.2 MB      1      7
 
 Modules that take less than half a percent of everything are left out unless all are asked for, and so are containers
 without work of their own. A column is a name in `_NUMBERS` and a line in `_cells`, or a heading and a cell in
@@ -23,11 +23,21 @@ from modelexport.record.polynomial import Polynomial
 from modelexport.record.results.cost import Amounts, Cost, ModuleCost, NodeCost
 from modelexport.record.results.profile import NOISY, ModuleTime, Profile, SharedTime
 from modelexport.show.module_tree import TreeRow, relative_path, tree_rows
-from modelexport.show.text.console import count_text, counted, flops_text, plain, share_text, size_text, table
+from modelexport.show.text.console import (
+    count_text,
+    counted,
+    flops_text,
+    note_lines,
+    plain,
+    seconds_line,
+    share_text,
+    size_text,
+    table,
+)
 
 # Modules with less than this share of FLOPs, weights and activations are left out, unless all are asked for.
 _SMALL_COST = 0.005
-_TERMS, _REASONS = 3, 8
+_TERMS, _REASONS = 3, 8  # of a polynomial, and of what is not known; -v and --by node show all
 # What open axes are taken to be where modules are compared, and nowhere else.
 _USUAL = 64
 _NUMBERS = ("FLOPs", "share", "other", "parameters", "weights", "activations", "calls", "nodes")
@@ -50,6 +60,7 @@ def node_tables(cost: Cost, *, verbose: bool = False) -> Iterator[RenderableType
 
 
 def _cost_head(cost: Cost) -> Iterator[Text]:
+    """With what is not known added in words: a sum without it would be too small without saying so."""
     at = ", ".join(f"{name}={size}" for name, size in cost.at.items())
     yield plain(" · ".join(part for part in (cost.file, at) if part), "bold")
     total = cost.total
@@ -68,43 +79,44 @@ def _missing(amounts: Amounts, measure: str) -> str:
 
 
 def _foot(cost: Cost) -> Iterator[Text]:
+    """How to get numbers in place of axes, and what is not known and why."""
     left = [axis for axis in cost.axes if axis.name not in cost.at]
     if left:
         inputs = [f"{axis.name}=…" for axis in left if axis.given]
         if inputs:
             yield plain(f"in terms of open axes; for numbers, give them sizes: --at {','.join(inputs)}", "dim")
         yield from (plain(f"{axis.name}: {axis.source}", "dim") for axis in left if not axis.given)
-    yield from (plain(f"note: {note}", "yellow") for note in [*cost.notes, *_reasons(cost)])
+    yield from note_lines([*cost.notes, *_reasons(cost)])
 
 
 def _reasons(cost: Cost) -> Iterator[str]:
     """Why something is not known, the most frequent reasons first."""
-    found = Counter(node.reason or "no reason is known" for node in cost.unknown)
-    for reason, count in found.most_common(_REASONS):
+    reasons = Counter(node.reason or "no reason is known" for node in cost.unknown)
+    for reason, count in reasons.most_common(_REASONS):
         yield f"not known of {counted(count, 'node')}: {reason}"
-    if len(found) > _REASONS:
-        yield f"and {len(found) - _REASONS} more reasons: --by node --all shows them"
+    if len(reasons) > _REASONS:
+        yield f"and {len(reasons) - _REASONS} more reasons: --by node --all shows them"
 
 
 def _cost_modules(cost: Cost, rows: Iterable[TreeRow[ModuleCost]], most: int) -> Table:
     """Terms of axes take room, and have no shares: then fewer columns are shown."""
-    whole = cost.total.flops.value
-    settled = whole is not None and cost.total.activation_bytes.value is not None
+    total_flops = cost.total.flops.value
+    settled = total_flops is not None and cost.total.activation_bytes.value is not None
     numbers = _NUMBERS if settled else [name for name in _NUMBERS if name not in ("share", "other")]
-    found = table("", "module", *numbers, right=numbers)
-    for column in found.columns[1:]:
+    modules_table = table("", "module", *numbers, right=numbers)
+    for column in modules_table.columns[1:]:
         column.no_wrap, column.overflow = False, "fold"
     for row in rows:
         calls = f"{row.item.calls:,}" if row.item.calls else ""
-        cells = dict(_cells(row.item.total, whole, most), calls=calls)
-        found.add_row(plain(_row_name(row)), *(plain(cells[name]) for name in numbers))
-    return found
+        cells = dict(_cells(row.item.total, total_flops, most), calls=calls)
+        modules_table.add_row(plain(_row_name(row)), *(plain(cells[name]) for name in numbers))
+    return modules_table
 
 
-def _cells(total: Amounts, whole: int | None, most: int) -> Iterator[tuple[str, str]]:
+def _cells(total: Amounts, total_flops: int | None, most: int) -> Iterator[tuple[str, str]]:
     share = total.flops.value
     yield "FLOPs", flops_text(total.flops, most) + _mark(total, "flops")
-    yield "share", share_text(share / whole) if whole and share is not None else ""
+    yield "share", share_text(share / total_flops) if total_flops and share is not None else ""
     yield "other", flops_text(total.other, most) + _mark(total, "other")
     yield "parameters", count_text(total.parameters) if total.parameters else ""
     yield "weights", size_text(Polynomial.of(total.weight_bytes)) if total.weight_bytes else ""
@@ -118,9 +130,9 @@ def _mark(amounts: Amounts, measure: str) -> str:
 
 def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
     columns = ("FLOPs", "other", "parameters", "weights", "activations", "times")
-    found = table("", "node", "operator", "module", *columns, right=columns)
+    nodes_table = table("", "node", "operator", "module", *columns, right=columns)
     for node in nodes:
-        found.add_row(
+        nodes_table.add_row(
             plain(node.name or node.key),
             plain(node.op_type),
             plain("(no module)" if node.module is None else node.module or "(model)"),
@@ -131,7 +143,7 @@ def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
             plain(size_text(node.activation_bytes, most)),
             plain(str(node.times)) if node.times != 1 else "",
         )
-    return found
+    return nodes_table
 
 
 def _cost_rows(cost: Cost, depth: int | None, everything: bool) -> list[TreeRow[ModuleCost]]:
@@ -169,8 +181,8 @@ def _row_name(row: TreeRow[Any]) -> str:
 
 # Modules that take less than this share of the time are left out, unless all are asked for.
 _SMALL_TIME = 0.005
-_OPERATORS, _SHARED, _SHARERS, _FALLEN = 2, 3, 4, 4
-_NOISY, _ALIKE = "!", "≈"
+_OPERATORS, _SHARED, _SHARERS, _FALLEN = 2, 3, 4, 4  # that are named; the rest is counted
+_NOISY, _ALIKE = "!", "≈"  # before the spread; `_legend` explains them
 
 
 def profile_tables(
@@ -183,9 +195,9 @@ def profile_tables(
     yield from (plain(line, "dim") for line in _legend([row.item for row in rows]))
     yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
     yield plain(_sum(profile), "dim" if profile.check.holds else "red")
-    yield from (plain(f"note: {note}", "yellow") for note in [*_fallen(profile), *_disturbed(profile), *profile.notes])
+    yield from note_lines([*_fallen(profile), *_disturbed(profile), *profile.notes])
     if verbose and profile.seconds:
-        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in profile.seconds.items()), "dim")
+        yield seconds_line(profile.seconds)
 
 
 def _profile_head(profile: Profile) -> Text:
@@ -203,7 +215,7 @@ def _profile_head(profile: Profile) -> Text:
 def _profile_modules(profile: Profile, rows: Iterable[TreeRow[ModuleTime]]) -> Table:
     several = len({*profile.providers, *profile.requested[:1]}) > 1
     numbers = ("time", "self", "median", "±", "calls", "nodes")
-    found = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
+    modules_table = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
     for row in rows:
         module = row.item
         cells: list[RenderableType] = [
@@ -216,8 +228,8 @@ def _profile_modules(profile: Profile, rows: Iterable[TreeRow[ModuleTime]]) -> T
             f"{module.nodes:,}",
             Text("\n").join(plain(line, "dim") for line in _details(module, profile.time)),
         ]
-        found.add_row(*cells, *([plain(_providers(module))] if several else []))
-    return found
+        modules_table.add_row(*cells, *([plain(_providers(module))] if several else []))
+    return modules_table
 
 
 def _apart(module: ModuleTime) -> str:
@@ -228,6 +240,7 @@ def _apart(module: ModuleTime) -> str:
 
 
 def _legend(modules: Sequence[ModuleTime]) -> Iterator[str]:
+    """A mark is explained only if it is in the table."""
     known = [module for module in modules if module.spread is not None]
     if any(module.noisy for module in known):
         yield f"{_NOISY} noisy: the runs are more than ± {NOISY / 2:.0%} apart"
@@ -256,8 +269,8 @@ def _fallen(profile: Profile) -> Iterator[str]:
     paths = sorted(own, key=lambda path: -own[path])
     more = f", +{len(paths) - _FALLEN} more" if len(paths) > _FALLEN else ""
     part = share_text(sum(own.values()) / profile.time) if profile.time else "all"
-    asked, others = _short(profile.requested[0]), sorted({_short(node.provider) for node in profile.nodes})
-    instead = ", ".join(name for name in others if name != asked)
+    asked, providers = _short(profile.requested[0]), sorted({_short(node.provider) for node in profile.nodes})
+    instead = ", ".join(name for name in providers if name != asked)
     yield f"{part} of the time fell back from {asked} to {instead}, in {', '.join(paths[:_FALLEN])}{more}"
 
 
@@ -286,22 +299,23 @@ def _relative(path: str, above: str) -> str:
     return path.rpartition(".")[2] if path == above else relative_path(path, above)
 
 
-def _details(module: ModuleTime, whole: float) -> Iterator[str]:
+def _details(module: ModuleTime, total_time: float) -> Iterator[str]:
     """Its operators, and what the modules inside of it have in common."""
     names = list(module.operators)
     more = f", +{len(names) - _OPERATORS} more" if len(names) > _OPERATORS else ""
     yield ", ".join(names[:_OPERATORS]) + more
-    for one in module.shared[:_SHARED]:
-        yield f"({_shared(one, module.path or '', whole)})"
+    for group in module.shared[:_SHARED]:
+        yield f"({_shared(group, module.path or '', total_time)})"
     if len(module.shared) > _SHARED:
         yield f"(+{len(module.shared) - _SHARED} more of several modules)"
 
 
-def _shared(one: SharedTime, above: str, whole: float) -> str:
-    names = [_relative(path, above) or "(model)" for path in one.modules]
+def _shared(group: SharedTime, above: str, total_time: float) -> str:
+    """A kernel for several modules is told of the module around them."""
+    names = [_relative(path, above) or "(model)" for path in group.modules]
     shown = names[:_SHARERS] + ([f"{len(names) - _SHARERS} more"] if len(names) > _SHARERS else [])
-    listed = f"one of: {' or '.join(shown)}" if one.unclear else f"fused: {'+'.join(shown)}"
-    return f"{listed} {one.time / whole:.1%}" if whole else listed
+    listed = f"one of: {' or '.join(shown)}" if group.unclear else f"fused: {'+'.join(shown)}"
+    return f"{listed} {group.time / total_time:.1%}" if total_time else listed
 
 
 def _providers(module: ModuleTime) -> str:

@@ -39,13 +39,13 @@ from modelexport.show.text.console import count_text, counted, flops_text, share
 
 # More operators of one replacement are counted and not listed.
 _LISTED = 4
-_SHOWN = 8
-_MANY_TIMES = 100
+_SHOWN = 8  # operators that are named with their number
+_MANY_TIMES = 100  # relative differences beyond say nothing but that it is another weight
 # Of what depends on open axes.
 _TERMS = 3
 
 _FORMS = {
-    WeightForm.VALUES: "",
+    WeightForm.VALUES: "",  # how far they are apart says it
     WeightForm.SHAPE: "another shape",
     WeightForm.CAST: "cast",
     WeightForm.QUANTIZED: "quantized",
@@ -68,11 +68,12 @@ class Group:
 
 
 def group_modules(modules: Iterable[ModuleChange]) -> list[Group]:
-    found: dict[object, list[ModuleChange]] = {}
+    """In the order of the first module of each group."""
+    members_by_key: dict[object, list[ModuleChange]] = {}
     for module in modules:
         key = (module.change, path_pattern(module.path), module.classes, _likeness(module))
-        found.setdefault(key, []).append(module)
-    return [_group(tuple(members)) for members in found.values()]
+        members_by_key.setdefault(key, []).append(module)
+    return [_group(tuple(members)) for members in members_by_key.values()]
 
 
 def _group(members: tuple[ModuleChange, ...]) -> Group:
@@ -82,7 +83,7 @@ def _group(members: tuple[ModuleChange, ...]) -> Group:
 
 def _title(members: Sequence[ModuleChange]) -> str:
     first = members[0]
-    name = join_paths([one.path for one in members])
+    name = join_paths([member.path for member in members])
     if first.class_changed:
         return f"{name} {first.classes[0]} → {first.classes[1]}"
     title = " ".join(filter(None, (name, first.classes[0] or first.classes[1])))
@@ -96,8 +97,8 @@ def _title(members: Sequence[ModuleChange]) -> str:
 
 def _likeness(module: ModuleChange) -> object:
     """What must be the same of two modules to be told together: everything but names and how much weights differ."""
-    changes = Counter(_change_key(one) for one in module.changes)
-    weights = Counter(_weight_key(one, module) for one in module.weights)
+    changes = Counter(_change_key(change) for change in module.changes)
+    weights = Counter(_weight_key(change, module) for change in module.weights)
     return (
         frozenset(changes.items()),
         frozenset(weights.items()),
@@ -112,18 +113,19 @@ def _change_key(change: NodeChange) -> str:
 
 
 def _weight_key(weight: WeightChange, module: ModuleChange) -> tuple[object, ...]:
-    shapes = tuple((one.dtype, one.shape) if one else None for one in (weight.left, weight.right))
+    shapes = tuple((side.dtype, side.shape) if side else None for side in (weight.left, weight.right))
     return weight.form, _short_name(weight, module), shapes, weight.values
 
 
 def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
+    """A change that several nodes have is told once; of a module alone, with the names of its nodes."""
     first = members[0]
     same_changes: dict[str, list[NodeChange]] = {}
     for change in first.changes:
         same_changes.setdefault(_change_key(change), []).append(change)
     for text, changes in same_changes.items():
         if len(members) == 1 and (len(changes) == 1 or any(map(_names_values, changes[0].fields))):
-            yield from (_change_text(one, named=True) for one in changes)
+            yield from (_change_text(change, named=True) for change in changes)
         else:
             yield f"{text} ({len(changes)} times)" if changes[1:] else text
     weights: dict[object, list[WeightChange]] = {}
@@ -138,9 +140,10 @@ def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
 
 def _change_text(change: NodeChange, *, named: bool) -> str:
     left, right = operators(change.left), operators(change.right)
-    name = f" `{_shown(change.left or change.right)}`" if named and len(change.left or change.right) == 1 else ""
+    nodes = change.left or change.right
+    name = f" `{nodes[0].name or nodes[0].key}`" if named and len(nodes) == 1 else ""
     if change.change is Change.CHANGED:
-        fields = "; ".join(_field_text(one, named=named) for one in change.fields)
+        fields = "; ".join(_field_text(field, named=named) for field in change.fields)
         return f"changed {left}{name}: {fields}"
     if change.change is Change.REPLACED:
         return f"replaced {left} → {right}{name}"
@@ -169,10 +172,6 @@ def operators(nodes: Sequence[NodeRef]) -> str:
     return f"{len(names)} nodes ({listed}{f', {rest} more' if rest > 0 else ''})"
 
 
-def _shown(nodes: Sequence[NodeRef]) -> str:
-    return nodes[0].name or nodes[0].key
-
-
 def _short_name(weight: WeightChange, module: ModuleChange) -> str:
     """Inside of its module; empty if the name does not say where it belongs, and several have such names."""
     path = ModuleCall.parse(module.path).path
@@ -180,9 +179,10 @@ def _short_name(weight: WeightChange, module: ModuleChange) -> str:
 
 
 def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
+    """A small constant with its numbers, others with how far they are apart."""
     first = weights[0]
-    name = _short_name(first, module) or (f"`{first.name}`" if len({one.name for one in weights}) == 1 else "")
-    kinds = [f"{one.dtype}{list(one.shape)}" for one in (first.left, first.right) if one is not None]
+    name = _short_name(first, module) or (f"`{first.name}`" if len({weight.name for weight in weights}) == 1 else "")
+    kinds = [f"{weight.dtype}{list(weight.shape)}" for weight in (first.left, first.right) if weight is not None]
     kind = kinds[0] if len(kinds) == 1 or kinds[0] == kinds[1] else " → ".join(kinds)
     if first.values is not None and (first.largest is None or first.values.left.count(",") == 0):
         return f"constant {name} {kind}: {first.values.left} → {first.values.right}"
@@ -192,10 +192,10 @@ def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
 
 
 def _distances(weights: Sequence[WeightChange]) -> Iterator[str]:
-    largest = [one.largest for one in weights if one.largest is not None]
+    largest = [weight.largest for weight in weights if weight.largest is not None]
     if not largest or not max(largest):
         return
-    relative = max((one.relative or 0.0 for one in weights), default=0.0)
+    relative = max((weight.relative or 0.0 for weight in weights), default=0.0)
     upto = "up to " if len(weights) > 1 else ""
     yield f"largest difference {upto}{max(largest):.3g}"
     yield f"relative {upto}{percent(relative)}"
@@ -214,29 +214,34 @@ def cost_text(cost: CostChange | None) -> str:
     if cost is None:
         return ""
     return ", ".join(
-        f"{what.replace('_', ' ')} {_amounts(what, one, other)}" for what, (one, other) in cost.amounts.items()
+        f"{what.replace('_', ' ')} {_amounts(what, before, after)}" for what, (before, after) in cost.amounts.items()
     )
 
 
-def _amounts(what: str, one: Polynomial, other: Polynomial) -> str:
+def _amounts(what: str, before: Polynomial, after: Polynomial) -> str:
     """Rounded, unless both are then the same."""
     text = size_text if what.endswith("bytes") else flops_text
-    before, after = text(one, _TERMS), text(other, _TERMS)
-    if before == after and one.value is not None and other.value is not None:
-        return f"{one.value:,} → {other.value:,}"
-    return f"{before} → {after}"
+    text_before, text_after = text(before, _TERMS), text(after, _TERMS)
+    if text_before == text_after and before.value is not None and after.value is not None:
+        return f"{before.value:,} → {after.value:,}"
+    return f"{text_before} → {text_after}"
 
 
 def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
     """Of each kind of thing, and of modules whose names differ by the same number, one line."""
-    found: dict[object, list[Renamed]] = {}
-    for one in renamed:
-        shift = tuple(b - a for a, b in zip(path_numbers(one.left), path_numbers(one.right), strict=False))
-        key = (one.what, path_pattern(one.left), path_pattern(one.right), shift if one.what == "module" else one.left)
-        found.setdefault(key, []).append(one)
+    renamed_by_key: dict[object, list[Renamed]] = {}
+    for item in renamed:
+        shift = tuple(b - a for a, b in zip(path_numbers(item.left), path_numbers(item.right), strict=False))
+        key = (
+            item.what,
+            path_pattern(item.left),
+            path_pattern(item.right),
+            shift if item.what == "module" else item.left,
+        )
+        renamed_by_key.setdefault(key, []).append(item)
     return [
-        f"{same[0].what} {join_paths([one.left for one in same])} → {join_paths([one.right for one in same])}"
-        for same in found.values()
+        f"{same[0].what} {join_paths([item.left for item in same])} → {join_paths([item.right for item in same])}"
+        for same in renamed_by_key.values()
     ]
 
 
@@ -293,6 +298,7 @@ def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
 
 
 def headline(diff: Diff) -> str:
+    """Counts by change, and how much of the two files was recognized at all."""
     counts = dict(diff.counts)
     weights = counts.pop("weights", 0)
     modules = [(what.removeprefix("modules "), count) for what, count in counts.items() if what.startswith("modules")]

@@ -33,19 +33,21 @@ from modelexport.record.results.verification import (
     Verification,
 )
 from modelexport.show.text.console import (
-    calls_text,
     cosine_text,
     counted,
     decibels_text,
     difference_text,
+    modules_text,
+    note_lines,
     plain,
     reasons_text,
+    seconds_line,
     share_text,
     table,
 )
 from modelexport.show.text.verification_rows import Gap, ModuleNumbers, Shown, by_module, in_order, ranked
 
-_LISTED = 20
+_LISTED = 20  # contradicted nodes; --all lists the others
 
 
 def proof_tables(proof: AttributionProof, everything: bool) -> Iterator[RenderableType]:
@@ -60,23 +62,24 @@ def proof_tables(proof: AttributionProof, everything: bool) -> Iterator[Renderab
     if not proof.contradicted:
         return
     listed = proof.contradicted if everything else proof.contradicted[:_LISTED]
-    made = table("Contradicted", "node", "operator", "credited to", "values say", "why")
+    nodes_table = table("Contradicted", "node", "operator", "credited to", "values say", "why")
     for node in listed:
-        made.add_row(
+        nodes_table.add_row(
             plain(node.name or node.key),
             plain(node.op_type, "cyan"),
-            plain(calls_text(node.claimed)),
-            plain(calls_text(node.issued), "red"),
+            plain(modules_text(node.claimed)),
+            plain(modules_text(node.issued), "red"),
             plain(node.reason, "dim"),
         )
     yield Text()
-    yield made
+    yield nodes_table
     if len(proof.contradicted) > len(listed):
         yield Text(f"… and {len(proof.contradicted) - len(listed)} more (--all)", "dim")
     yield Text()
 
 
 def _counts_line(proof: AttributionProof) -> Text:
+    """Contradictions are the last, and red: they are what the proof is for."""
     counts = proof.counts
     reasons = f" ({reasons_text(proof.reasons)})" if proof.reasons else ""
     parts = [
@@ -92,7 +95,7 @@ def _counts_line(proof: AttributionProof) -> Text:
     return line.append(f"{contradicted:,} contradicted", "bold red" if contradicted else "green")
 
 
-_LISTED_PARAMETERS = _LISTED_FUSIONS = 5
+_LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others
 _STYLES = {Status.OK: "green", Status.DIVERGES: "red", Status.FOLLOWS: "yellow", Status.NOT_COMPARED: "dim"}
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosine")
 
@@ -112,10 +115,9 @@ def verification_tables(verification: Verification, shown: Shown) -> Iterator[Re
     elif verification.parameters is not None:
         yield Text("attribution: not looked at", "dim")
     yield _verdict(verification)
-    for note in verification.notes:
-        yield plain(f"note: {note}", "yellow")
+    yield from note_lines(verification.notes)
     if shown.verbose and verification.seconds:
-        yield plain(", ".join(f"{step} {seconds:.1f} s" for step, seconds in verification.seconds.items()), "dim")
+        yield seconds_line(verification.seconds)
 
 
 def _head(verification: Verification) -> Text:
@@ -126,12 +128,15 @@ def _head(verification: Verification) -> Text:
 
 
 def _allowed(tolerance: Tolerance) -> str:
+    """Tolerances as they were asked for; those of the number formats are not spelled out."""
     if tolerance.min_sqnr is not None:
         return f"at least {tolerance.min_sqnr:g} dB asked for"
     if tolerance.atol is None and tolerance.rtol is None:
         return "as exact as the number formats are"
-    given = {"atol": tolerance.atol, "rtol": tolerance.rtol}
-    return ", ".join(f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in given.items())
+    limits = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    return ", ".join(
+        f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in limits.items()
+    )
 
 
 def _parameters(check: ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
@@ -182,49 +187,36 @@ def _modules(verification: Verification, shown: Shown) -> Iterator[RenderableTyp
 
 
 def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
-    made = _table("module", "calls", "max |Δ|", "SQNR dB", "cosine", "status")
+    modules_table = table("", "module", "calls", "max |Δ|", "SQNR dB", "cosine", "status", right=_NUMBERS)
     for row in in_order(modules, shown):
         if isinstance(row, Gap):
-            made.add_row(_gap(row))
+            counts = ", ".join(f"{count} {status.value}" for status, count in row.statuses.items())
+            modules_table.add_row(Text(f"… {counts}", "dim"))
         else:
-            sqnr = "" if row.outputs is None else decibels_text(row.outputs.sqnr)
-            made.add_row(_name(row), _calls(row), _max_abs(row), sqnr, _cosine(row), _status(row))
-    return made
+            max_abs, sqnr, cosine = _figures(row.outputs)
+            modules_table.add_row(plain(row.path or "(model)"), _calls(row), max_abs, sqnr, cosine, _status(row))
+    return modules_table
 
 
 def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[RenderableType]:
     ranking = ranked(modules, shown)
-    made = _table("module", "calls", "in dB", "out dB", "lost dB", "max |Δ|", "cosine", "status")
+    modules_table = table(
+        "", "module", "calls", "in dB", "out dB", "lost dB", "max |Δ|", "cosine", "status", right=_NUMBERS
+    )
     for row in ranking.rows:
-        made.add_row(_name(row), _calls(row), *_loss(row), _max_abs(row), _cosine(row), _status(row))
-    yield made if ranking.rows else Text("no module loses anything", "green")
+        max_abs, _, cosine = _figures(row.outputs)
+        modules_table.add_row(plain(row.path or "(model)"), _calls(row), *_loss(row), max_abs, cosine, _status(row))
+    yield modules_table if ranking.rows else Text("no module loses anything", "green")
     left_out = []
     if ranking.less:
-        left_out.append(f"{counted(ranking.less, 'module')} that {_lose(ranking.less)} less, or nothing")
+        left_out.append(
+            f"{counted(ranking.less, 'module')} that {'loses' if ranking.less == 1 else 'lose'} less, or nothing"
+        )
     if ranking.around:
-        lose = _lose(ranking.around)
+        lose = "loses" if ranking.around == 1 else "lose"
         left_out.append(f"{ranking.around} around others that {lose} no more than what is inside")
     if left_out:
         yield Text(f"not shown: {', '.join(left_out)} (--all)", "dim")
-
-
-def _lose(count: int) -> str:
-    return "loses" if count == 1 else "lose"
-
-
-def _table(*columns: str) -> Table:
-    made = table("", *columns, right=_NUMBERS)
-    made.title = None
-    return made
-
-
-def _gap(gap: Gap) -> Text:
-    counts = ", ".join(f"{count} {status.value}" for status, count in gap.statuses.items())
-    return Text(f"… {counts}", "dim")
-
-
-def _name(row: ModuleNumbers) -> Text:
-    return plain(row.path or "(model)")
 
 
 def _calls(row: ModuleNumbers) -> str:
@@ -232,24 +224,24 @@ def _calls(row: ModuleNumbers) -> str:
     return str(total) if row.compared in (0, total) else f"{row.compared} of {total}"
 
 
-def _max_abs(row: ModuleNumbers) -> str:
-    return "" if row.outputs is None else difference_text(row.outputs.max_abs)
-
-
-def _cosine(row: ModuleNumbers) -> str:
-    return "" if row.outputs is None else cosine_text(row.outputs.cosine)
+def _figures(difference: Difference | None) -> tuple[str, str, str]:
+    """Largest difference, SQNR and cosine; empty where nothing was compared."""
+    if difference is None:
+        return "", "", ""
+    return difference_text(difference.max_abs), decibels_text(difference.sqnr), cosine_text(difference.cosine)
 
 
 def _loss(row: ModuleNumbers) -> tuple[str, str, str]:
     """Of the call that loses most: the worst of several would not add up."""
-    found = row.losing_call
-    if found.outputs is None:
+    call = row.losing_call
+    if call.outputs is None:
         return "", "", ""
-    given = "" if found.inputs is None else decibels_text(found.inputs.sqnr, 1)
-    return given, decibels_text(found.outputs.sqnr, 1), decibels_text(found.lost, 1)
+    sqnr_in = "" if call.inputs is None else decibels_text(call.inputs.sqnr, 1)
+    return sqnr_in, decibels_text(call.outputs.sqnr, 1), decibels_text(call.lost, 1)
 
 
 def _status(row: ModuleNumbers) -> Text:
+    """Why it was not compared; else at which of several calls it goes wrong, and NaN where there is one."""
     text = row.status.value
     if row.status is Status.NOT_COMPARED:
         reason = _reason(row.worst_call)
@@ -261,15 +253,15 @@ def _status(row: ModuleNumbers) -> Text:
     return Text(text, _STYLES[row.status])
 
 
-def _reason(found: CallNumbers) -> str:
-    return f"fused with {calls_text(found.fused_with)}" if found.fused_with else found.reason
+def _reason(call: CallNumbers) -> str:
+    return f"fused with {modules_text(call.fused_with)}" if call.fused_with else call.reason
 
 
 def _fused(modules: Sequence[ModuleNumbers]) -> Iterator[Text]:
     """Who shares a node with whom; that is what was asked for, so some of it is shown without asking for all."""
     fused = [module.calls[0] for module in modules if module.calls[0].fused_with]
-    for found in fused[:_LISTED_FUSIONS]:
-        yield plain(f"  {calls_text([found.call])}: {_reason(found)}", "dim")
+    for call in fused[:_LISTED_FUSIONS]:
+        yield plain(f"  {modules_text([call.call])}: {_reason(call)}", "dim")
     yield from _more(len(fused) - len(fused[:_LISTED_FUSIONS]))
 
 
@@ -285,12 +277,11 @@ def _outputs(outputs: Mapping[str, Difference]) -> Iterator[RenderableType]:
     if not outputs:
         return
     yield Text()
-    made = _table("output", "max |Δ|", "SQNR dB", "cosine", "status")
-    for name, found in outputs.items():
-        status = Text("ok", "green") if found.agrees else Text("differs", "red")
-        numbers = difference_text(found.max_abs), decibels_text(found.sqnr), cosine_text(found.cosine)
-        made.add_row(plain(name), *numbers, status)
-    yield made
+    outputs_table = table("", "output", "max |Δ|", "SQNR dB", "cosine", "status", right=_NUMBERS)
+    for name, difference in outputs.items():
+        status = Text("ok", "green") if difference.agrees else Text("differs", "red")
+        outputs_table.add_row(plain(name), *_figures(difference), status)
+    yield outputs_table
 
 
 def _origins(verification: Verification) -> Iterator[RenderableType]:
@@ -301,44 +292,42 @@ def _origins(verification: Verification) -> Iterator[RenderableType]:
         yield Text(
             "the outputs differ, and there is no module of which what goes in agrees and what comes out not", "red"
         )
-    for found in verification.not_finite:
-        yield _not_finite(found, verification)
+    for origin in verification.not_finite:
+        yield _not_finite(origin, verification)
 
 
-def _divergence(found: Divergence) -> Iterator[RenderableType]:
+def _divergence(divergence: Divergence) -> Iterator[RenderableType]:
     modules = " + ".join(
-        f"{calls_text([call])} ({name})" for call, name in zip(found.calls, found.class_names, strict=True)
+        f"{modules_text([call])} ({name})" for call, name in zip(divergence.calls, divergence.class_names, strict=True)
     )
     line = Text().append("first divergence: ", "bold red")
     line.append_text(plain(modules or "a node without a module", "bold")).append(
-        f"   SQNR {decibels_text(found.outputs.sqnr)} dB   "
+        f"   SQNR {decibels_text(divergence.outputs.sqnr)} dB   "
     )
-    yield line.append(f"({_still(found.inputs)})", "dim")
-    yield plain(f"  at node {_node(found)}{_shared(found)}")
+    yield line.append(f"({_still(divergence.inputs)})", "dim")
+    makes = f", which makes {divergence.node}" if divergence.name not in ("", divergence.node) else ""
+    yield plain(f"  at node {divergence.name or divergence.node}{makes}{_shared(divergence)}")
 
 
-def _shared(found: Divergence) -> str:
-    if len(found.calls) < 2:
+def _shared(divergence: Divergence) -> str:
+    if len(divergence.calls) < 2:
         return ""
-    if found.inputs is None:
-        return f"; any of the {len(found.calls)} may be the cause: what passes between them could not be compared"
-    return f"; it does the work of all {len(found.calls)}"
-
-
-def _node(found: Divergence) -> str:
-    return f"{found.name}, which makes {found.node}" if found.name and found.name != found.node else found.node
+    if divergence.inputs is None:
+        return f"; any of the {len(divergence.calls)} may be the cause: what passes between them could not be compared"
+    return f"; it does the work of all {len(divergence.calls)}"
 
 
 def _still(inputs: Difference | None) -> str:
+    """Inputs that agree say that the fault is made here."""
     if inputs is None:
         return "none of its inputs could be compared"
     return "inputs are equal" if inputs.equal else f"inputs still agree to {decibels_text(inputs.sqnr)} dB"
 
 
-def _not_finite(found: NotFinite, verification: Verification) -> Text:
+def _not_finite(origin: NotFinite, verification: Verification) -> Text:
     reference = verification.reference
-    where = f"{found.kind} comes up first in {calls_text(found.calls) or 'no known module'}, at node {found.node}"
-    if found.both:
+    where = f"{origin.kind} comes up first in {modules_text(origin.calls) or 'no known module'}, at node {origin.node}"
+    if origin.both:
         return plain(f"{where}; {reference} has it there too", "yellow")
     if verification.numbers_agree:
         return plain(f"{where}, and goes no further; {reference} does not have it there", "yellow")

@@ -21,10 +21,10 @@ from functools import cached_property
 from modelexport.record.results.verification import CallNumbers, Difference, Status
 from modelexport.show.module_tree import enclosing_path
 
-FEW = 40
+FEW = 40  # rows, as many as a screen has
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
 _HARDLY_MORE = 60
-_FEW_RANKED = 20
+_FEW_RANKED = 20  # who ranks wants the first ones
 
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0
@@ -114,7 +114,7 @@ def by_module(calls: Iterable[CallNumbers]) -> list[ModuleNumbers]:
     grouped: dict[str, list[CallNumbers]] = {}
     for item in calls:
         grouped.setdefault(item.call.path, []).append(item)
-    return [ModuleNumbers(path, tuple(found)) for path, found in grouped.items()]
+    return [ModuleNumbers(path, tuple(calls_of_module)) for path, calls_of_module in grouped.items()]
 
 
 def in_order(modules: Sequence[ModuleNumbers], shown: Shown) -> list[ModuleNumbers | Gap]:
@@ -123,8 +123,8 @@ def in_order(modules: Sequence[ModuleNumbers], shown: Shown) -> list[ModuleNumbe
     kept = set(range(len(wanted))) if shown.everything else _telling(wanted, shown.top)
     rows: list[ModuleNumbers | Gap] = []
     skipped: list[Status] = []
-    for place, module in enumerate(wanted):
-        if place not in kept:
+    for number, module in enumerate(wanted):
+        if number not in kept:
             skipped.append(module.status)
             continue
         rows += [*_gap(skipped), module]
@@ -148,15 +148,15 @@ def _telling(modules: Sequence[ModuleNumbers], top: int | None) -> set[int]:
     """Places of the modules worth showing: those that diverge, their neighbours, then the worst of the rest."""
     if top is None and len(modules) <= _HARDLY_MORE:
         return set(range(len(modules)))
-    diverging = {place for place, module in enumerate(modules) if module.status is Status.DIVERGES}
-    around = {place + step for place in diverging for step in (-1, 1)}
+    diverging = {number for number, module in enumerate(modules) if module.status is Status.DIVERGES}
+    around = {number + step for number in diverging for step in (-1, 1)}
 
-    def worth(place: int) -> tuple[object, ...]:
-        module = modules[place]
+    def worth(number: int) -> tuple[object, ...]:
+        module = modules[number]
         follows = module.status is Status.FOLLOWS
         # Of what follows, the first are shown; of what agrees, the least sure.
         sqnr = -math.inf if follows or module.outputs is None else module.outputs.sqnr
-        return place not in diverging, place not in around, not follows, sqnr, place
+        return number not in diverging, number not in around, not follows, sqnr, number
 
     most = max(FEW, len(diverging)) if top is None else top
     return set(sorted(range(len(modules)), key=worth)[:most])

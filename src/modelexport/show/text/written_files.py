@@ -1,26 +1,32 @@
-"""What verbs that write files say when they are done: `export`, `attach`, `extract`, `fold`, `flatten`.
+"""What verbs that write files say when they are done, for people; for programs, see `show/data/results.py`.
+
+`export`, `attach`, `extract`, `fold` and `flatten`:
 
     wrote bert.onnx (90.9 MB)
-    454 nodes: exact 453 (99.8 %), strong 1 (0.2 %)
+    288 nodes: exact 134 (46.5 %), strong 150 (52.1 %), inferred 4 (1.4 %)
     outputs equal PyTorch's (largest difference 3.6e-07)
 
-Lines for people; the same for programs is in `show/data/results.py`.
+`relink`, `run-tool` and `quantize`, with the lineage of the new file, and what speaks against it: nodes that nothing
+explains, edges in another order, weights that moved.
+
+    251 nodes from bert.onnx: kept 213, rewritten 1, fused 25 (from 68), split 12
+    attributions: exact 210 (83.7 %), strong 37 (14.7 %), inferred 4 (1.6 %)
+    of 228 nodes before that work on the inputs, 228 live on
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from modelexport.errors import some_of
 from modelexport.inspect.analyze import Tally
+from modelexport.record.lineage import Consistency, Relation
 from modelexport.record.provenance import Confidence
 from modelexport.record.results.files import (
     RETURNED,
-    End,
     ExportResult,
     Extraction,
     ExtractionCheck,
@@ -28,10 +34,23 @@ from modelexport.record.results.files import (
     FlattenResult,
     Folding,
     FoldResult,
+    QuantizeResult,
+    RelinkResult,
 )
 from modelexport.record.signals import OutputCheck
-from modelexport.show.data.results import tally_of
-from modelexport.show.text.console import bytes_text, counted, plain, share_text, table
+from modelexport.show.data.results import relations_of, tally_of
+from modelexport.show.text.console import (
+    bytes_text,
+    counted,
+    file_lines,
+    note_lines,
+    plain,
+    seconds_line,
+    share_text,
+    table,
+)
+from modelexport.show.text.verification import verification_tables
+from modelexport.show.text.verification_rows import Shown
 
 
 def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Text]:
@@ -45,20 +64,8 @@ def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Tex
         yield seconds_line(result.seconds)
 
 
-def file_lines(files: Sequence[Path]) -> Iterator[Text]:
-    return (plain(f"wrote {path} ({bytes_text(path.stat().st_size)})") for path in files)
-
-
-def note_lines(notes: Iterable[str]) -> Iterator[Text]:
-    return (plain(f"note: {note}", "yellow") for note in notes)
-
-
-def seconds_line(seconds: Mapping[str, float]) -> Text:
-    """How long each step took."""
-    return plain(", ".join(f"{step} {time:.1f} s" for step, time in seconds.items()), "dim")
-
-
 def confidences_text(tally: Tally) -> str:
+    """Most confident first; levels without a node are left out."""
     shown = [level for level in sorted(Confidence, reverse=True) if tally.by_confidence[level]]
     return ", ".join(
         f"{level.label} {tally.by_confidence[level]} ({share_text(tally.share(tally.by_confidence[level]))})"
@@ -88,7 +95,8 @@ def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterat
     )
     for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
-            yield plain(f"{word:<4}{end.name}  {end.dtype}{_shape(end)}")
+            shape = ", ".join(str(dim) or "?" for dim in end.shape)
+            yield plain(f"{word:<4}{end.name}  {end.dtype}[{shape}]")
     yield from note_lines(extraction.notes)
     if extraction.check is not None:
         yield from _check_lines(extraction.check, verbose=verbose)
@@ -96,19 +104,18 @@ def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterat
         yield seconds_line(extraction.seconds)
 
 
-def _shape(end: End) -> str:
-    return "[" + ", ".join(str(dim) or "?" for dim in end.shape) + "]"
-
-
 def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
-    for one in check.outputs:
-        apart = one.difference
+    """Every output with -v; without, those that differ and those that the tolerance says little of."""
+    for comparison in check.outputs:
+        apart = comparison.difference
         if verbose or not apart.agrees:
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
-            yield plain(f"{one.name}: {figures}, against {_against(one.against)}", "" if apart.agrees else "red")
+            yield plain(
+                f"{comparison.name}: {figures}, against {_against(comparison.against)}", "" if apart.agrees else "red"
+            )
         if apart.agrees and apart.sqnr < _TELLING:
-            small = f"the numbers of {one.name} are so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB)"
-            yield plain(f"note: {small}: try a smaller --tolerance", "yellow")
+            small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
+            yield plain(f"note: the numbers of {comparison.name} are {small}", "yellow")
     for name, feed in check.fed.items():
         if verbose or feed is not Feed.GIVEN:
             yield plain(f"{name} was fed {_FROM[feed]}", "dim")
@@ -124,16 +131,17 @@ def _against(word: str) -> str:
 
 
 def _verdict(check: ExtractionCheck) -> str:
+    """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
     if check.ok and not check.whole:
-        held = some_of(sorted({_against(one.against) for one in check.outputs}))
+        held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
         return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
     if check.ok:
         return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
     if not check.outputs:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
-    if check.whole and not any(one.against == RETURNED for one in check.outputs):
+    if check.whole and not any(comparison.against == RETURNED for comparison in check.outputs):
         return f"not shown to equal the module of {check.reference}: nothing that the module returned is in the file"
-    if check.lost and all(one.difference.agrees for one in check.outputs):
+    if check.lost and all(comparison.difference.agrees for comparison in check.outputs):
         lost = counted(check.lost, "tensor")
         return f"not as the module of {check.reference}: {lost} that it returned the whole file makes elsewhere"
     limit = f"allowed: {check.tolerance:g} + {check.tolerance:g} × (element + tensor's root mean square)"
@@ -152,11 +160,14 @@ def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[Rend
         counts = f"{counted(folding.before, 'node')} before, {folding.after} after ({folding.share:.1%})"
         yield plain(f"{counts}, in the main graph and {counted(len(folding.functions), 'function')}")
         shown = table("", "function", "class", "calls", "nodes", "modules", right=("calls", "nodes"))
-        shown.title = None
-        for one in folding.functions:
-            modules = some_of(one.modules, len(one.modules) if verbose else 2)
+        for function in folding.functions:
+            modules = some_of(function.modules, len(function.modules) if verbose else 2)
             shown.add_row(
-                plain(one.name, "cyan"), plain(one.class_name), str(one.calls), str(one.nodes), plain(modules)
+                plain(function.name, "cyan"),
+                plain(function.class_name),
+                str(function.calls),
+                str(function.nodes),
+                plain(modules),
             )
         yield shown
     for name, count in folding.outside.items():
@@ -167,10 +178,11 @@ def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[Rend
 
 
 def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
+    """A class with one call or one node is left out on purpose; any other could not be folded, which is news."""
     for left in folding.unfolded:
         if verbose or not left.is_usual:
-            told = f"{counted(left.calls, 'call')} of {left.class_name} not folded: {left.reason}"
-            yield plain(told, "dim") if left.is_usual else plain(f"note: {told}", "yellow")
+            text = f"{counted(left.calls, 'call')} of {left.class_name} not folded: {left.reason}"
+            yield plain(text, "dim") if left.is_usual else plain(f"note: {text}", "yellow")
     usual = {left.class_name for left in folding.unfolded if left.is_usual}
     if usual and not verbose:
         several = f"{len(usual)} class{'es' * (len(usual) > 1)}"
@@ -191,3 +203,101 @@ def flattening_lines(result: FlattenResult) -> Iterator[RenderableType]:
         yield plain(f"{counts}: {counted(len(flattening.inlined), 'function')} put in the place of calls")
     for name, reason in flattening.kept.items():
         yield plain(f"note: {name} is still a function: {reason}", "yellow")
+
+
+_ASK_VERIFY = "`modelexport verify` holds what was found against values."
+
+
+def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """A file that was made from something else is said first, and nothing of its lineage is."""
+    if not result.related:
+        why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
+        yield plain(f"{result.after} was not made from {result.before}: {why}", "bold red")
+        yield plain("Nothing was written. Give the tagged file that it was made from.")
+        return
+    yield from file_lines(result.files)
+    for tool in result.idle:
+        yield plain(f"{tool} changed nothing: graph, weights and shapes are as they were before it", "yellow")
+    tally = tally_of(result.provenance)
+    relations = ", ".join(_related(result, relation, count) for relation, count in relations_of(result).items())
+    yield plain(f"{counted(tally.total, 'node')} from {result.before}: {relations}")
+    yield plain(f"attributions: {confidences_text(tally)}")
+    yield plain(_covered(result.lineage.consistency), "dim")
+    yield from (plain(line, "yellow") for line in _doubts(result.lineage.consistency))
+    if result.differing:
+        yield plain(
+            f"another version of the model: {counted(len(result.differing), 'weight')} with other numbers under the "
+            f"same name ({some_of(result.differing)})",
+            "bold red",
+        )
+    if verbose:
+        yield from _changed(result)
+        yield seconds_line(result.seconds)
+
+
+def _related(result: RelinkResult, relation: Relation, count: int) -> str:
+    """Of several nodes that became one, how many there were."""
+    sources = {key for link in result.lineage.nodes.values() if link.relation is relation for key in link.sources}
+    several = relation in (Relation.FUSED, Relation.SHARED)
+    return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
+
+
+def _changed(result: RelinkResult) -> Iterator[RenderableType]:
+    """Every node that is not what it was, with its sources."""
+    changed = {key: link for key, link in result.lineage.nodes.items() if link.relation is not Relation.KEPT}
+    if not changed:
+        return
+    shown = table("", "node", "operator", "relation", "sources", "link")
+    for key, link in changed.items():
+        operator = result.provenance.nodes[key].op_type
+        sources = ", ".join(link.sources)
+        shown.add_row(
+            plain(key), plain(operator, "cyan"), plain(str(link)), plain(sources), plain(link.confidence.label)
+        )
+    yield shown
+
+
+def _covered(consistency: Consistency) -> str:
+    parts = [f"{consistency.covered} live on"]
+    if consistency.folded:
+        parts.append(f"{len(consistency.folded)} became constants")
+    if consistency.removed:
+        were = "was" if len(consistency.removed) == 1 else "were"
+        parts.append(f"{len(consistency.removed)} {were} removed ({some_of(consistency.removed)})")
+    if consistency.unexplained:
+        parts.append(
+            f"{len(consistency.unexplained)} {'is' if len(consistency.unexplained) == 1 else 'are'} unexplained"
+        )
+    return f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {', '.join(parts)}"
+
+
+def _doubts(consistency: Consistency) -> Iterator[str]:
+    """What speaks against a lineage, with what it may mean and what to do."""
+    if consistency.unexplained:
+        yield (
+            f"note: no node after does the work of {some_of(consistency.unexplained)}, and nothing shows that it could "
+            f"be left out. The tool changed what is computed there, or this was not found; {_ASK_VERIFY}"
+        )
+    if consistency.disorder:
+        edges = [f"{reader} reads {maker}" for maker, reader in consistency.disorder]
+        yield (
+            f"note: in another order than before: {some_of(edges)}. Going by what they were traced back to, it was the "
+            f"other way round. The tool moved them past each other, or a source is wrong; {_ASK_VERIFY}"
+        )
+    if consistency.strayed:
+        yield (
+            f"note: weights that were read elsewhere before are read by {some_of(consistency.strayed)}: none of the "
+            f"nodes that this was traced back to read them. Its module may be wrong; {_ASK_VERIFY}"
+        )
+
+
+def quantization_lines(result: QuantizeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    yield from lineage_lines(result.relinked, verbose=verbose)
+    if result.excluded:
+        yield plain(f"left in float as asked: {counted(len(result.excluded), 'node')}")
+    if result.included is not None:
+        yield plain(f"to be quantized, and nothing else: {counted(len(result.included), 'node')}")
+    yield from note_lines(result.notes)
+    if result.report is not None:
+        yield plain("")
+        yield from verification_tables(result.report, Shown(by_loss=True, verbose=verbose))
