@@ -82,7 +82,7 @@ def convert(
     """
     ensure_format(to)
     path, target = Path(source), Path(output)
-    given = [Path(one) for one in overlays]
+    given = [Path(path) for path in overlays]
     other = None if against is None else Path(against)
     if to != _EXPLORER and (given or other is not None):
         raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
@@ -94,15 +94,15 @@ def convert(
     drawn = _draw_file(path)
     beside = [] if other is None else [_draw_file(other)]
     shown = picture(drawn.drawing, to, depth)
-    extras = [*_node_data(drawn, given, target), *(_sync_file(drawn, one, target) for one in beside)]
-    weights = [file for one in (drawn, *beside) for file in data_files(one.opened.proto, one.opened.path.parent)]
+    extras = [*_node_data(drawn, given, target), *(_sync_file(drawn, counterpart, target) for counterpart in beside)]
+    weights = [file for item in (drawn, *beside) for file in data_files(item.opened.proto, item.opened.path.parent)]
     ensure_spared([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
         _write_parts(stage, target, shown.parts)
         for extra in extras:
             stage.write(extra.path, extra.text)
-    told = (note for extra in extras for note in extra.notes)
-    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *told))
+    side_notes = (note for extra in extras for note in extra.notes)
+    return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *side_notes))
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:
@@ -143,10 +143,10 @@ def _node_data(drawn: _DrawnFile, overlays: Iterable[Path], target: Path) -> Ite
 
     for path in overlays:
         overlay = read_overlay(path, drawn.opened.provenance.hierarchy)
-        for found in node_data(overlay, drawn.drawing):
+        for colouring in node_data(overlay, drawn.drawing):
             name = path.stem.removeprefix(f"{target.stem}.")
-            extra = target.with_name(f"{target.stem}.{name}{found.suffix}.node-data.json")
-            yield _SideFile(extra, found.text(drawn.drawing), found.notes)
+            extra = target.with_name(f"{target.stem}.{name}{colouring.suffix}.node-data.json")
+            yield _SideFile(extra, colouring.text(drawn.drawing), colouring.notes)
 
 
 def _sync_file(left: _DrawnFile, right: _DrawnFile, target: Path) -> _SideFile:
@@ -162,12 +162,12 @@ def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[
     from modelexport.api.relink import relink_graph
 
     try:
-        found = relink_graph(tagged_ancestor(left), right, "convert")
+        relinked = relink_graph(tagged_ancestor(left), right, "convert")
     except RecordMissing:
         return None, ()
-    if not found.related:
+    if not relinked.related:
         return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
-    lineage = found.lineage
+    lineage = relinked.lineage
     links = (*lineage.nodes.items(), *lineage.initializers.items())
     return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
 

@@ -51,10 +51,10 @@ def need_torch(purpose: str) -> None:
 
 @cache
 def tool_versions() -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in _TOOLS:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -91,12 +91,12 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         cutter = Cutter(opened, opened.provenance_with_edges)
         cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules)))
     with clock.step("write"):
-        found = write_part(opened, cutter, cut, target, embedding)
+        extraction = write_part(opened, cutter, cut, target, embedding)
     if source is not None:
         from modelexport.api.extract_check import check_extracted
 
-        found = replace(found, check=check_extracted(opened, cut, found, source, tolerance, clock))
-    return replace(found, seconds=clock.seconds)
+        extraction = replace(extraction, check=check_extracted(opened, cut, extraction, source, tolerance, clock))
+    return replace(extraction, seconds=clock.seconds)
 
 
 def write_part(
@@ -116,13 +116,13 @@ def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
-    queries = [one for one in asked if _is_query(one, provenance)]
+    queries = [text for text in asked if _is_query(text, provenance)]
     if not queries:
         return select_modules(provenance, asked)
     nodes: dict[str, NodeEntry] = {}
     for text in queries:
         nodes.update({entry.key: entry for entry in _query_nodes(text, provenance)})
-    names = [one for one in asked if one not in queries]
+    names = [text for text in asked if text not in queries]
     if names:
         meant = select_modules(provenance, names)
         nodes.update(

@@ -47,31 +47,31 @@ _RELATED = 0.5
 
 
 def check_extracted(
-    opened: TaggedFile, cut: Cut, found: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
+    opened: TaggedFile, cut: Cut, part: Extraction, source: ModelSource, tolerance: float | None, clock: Clock
 ) -> ExtractionCheck:
     """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
     need_torch("running a model")
     from modelexport.capture.eager import TensorSpill
 
     with TensorSpill() as spool:
-        reference = run_reference(opened, source, spool, clock, border_values(found))
+        reference = run_reference(opened, source, spool, clock, border_values(part))
         with clock.step("compare"):
-            return compare_part(found, cut, reference, tolerance)
+            return compare_part(part, cut, reference, tolerance)
 
 
 def compare_part(
-    found: Extraction, cut: Cut, reference: ExtractionReference, tolerance: float | None
+    part: Extraction, cut: Cut, reference: ExtractionReference, tolerance: float | None
 ) -> ExtractionCheck:
     """Run the extracted file, and compare."""
     usual = TOLERANCE if tolerance is None else tolerance
     feeding = _Feeding(cut, reference)
-    tensors = {end.name: feeding.tensor(end) for end in found.inputs}
+    tensors = {end.name: feeding.tensor(end) for end in part.inputs}
     feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if len(feed) < len(tensors):
         return ExtractionCheck(reference.name, usual, feeding.fed, ())
-    results = _run(found, feed)
+    results = _run(part, feed)
     outputs = _Outputs(cut, reference, tolerance)
-    compared = outputs.compared(found.outputs, results)
+    compared = outputs.compared(part.outputs, results)
     return ExtractionCheck(
         reference.name,
         outputs.coarsest,
@@ -139,12 +139,12 @@ class ExtractionReference:
 
     def _numbers(self, calls: Iterable[ModuleCall], *, inputs: bool) -> list[int]:
         tensors = [self._by_call[call] for call in calls if call in self._by_call]
-        found = (number for one in tensors for number in (one.inputs if inputs else one.outputs))
-        return [number for number in dict.fromkeys(found) if number in self.spool]
+        numbers = (number for call in tensors for number in (call.inputs if inputs else call.outputs))
+        return [number for number in dict.fromkeys(numbers) if number in self.spool]
 
     @cached_property
     def _by_call(self) -> Mapping[ModuleCall, CallTensors]:
-        return {one.call: one for one in self.watched.run.calls}
+        return {tensors.call: tensors for tensors in self.watched.run.calls}
 
     @cached_property
     def kept(self) -> list[int]:
@@ -155,19 +155,19 @@ class ExtractionReference:
         return self.watched.samples[number]
 
 
-def border_values(found: Extraction) -> frozenset[str]:
-    return frozenset(end.value for end in (*found.inputs, *found.outputs))
+def border_values(part: Extraction) -> frozenset[str]:
+    return frozenset(end.value for end in (*part.inputs, *part.outputs))
 
 
-def _run(found: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _run(part: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     from modelexport.capture.onnxruntime.session import run_file
 
     try:
-        return run_file(found.path, feed)
+        return run_file(part.path, feed)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise RuntimeFailed(
-            f"ONNX Runtime cannot run {found.path}: {type(error).__name__}: {(lines or [''])[0][:300]}",
+            f"ONNX Runtime cannot run {part.path}: {type(error).__name__}: {(lines or [''])[0][:300]}",
             "Try a newer onnxruntime, or inputs of another shape: --input NAME=SHAPE.",
         ) from error
 
@@ -259,15 +259,15 @@ class _Outputs:
         It is something else if the whole file has what was returned, only not here.
         """
         pairs = list(zip(ends, results, strict=True))
-        found = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
+        comparisons = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
         for end, array in pairs:
-            if found[end.name] is None:
-                found[end.name] = self._elsewhere(end, array)
-            if found[end.name] is None and self.whole:
-                found[end.name] = self._returned(end, array, agreeing=False)
-            if found[end.name] is None:
-                found[end.name] = self._in_file(end, array)
-        return tuple(one for one in found.values() if one is not None)
+            if comparisons[end.name] is None:
+                comparisons[end.name] = self._elsewhere(end, array)
+            if comparisons[end.name] is None and self.whole:
+                comparisons[end.name] = self._returned(end, array, agreeing=False)
+            if comparisons[end.name] is None:
+                comparisons[end.name] = self._in_file(end, array)
+        return tuple(comparison for comparison in comparisons.values() if comparison is not None)
 
     def _returned(self, end: End, array: np.ndarray, *, agreeing: bool) -> OutputComparison | None:
         """The nearest of what was returned and has not been found yet; it may be far away, and wrong."""
@@ -289,7 +289,9 @@ class _Outputs:
             return 0
         here = [sample(array) for array in results]
         left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
-        return len([one for one in map(self._reference.sample, left) if not any(alike(one, other) for other in here)])
+        return len(
+            [lost for lost in map(self._reference.sample, left) if not any(alike(lost, other) for other in here)]
+        )
 
     def _is_elsewhere(self, number: int, end: End) -> bool:
         return bool(self._places.get(number, set()) - {end.value})
@@ -297,18 +299,18 @@ class _Outputs:
     @cached_property
     def _places(self) -> Mapping[int, set[str]]:
         """By what was returned and is not among the results: the values of the whole file that hold the same."""
-        wanted = [(number, one) for number in self.missing if (one := self._reference.sample(number)).telling]
-        found: dict[int, set[str]] = {}
+        wanted = [(number, returned) for number in self.missing if (returned := self._reference.sample(number)).telling]
+        values: dict[int, set[str]] = {}
 
         def see(name: str, array: np.ndarray) -> None:
             seen = sample(array)
-            for number, one in wanted:
-                if alike(one, seen):
-                    found.setdefault(number, set()).add(name)
+            for number, returned in wanted:
+                if alike(returned, seen):
+                    values.setdefault(number, set()).add(name)
 
         if wanted:
             self._reference.again(see)
-        return found
+        return values
 
     def _may_be(self, number: int, seen: Sample) -> bool:
         returned = self._reference.sample(number)
@@ -318,7 +320,11 @@ class _Outputs:
         return self._apart(self._reference.spool.get(number).reshape(array.shape), array)
 
     def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
-        coarse = [] if self._chosen else [one.grain for one in map(sample, (reference, array)) if one.is_coarse]
+        coarse = (
+            []
+            if self._chosen
+            else [coarse_sample.grain for coarse_sample in map(sample, (reference, array)) if coarse_sample.is_coarse]
+        )
         allowed = max([self._usual, *coarse])
         self.coarsest = max(self.coarsest, allowed)
         return measure(reference, array, Tolerance(self._usual, allowed))
@@ -327,10 +333,12 @@ class _Outputs:
         """A value of the run that the module did not return, such as one that is kept for later."""
         wanted = sample(array)
         kept = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
-        found = [one for one in (self._measured(number, array) for number in kept) if one.agrees]
-        if not found or not wanted.telling:
+        agreeing = [
+            difference for difference in (self._measured(number, array) for number in kept) if difference.agrees
+        ]
+        if not agreeing or not wanted.telling:
             return None
-        return OutputComparison(end.name, "run", min(found, key=lambda one: one.max_abs))
+        return OutputComparison(end.name, "run", min(agreeing, key=lambda difference: difference.max_abs))
 
     def _in_file(self, end: End, array: np.ndarray) -> OutputComparison | None:
         seen = self._reference.values.get(end.value)

@@ -131,14 +131,14 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     ensure_apart(target, source)
     ensure_sound(opened.proto, opened.graph, str(source))
     ensure_whole(opened.proto, str(source))
-    found = restore_model(opened.proto)
-    if found.model is None:
-        return _inline_calls(opened, target, found.note)
-    file = replace(opened, proto=found.model)
-    packed = read_record(found.model) or found.record
+    restored = restore_model(opened.proto)
+    if restored.model is None:
+        return _inline_calls(opened, target, restored.note)
+    file = replace(opened, proto=restored.model)
+    packed = read_record(restored.model) or restored.record
     provenance = unpack(packed) if packed else None
-    gone = [function_id(one) for one in opened.proto.functions]
-    left = {function_id(one) for one in found.model.functions}
+    gone = [function_id(function) for function in opened.proto.functions]
+    left = {function_id(function) for function in restored.model.functions}
     flattening = Flattening(
         len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
     )
@@ -218,6 +218,6 @@ def strip(
 def _full_key(name: str) -> str:
     key = name if name.startswith(PREFIX) else PREFIX + name
     if key not in _KEYS:
-        known = ", ".join(one.removeprefix(PREFIX) for one in _KEYS)
+        known = ", ".join(key.removeprefix(PREFIX) for key in _KEYS)
         raise UserError(f"there is no key {name!r}", f"These can be kept: {known}.")
     return key

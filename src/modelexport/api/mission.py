@@ -267,18 +267,18 @@ class SemanticMapper:
     @cached_property
     def _by_output(self) -> Mapping[str, list[tuple[str, onnx.NodeProto]]]:
         """Nodes of every graph by the name of their first output: unique in a graph, not in a model."""
-        found: dict[str, list[tuple[str, onnx.NodeProto]]] = {}
+        protos: dict[str, list[tuple[str, onnx.NodeProto]]] = {}
         for key, proto in walk_nodes(self.onnx_model):
-            found.setdefault(_local(proto), []).append((key, proto))
-        return found
+            protos.setdefault(_local(proto), []).append((key, proto))
+        return protos
 
 
 def _judge(onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> Provenance:
     graph = index_model(onnx_model)
     claims = enhanced_semantic(graph, hierarchy, Signals())
     origin = Origin(ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
-    found = build_provenance(graph, hierarchy, claims_by_node(claims), claims_by_initializer(claims), origin)
-    return assign_roles(graph, replace(found, edges=edges_of(graph)))
+    provenance = build_provenance(graph, hierarchy, claims_by_node(claims), claims_by_initializer(claims), origin)
+    return assign_roles(graph, replace(provenance, edges=edges_of(graph)))
 
 
 def _check_fits(model: torch.nn.Module, hierarchy: Hierarchy) -> None:
@@ -286,9 +286,9 @@ def _check_fits(model: torch.nn.Module, hierarchy: Hierarchy) -> None:
     classes = {path: type(part).__name__ for path, part in model.named_modules()}
     for path, module in hierarchy.modules.items():
         if classes.get(path) != module.class_name:
-            found = f"is {classes[path]}" if path in classes else "is missing"
+            difference = f"is {classes[path]}" if path in classes else "is missing"
             raise UserError(
-                f"the model is not the one that was recorded: its module {path!r} {found}, "
+                f"the model is not the one that was recorded: its module {path!r} {difference}, "
                 f"in the record it is {module.class_name}",
                 "Give the model that was exported, or one built like it.",
             )
@@ -317,8 +317,8 @@ class SemanticQueryInterface:
     @cached_property
     def layer_ids(self) -> tuple[int, ...]:
         """The numbers of the repeated blocks. An encoder and a decoder are each numbered from 0."""
-        found = {node.attribution.layer_id for node in self.provenance.nodes.values()}
-        return tuple(sorted(number for number in found if number is not None))
+        layers = {node.attribution.layer_id for node in self.provenance.nodes.values()}
+        return tuple(sorted(number for number in layers if number is not None))
 
     def get_attention_components(
         self, layer_id: int | None = None, module: str | None = None
@@ -334,10 +334,10 @@ class SemanticQueryInterface:
         nodes = self._all() if module is None else self.find_nodes_by_module(module)
         if layer_id is not None:
             nodes = self._in_layer(nodes, layer_id)
-        found: dict[str, list[NodeEntry]] = {}
+        components: dict[str, list[NodeEntry]] = {}
         for node in filter(_TYPES["attention"], nodes):
-            found.setdefault(_component(node), []).append(node)
-        return {component: tuple(group) for component, group in found.items()}
+            components.setdefault(_component(node), []).append(node)
+        return {component: tuple(group) for component, group in components.items()}
 
     def find_nodes_by_module_type(self, module_type: str) -> tuple[NodeEntry, ...]:
         """Nodes by what they are (`MODULE_TYPES`), or by a class of the model with everything inside: `BertLayer`."""
@@ -392,5 +392,5 @@ class SemanticQueryInterface:
 
 def _component(node: NodeEntry) -> str:
     """Self-attention is what people mean by attention: its parts go by their bare names."""
-    found = node.attribution
-    return found.component if found.semantic_type == SELF and found.component else found.role
+    attribution = node.attribution
+    return attribution.component if attribution.semantic_type == SELF and attribution.component else attribution.role

@@ -72,14 +72,14 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):
             optimized = open_tagged(target)
-            found = relink_graph(ancestor, optimized, f"ort:{optimization}")
-            if not found.related:
+            relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
+            if not relinked.related:
                 raise RecordMismatch(
-                    f"{path} was not made from {ancestor.name}: {found.lineage.kinship}",
+                    f"{path} was not made from {ancestor.name}: {relinked.lineage.kinship}",
                     "Give the tagged file that it was made from: --before FILE.",
                 )
             events = join_events(ran.runs, optimized.graph)
-    timeline = Timeline.of(events, found.provenance, runs)
+    timeline = Timeline.of(events, relinked.provenance, runs)
     nodes = timeline.nodes()
     modules = timeline.modules(nodes)
     walls = [run.duration for run in ran.runs]
@@ -98,7 +98,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         nodes=nodes,
         modules=modules,
         events=tuple(events),
-        notes=(*_weights_note(found), *_runs_note(runs)),
+        notes=(*_weights_note(relinked), *_runs_note(runs)),
         seconds=clock.seconds,
     )
 
@@ -108,9 +108,9 @@ def _runs_note(runs: int) -> Iterator[str]:
         yield f"{runs} of {RUNS_FOR_SPREAD} runs that it takes to say how far times are apart: give more --runs"
 
 
-def _weights_note(found: RelinkResult) -> Iterator[str]:
+def _weights_note(relinked: RelinkResult) -> Iterator[str]:
     """It ran with its own weights, but who owns what was learned from a file with others."""
-    if found.differing:
-        more = ", …" if len(found.differing) > _SHOWN else ""
-        named = ", ".join(found.differing[:_SHOWN]) + more
-        yield f"{len(found.differing)} weights hold other numbers than in {found.before}: {named}"
+    if relinked.differing:
+        more = ", …" if len(relinked.differing) > _SHOWN else ""
+        named = ", ".join(relinked.differing[:_SHOWN]) + more
+        yield f"{len(relinked.differing)} weights hold other numbers than in {relinked.before}: {named}"

@@ -112,15 +112,15 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     tool = make_quantizer(job.settings)
     giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
-    found = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
-    written = found.path
+    result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
+    written = result.path
     if written is None:
-        return found
+        return result
     if _narrow_tensors(open_tagged(written)) <= _narrow_tensors(opened):
-        found = replace(found, notes=(*found.notes, _NOTHING))
+        result = replace(result, notes=(*result.notes, _NOTHING))
     if not report:
-        return found
-    return replace(found, report=_verify_quantized(written, path, feeds, progress))
+        return result
+    return replace(result, report=_verify_quantized(written, path, feeds, progress))
 
 
 def _narrow_tensors(opened: TaggedFile) -> int:
@@ -174,11 +174,11 @@ class _Job:
         self._note_what_is_never_quantized()
 
     def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
-        found: dict[str, NodeEntry] = {}
+        entries: dict[str, NodeEntry] = {}
         for text in queries:
             answer = find_nodes(text, self._opened.provenance_with_edges, whole_modules=True)
-            found.update((entry.key, entry) for entry in answer.nodes)
-        return tuple(found.values())
+            entries.update((entry.key, entry) for entry in answer.nodes)
+        return tuple(entries.values())
 
     def _selection(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> Selection:
         graph = self._opened.graph

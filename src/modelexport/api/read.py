@@ -69,10 +69,10 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     ensure_sizes(sizes)
     opened = open_tagged(Path(source))
     record = _record(opened)
-    found = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
-    ensure_axes(found, sizes)
+    counted = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
+    ensure_axes(counted, sizes)
     changed = record is not None and not opened.is_up_to_date
-    return replace(found, notes=(*found.notes, _CHANGED)) if changed else found
+    return replace(counted, notes=(*counted.notes, _CHANGED)) if changed else counted
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
@@ -126,9 +126,9 @@ def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
             )
 
 
-def ensure_axes(found: Cost, sizes: Mapping[str, int]) -> None:
+def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     """Raise UserError for axes that a file does not have."""
-    names = [axis.name for axis in found.axes]
+    names = [axis.name for axis in counted.axes]
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
@@ -138,7 +138,7 @@ def ensure_axes(found: Cost, sizes: Mapping[str, int]) -> None:
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
     guess = f"Did you mean {near[0]!r}? " if near else ""
     raise UserError(
-        f"{found.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
+        f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )
 
 

@@ -62,15 +62,15 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(made.proto, made.graph, str(after))
         ancestor = outlined_ancestor(made) if before is None else find_ancestor(open_tagged(Path(before)))
     if target is not None:
-        ensure_apart(target, *(Path(one) for one in (after, before) if one is not None))
+        ensure_apart(target, *(Path(path) for path in (after, before) if path is not None))
     with clock.step("link"):
-        found = relink_graph(ancestor, made, tool or "relink")
+        result = relink_graph(ancestor, made, tool or "relink")
     written: tuple[Path, ...] = ()
-    if target is not None and found.related:
+    if target is not None and result.related:
         with clock.step("write"):
-            result = write_tagged(made, found.provenance, target, embedding)
-            written, found = result.files, replace(found, provenance=result.provenance)
-    return replace(found, after=str(after), path=target if written else None, files=written, seconds=clock.seconds)
+            saved = write_tagged(made, result.provenance, target, embedding)
+            written, result = saved.files, replace(result, provenance=saved.provenance)
+    return replace(result, after=str(after), path=target if written else None, files=written, seconds=clock.seconds)
 
 
 def relink_graph(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:

@@ -69,7 +69,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         opened = open_tagged(path)
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))
-        wanted = check or any(one.calibrates for one, _ in chain)
+        wanted = check or any(step.calibrates for step, _ in chain)
         feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
     return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
 
@@ -113,21 +113,21 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
         steps = _Steps(opened, Path(folder), run, clock)
         if run.renamed:
             steps.write_first()
-        for one, option in run.chain:
-            steps.run(one, option)
+        for tool, option in run.chain:
+            steps.run(tool, option)
         with clock.step("check"):
             if run.check:
                 steps.check()
         with clock.step("link"):
             made = steps.last
             ensure_sound(made.proto, made.graph, f"what {run.label} made")
-            found = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
-        if not found.related:
-            return replace(found, seconds=clock.seconds)
+            result = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
+        if not result.related:
+            return replace(result, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made, found.provenance, run.target, run.embedding)
+            written = write_tagged(made, result.provenance, run.target, run.embedding)
     files, provenance = written.files, written.provenance
-    return replace(found, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
+    return replace(result, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
 
 
 class _Steps:
@@ -165,16 +165,16 @@ class _Steps:
     def check(self) -> None:
         tool = self._run.label
         try:
-            told = _find_failure(self.last.path, self._feeds[0])
+            failure = _find_failure(self.last.path, self._feeds[0])
         except ModuleNotFoundError as error:
             raise ExtraMissing(
                 f"the check of what {tool} made needs {error.name}, which is not installed",
                 "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
             ) from error
-        if told:
+        if failure:
             raise self._with_reason(
                 ToolFailed(
-                    f"ONNX Runtime cannot run what {tool} made: {told}",
+                    f"ONNX Runtime cannot run what {tool} made: {failure}",
                     f"{self._broken()} Nothing was written; --no-check writes it all the same.",
                 )
             )
@@ -190,9 +190,9 @@ class _Steps:
             return error
         if not before:
             return error
-        told = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
+        reason = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
         return ToolFailed(
-            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{told}",
+            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{reason}",
             f"Mend the file first, or give inputs that it takes: {self._run.giving}. Nothing was written; --no-check "
             "writes what the tool made all the same, if it made anything.",
         )

@@ -80,17 +80,17 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     )
     if named is not None:
         opened, count = opened.with_names(chosen.refuses)
-        told = (
+        renaming = (
             f"{count} of {len(opened.graph.nodes)} nodes were given another name" if count else "every node had a name"
         )
-        notes = (*notes, told)
+        notes = (*notes, renaming)
     selection = _selection(opened, answers, chosen)
     check(selection, chosen)
-    found = chosen.write(selection, settings)
-    files = _write_selection(opened, chosen, (selection, settings), found.text, output=output, named=named)
+    written = chosen.write(selection, settings)
+    files = _write_selection(opened, chosen, (selection, settings), written.text, output=output, named=named)
     entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
     queries = tuple(answer.query for answer in answers)
-    return Selected(chosen.name, queries, entries, found.text, files, (*notes, *found.notes))
+    return Selected(chosen.name, queries, entries, written.text, files, (*notes, *written.notes))
 
 
 def _queries(query: str | Sequence[str]) -> Sequence[str]:
@@ -120,7 +120,7 @@ def _check_settings(dialect: Dialect, settings: Settings) -> None:
     options = {"precision": "--precision", "devices": "--device", "labels": "--label"}
     for field in fields(settings):
         if getattr(settings, field.name) and field.name not in dialect.takes:
-            users = ", ".join(one.name for one in DIALECTS.values() if field.name in one.takes)
+            users = ", ".join(user.name for user in DIALECTS.values() if field.name in user.takes)
             raise UserError(f"{options[field.name]} means nothing for {dialect.name}", f"It is for {users}.")
 
 

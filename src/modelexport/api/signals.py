@@ -70,18 +70,18 @@ def record_signals(
     if not needs and not kinds:
         return Recorded(Signals(scopes), {})
     try:
-        found = _probe_run(run, file)
+        probed = _probe_run(run, file)
     except InputError as error:
         if all(strategy.needs for strategy in strategies):
             raise
         return Recorded(Signals(scopes, trace_failure=error.message), {})
-    captures: dict[str, FxCapture] = {kind: _trace_fx(run, found, kind) for kind in kinds}
+    captures: dict[str, FxCapture] = {kind: _trace_fx(run, probed, kind) for kind in kinds}
     if not needs:
         return Recorded(Signals(scopes), captures)
-    values = _record_values(file, found, options)
+    values = _record_values(file, probed, options)
     graph = file.graph
-    common = measure_value_overlap(graph, found.trace, values)
-    signals = Signals(scopes, trace=found.trace, values=_trusted_values(values, graph, common))
+    common = measure_value_overlap(graph, probed.trace, values)
+    signals = Signals(scopes, trace=probed.trace, values=_trusted_values(values, graph, common))
     return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)
 
 
@@ -101,12 +101,12 @@ def _probe_run(run: TracedRun, file: ModelFile) -> ProbedRun:
     return probe_operators(run, taken)
 
 
-def _record_values(file: ModelFile, found: ProbedRun, options: SignalOptions) -> GraphValues:
+def _record_values(file: ModelFile, probed: ProbedRun, options: SignalOptions) -> GraphValues:
     from modelexport.capture.onnxruntime.piecewise import fingerprint_values, fingerprint_weights
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     try:
-        feed = bind_inputs(file.proto, _arrays(found.arguments))
+        feed = bind_inputs(file.proto, _arrays(probed.arguments))
     except InputError as error:
         if not options.own_file:
             raise
@@ -141,7 +141,7 @@ def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
     return replace(signals, fx=replace(best.trace, operators=operators))
 
 
-def _trace_fx(run: TracedRun, found: ProbedRun, kind: FxKind) -> FxCapture:
+def _trace_fx(run: TracedRun, probed: ProbedRun, kind: FxKind) -> FxCapture:
     from modelexport.capture.fx import trace_fx
 
-    return trace_fx(run.model, found.arguments, run.hierarchy, kind)
+    return trace_fx(run.model, probed.arguments, run.hierarchy, kind)

@@ -69,7 +69,7 @@ class RunComparison:
     def finding(self, calls: Sequence[CallTensors]) -> SampleComparison:
         subject, numbers = self._file, self._numbers
         graph, provenance = subject.graph, subject.provenance
-        numbers.finish(outputs_differ=not all(one.agrees for one in self._returned.values()))
+        numbers.finish(outputs_differ=not all(difference.agrees for difference in self._returned.values()))
         compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
         return SampleComparison(
@@ -89,10 +89,10 @@ class RunComparison:
         for name, labels in self._labels.items():
             wrong = [self._returned[label] for label in labels if label in self._returned]
             maker = subject.graph.producers.get(name)
-            if maker is not None and not all(one.agrees for one in wrong):
+            if maker is not None and not all(difference.agrees for difference in wrong):
                 root = ModuleCall(ROOT)
-                found = class_name(subject.provenance.hierarchy, root)
-                return Divergence((root,), (found,), maker.key, None, wrong[0], maker.name)
+                class_of_root = class_name(subject.provenance.hierarchy, root)
+                return Divergence((root,), (class_of_root,), maker.key, None, wrong[0], maker.name)
         return None
 
     def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
@@ -145,15 +145,15 @@ def crossing_values(file: TaggedFile) -> frozenset[str]:
     return frozenset(values.union(file.graph.outputs))
 
 
-def pair_outputs(mine: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
+def pair_outputs(outputs: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
     """Outputs of a graph with those of the reference: by name, and what remains by place.
 
     If some names differ of as many outputs, somebody has renamed them, and names may be those of others: then by place.
     """
     left = list(others)
-    if len(mine) == len(left) and set(mine) != set(left):
-        return list(zip(mine, left, strict=True))
-    pairs = [(name, name if name in left else None) for name in mine]
+    if len(outputs) == len(left) and set(outputs) != set(left):
+        return list(zip(outputs, left, strict=True))
+    pairs = [(name, name if name in left else None) for name in outputs]
     left = [name for name in left if name not in {other for _, other in pairs}]
     return [(name, other or left.pop(0)) for name, other in pairs if other or left]
 

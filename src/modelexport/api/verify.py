@@ -119,8 +119,10 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
                     pieces.run(_bind_feed(feed, judged), observer.see)
                     compare_stored_outputs(judged, observer)
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
-    found = summarize_samples(file, str(believed.path), findings, options, clock)
-    return replace(found, notes=(*notes, *found.notes, *note_random_nodes(file), *note_random_nodes(believed)))
+    verification = summarize_samples(file, str(believed.path), findings, options, clock)
+    return replace(
+        verification, notes=(*notes, *verification.notes, *note_random_nodes(file), *note_random_nodes(believed))
+    )
 
 
 class _ReferenceRecorder:
@@ -154,13 +156,13 @@ class _ReferenceRecorder:
         return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
-        found: dict[ModuleCall, list[int]] = {}
+        numbers_by_call: dict[ModuleCall, list[int]] = {}
         for value, calls in crossing.items():
             number = self._numbers.get(value)
             if number is not None and self._samples[number].kind == "float":
                 for call in calls:
-                    found.setdefault(call, []).append(number)
-        return {call: tuple(numbers) for call, numbers in found.items()}
+                    numbers_by_call.setdefault(call, []).append(number)
+        return {call: tuple(numbers) for call, numbers in numbers_by_call.items()}
 
 
 def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
@@ -173,7 +175,9 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
 
     proto, graph = believed.proto, believed.graph
     given = (
-        [bind_inputs(proto, one) for one in _given_feeds(source.inputs, graph.inputs)] if not source.input_files else []
+        [bind_inputs(proto, feed) for feed in _given_feeds(source.inputs, graph.inputs)]
+        if not source.input_files
+        else []
     )
     if not given:
         request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
@@ -190,9 +194,9 @@ def _given_feeds(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.
         return
     if isinstance(inputs, Mapping):
         yield {name: _array(value) for name, value in inputs.items()}
-    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(one, Mapping) for one in inputs):
-        for one in inputs:
-            yield from _given_feeds(one, names)
+    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(item, Mapping) for item in inputs):
+        for item in inputs:
+            yield from _given_feeds(item, names)
     else:
         values = inputs if isinstance(inputs, list | tuple) else [inputs]
         if len(values) != len(names):
@@ -231,10 +235,10 @@ def _bind_feed(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, 
 
 
 def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
-    found = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
-    if not found.related:
+    overlap = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
+    if not overlap.related:
         raise ModelMismatch(
-            f"{opened.path} and {believed.path} are not of one model: {found}",
+            f"{opened.path} and {believed.path} are not of one model: {overlap}",
             "Give two files that were made from the same model.",
         )
-    return found.notes
+    return overlap.notes

@@ -67,8 +67,8 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
                 with clock.step("proof"):
                     proof = _prove_attributions(judged, watched, finding, options.tolerance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
-    found = summarize_samples(file, runs.prepared.source, findings, options, clock)
-    return replace(found, parameters=parameters, proof=proof, notes=(*runs.notes, *found.notes))
+    verification = summarize_samples(file, runs.prepared.source, findings, options, clock)
+    return replace(verification, parameters=parameters, proof=proof, notes=(*runs.notes, *verification.notes))
 
 
 @contextmanager
@@ -160,13 +160,13 @@ def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ..
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.provenance.hierarchy
-    found = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
-    if not found.related:
+    overlap = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
+    if not overlap.related:
         raise ModelMismatch(
-            f"{opened.path} was not made from {prepared.source}: {found}",
+            f"{opened.path} was not made from {prepared.source}: {overlap}",
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
-    return found.notes
+    return overlap.notes
 
 
 def _compare_parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
@@ -185,7 +185,7 @@ def _blame_weights(parameters: ParameterCheck) -> Iterator[None]:
     except RuntimeFailed as error:
         if not parameters.differing:
             raise
-        names = some_of([one.name for one in parameters.differing])
+        names = some_of([parameter.name for parameter in parameters.differing])
         said = f"the model's weights are not those of the file ({names})"
         raise RuntimeFailed(f"{said}, and {error.message}", error.hint) from error
 
@@ -255,7 +255,7 @@ def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:
 
     Of coarse types it is known how far apart they may be.
     """
-    if not tolerance.is_chosen or any(one.is_coarse for one in finding.seen.values()):
+    if not tolerance.is_chosen or any(value.is_coarse for value in finding.seen.values()):
         return True
     return all(map(is_rounding, (*finding.outputs.values(), *(call.outputs for call in finding.calls))))
 
@@ -282,8 +282,8 @@ def summarize_samples(
 
 def _worst_outputs(findings: Sequence[SampleComparison]) -> dict[str, Difference]:
     names = dict.fromkeys(name for finding in findings for name in finding.outputs)
-    found = {
+    worst_by_name = {
         name: Difference.worst(finding.outputs[name] for finding in findings if name in finding.outputs)
         for name in names
     }
-    return {name: worst for name, worst in found.items() if worst is not None}
+    return {name: worst for name, worst in worst_by_name.items() if worst is not None}

@@ -123,13 +123,13 @@ def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None
 def _fit_page(subject: PageSubject) -> Page:
     """With nodes if that is not too much for one page."""
     nodes = len(subject.file.provenance.nodes)
-    found = f"{nodes:,} nodes are more than the {MOST_NODES:,} that fit on one page"
+    reason = f"{nodes:,} nodes are more than the {MOST_NODES:,} that fit on one page"
     if nodes <= MOST_NODES:
         page = page_html(subject.name, page_data(subject))
         if len(page.encode()) <= MOST_BYTES:
             return Page(page, nodes, True, tuple(subject.notes))
-        found = f"with all of its nodes, the page would be larger than {MOST_BYTES // 1_000_000} MB"
-    notes = (f"Modules alone are shown: {found}.", *subject.notes)
+        reason = f"with all of its nodes, the page would be larger than {MOST_BYTES // 1_000_000} MB"
+    notes = (f"Modules alone are shown: {reason}.", *subject.notes)
     page = page_html(subject.name, page_data(replace(subject, notes=notes), nodes=False))
     return Page(page, nodes, False, notes)
 
@@ -141,11 +141,11 @@ def _axis_sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str,
     names = [axis.name for axis in cost.axes]
     inputs = {value.name: value for value in opened.proto.graph.input}
     usual = AxisSizes(inputs, {})
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, value in inputs.items():
         pairs = zip(input_dims(value) or (), usual.shape(name) or (), strict=False)
-        found.update({dim: size for dim, size in pairs if isinstance(dim, str) and dim in names})
-    return {**found, **at}
+        sizes.update({dim: size for dim, size in pairs if isinstance(dim, str) and dim in names})
+    return {**sizes, **at}
 
 
 def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -142,6 +142,7 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
         result = verify_file(
             file, against=against, inputs=inputs or None, proof=not no_proof, progress=progress, **options
         )
+    # Two files differ everywhere by a little: who loses most is the question then.
     by_loss = sort == "lost" or (sort is None and against is not None)
     shown = Shown(by_loss, top, everything, report.verbose)
     report.show_unless_quiet(result, lambda: verification_tables(result, shown))

@@ -59,6 +59,7 @@ _SECTIONS = {
         "strip": "Write a file without what this tool has put into it.",
     },
 }
+# In the order in which help lists them.
 _VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
 _FILES = {
     "export": ("export", "attach", "strategies"),
@@ -78,6 +79,7 @@ class LazyVerbs(click.Group):
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click calls it so
+        """The file of the verb is imported here, and no other."""
         if cmd_name not in _VERBS:
             return None
         module = import_module(f"modelexport.cli.{_FILE_OF[cmd_name]}")
@@ -87,6 +89,7 @@ class LazyVerbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """An unknown verb is answered with the nearest one."""
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
             from modelexport.errors import UnknownName
 
@@ -94,6 +97,7 @@ class LazyVerbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click calls it so
+        """In sections by purpose, where click would sort them by name."""
         for title, verbs in _SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(list(verbs.items()))
@@ -114,8 +118,9 @@ def _version() -> str:
         return "(not installed)"
 
 
+# 128 + the number of the signal, as shells have it, for the last two.
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space at all, or none left of what this user may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     # A name that the terminal's encoding cannot show must not end the program.
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    debug = "--debug" in arguments
+    debug = "--debug" in arguments  # not by click: parsing itself may fail
     try:
         result = _run(command, arguments)
         sys.stdout.flush()
@@ -148,6 +153,7 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
 
 
 def _run(command: click.Command, arguments: list[str]) -> int:
+    """Errors of click come out as they are: its own `main` would print them and end the process."""
     # Not `command.main`, which has other ideas about interrupts and broken pipes.
     try:
         with command.make_context("modelexport", list(arguments)) as context:
@@ -158,6 +164,7 @@ def _run(command: click.Command, arguments: list[str]) -> int:
 
 
 def _failure(error: BaseException) -> _Failure:
+    """Exit codes: 2 the user can fix it, 3 a fault of this program, 130 interrupted."""
     match error:
         case KeyboardInterrupt() | click.Abort():
             return _Failure(_INTERRUPTED, "interrupted")

@@ -97,6 +97,7 @@ def file_option(*names: str, **settings: Any) -> Decorator[Any]:
 
 
 def embed_option(help_text: str = "") -> Decorator[Any]:
+    """Choices are checked by click here, so that nothing is run for a word that is wrong."""
     return click.option(
         "--embed",
         type=click.Choice(["full", "lean", "none"]),

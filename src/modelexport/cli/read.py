@@ -47,7 +47,7 @@ def analyze(model: Path, filter_tag: str | None, report: Report) -> int:
 
     spare_inputs(report.output, model)
     analysis = analyze_model(model, filter_tag)
-    detailed = report.form == "detailed" or report.verbose
+    detailed = report.form == "detailed" or report.verbose  # -v asks for the same
     report.show(analysis, lambda: analysis_tables(analysis, detailed=detailed))
     return 0
 

@@ -82,7 +82,7 @@ def _marked(notes: Iterable[str]) -> list[str]:
 
 @click.command()
 @model_argument("model")
-# Not a choice: an unknown format is answered with the nearest.
+# No click.Choice: an unknown format is answered with the nearest.
 @click.option("--to", required=True, metavar="FORMAT", help="model-explorer, graphml, dot, mermaid, csv or netron.")
 @target_option("Write to FILE instead of standard output.", required=False)
 @click.option(

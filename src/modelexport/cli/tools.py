@@ -42,7 +42,7 @@ def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, 
     from modelexport.api.relink import relink as relink_file
     from modelexport.show.text.written_files import lineage_lines
 
-    before = files[0] if len(files) > 1 else None
+    before = files[0] if len(files) > 1 else None  # else what `export` planted in the file
     with quiet_run(report.verbosity) as progress:
         result = relink_file(files[-1], output, before=before, tool=tool, embed=embed, progress=progress)
     report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))

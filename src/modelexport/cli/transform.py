@@ -174,7 +174,7 @@ def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: Verbosi
     from modelexport.show.text.console import counted, emit
 
     selection = select_nodes(model, query, dialect, **options)
-    if options["output"] is None or dialect == "layer-ann":
+    if options["output"] is None or dialect == "layer-ann":  # whose output is the model; the text is for the session
         emit(selection.text)
     wrote = [f"wrote {path}" for path in selection.files]
     print_notes([*wrote, *selection.notes, f"{counted(len(selection.nodes), 'node')} selected"], verbosity)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, common_prefix
 from modelexport.record.lineage import is_introduced
@@ -121,16 +122,14 @@ def _weight_owners(node: Node, provenance: Provenance) -> _Calls:
 
 def _readers(value: str, graph: Graph, attributed: Mapping[str, _ReadingNode]) -> Iterator[_ReadingNode]:
     """Whoever reads a value; what does nobody's work (a quantizer, say) reads for those behind it."""
-    waiting, seen = list(graph.consumers.get(value, ())), set[str]()
-    while waiting:
-        node = waiting.pop()
-        if node.key in seen:
-            continue
-        seen.add(node.key)
-        if node.key in attributed and not attributed[node.key].passes:
-            yield attributed[node.key]
-        else:
-            waiting += graph.successors(node)
+
+    def reads_itself(node: Node) -> bool:
+        return node.key in attributed and not attributed[node.key].passes
+
+    reached = backward_slice(
+        graph.consumers.get(value, ()), lambda node: () if reads_itself(node) else graph.successors(node)
+    )
+    return (attributed[node.key] for node in reached if reads_itself(node))
 
 
 def last_owner(owners: Iterable[ModuleCall], hierarchy: Hierarchy) -> ModuleCall:

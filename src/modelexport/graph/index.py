@@ -1,8 +1,15 @@
-"""A neutral, read-only view of an ONNX model: nodes of every graph in it, who produces and who consumes each value.
+"""Index of a model: nodes of every graph in it, and who produces and who consumes each value. Read-only, def-use.
 
 Strategies, lineage and analysis read this and never protobuf. Building it touches each node once and no weight data.
 
-The edges of a graph, for a record that knows nothing of ONNX.
+Ids. A value is called by its name in the main graph, and behind the id of its graph elsewhere. A node is called by its
+first output, because names of outputs outlive names of nodes:
+
+    main graph            y = If(c)              node key y, value ids c, y
+    subgraph of the If    t = Add(x, k)          graph id y|then_branch, node key y|then_branch|t, reads x of outside
+    function              o = Relu(i)            graph id local::Block, node key local::Block|o
+
+`edges_of` gives the same edges to a record, which knows nothing of ONNX.
 """
 
 from __future__ import annotations
@@ -119,19 +126,19 @@ class Graph:
 
     @cached_property
     def subgraphs(self) -> Mapping[str, tuple[str, ...]]:
-        """By the key of a node that holds bodies: their ids."""
-        found: dict[str, list[str]] = {}
+        """By the key of a node that holds subgraphs: their ids."""
+        held: dict[str, list[str]] = {}
         for graph_id, owner in self.body_owner.items():
-            found.setdefault(owner, []).append(graph_id)
-        return {owner: tuple(ids) for owner, ids in found.items()}
+            held.setdefault(owner, []).append(graph_id)
+        return {owner: tuple(ids) for owner, ids in held.items()}
 
     @cached_property
     def members(self) -> Mapping[str, tuple[Node, ...]]:
         """By the id of a graph, a body or a function: the nodes that lie in it directly, in the order of the file."""
-        found: dict[str, list[Node]] = {}
+        members: dict[str, list[Node]] = {}
         for node in self.nodes:
-            found.setdefault(node.graph, []).append(node)
-        return {graph_id: tuple(nodes) for graph_id, nodes in found.items()}
+            members.setdefault(node.graph, []).append(node)
+        return {graph_id: tuple(nodes) for graph_id, nodes in members.items()}
 
     @cached_property
     def running_order(self) -> tuple[Node, ...]:
@@ -151,13 +158,13 @@ class Graph:
     @cached_property
     def callers(self) -> Mapping[str, tuple[str, ...]]:
         """By the id of a body or a function: the keys of the nodes that run it."""
-        found: dict[str, list[str]] = {graph_id: [] for graph_id in self.body_outputs if graph_id != MAIN}
+        callers: dict[str, list[str]] = {graph_id: [] for graph_id in self.body_outputs if graph_id != MAIN}
         for graph_id, owner in self.body_owner.items():
-            found[graph_id].append(owner)
+            callers[graph_id].append(owner)
         for node in self.nodes:
-            if node.function in found:
-                found[node.function].append(node.key)
-        return {graph_id: tuple(keys) for graph_id, keys in found.items()}
+            if node.function in callers:
+                callers[node.function].append(node.key)
+        return {graph_id: tuple(keys) for graph_id, keys in callers.items()}
 
     @cached_property
     def computed(self) -> frozenset[str]:

@@ -1,8 +1,14 @@
-"""Outlines of graphs, and graphs of outlines.
+"""Outlines: a graph in brief, small enough to travel inside of a file that a tool made of it; sketches of constants.
 
-Sketches of the constants in a file.
+An outline keeps nodes, edges and headers, with digests of four bytes in the place of attributes and constants. So the
+graph before can be matched with the graph after, long after the file before is gone:
 
-Making one reads eight numbers of a weight and nothing else; only those in blocked order are read as a whole.
+    Conv(x, w; strides=[2, 2])    ->    Conv, x, w, digest of the attributes; w: float32 (64, 3, 7, 7), sketch of w
+
+A sketch is what eight numbers of a weight look like, from the first corner to the last: their middle, their spread, and
+where between the two each lies, in steps that survive float16 and quantization. Sides of a shape are kept sorted, and
+those of 1 left out, so that a transposed or reshaped weight can be found by it. Making one reads eight numbers and
+nothing else; only weights in NCHWc order are read as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ _DIGEST_SIZE = 4
 
 def outlined(graph: Graph, sketches: Sketches) -> Outline:
     constants = [*graph.initializers, *(node.key for node in graph.nodes if node.constant is not None)]
-    found = {name: sketches(name) for name in constants}
+    made = {name: sketches(name) for name in constants}
     return Outline(
         nodes=tuple(map(_outline_node, graph.nodes)),
         inputs=graph.inputs,
@@ -52,7 +58,7 @@ def outlined(graph: Graph, sketches: Sketches) -> Outline:
             for graph_id, yields in graph.body_outputs.items()
             if graph_id != MAIN
         },
-        sketches={name: one for name, one in found.items() if one is not None and not one.quantized},
+        sketches={name: kept for name, kept in made.items() if kept is not None and not kept.quantized},
     )
 
 

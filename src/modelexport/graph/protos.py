@@ -1,15 +1,14 @@
-"""What tensors and attributes hold, as bytes that are equal where the content is, however a file stores it.
+"""Protobuf messages of a graph: canonical contents, order of nodes, and the subgraphs that control flow nodes hold.
 
-The domain of ONNX's own operators, which has two names.
+- Canonical contents: `tensor_content`, `attributes_of`. Bytes that are equal where what they say is equal, however a
+  file stores it: a float 1.0 as raw data or as a field, attributes in any order.
+- Topological order: `in_order`. ONNX demands that nodes come after what they read
+  (https://github.com/onnx/onnx/blob/main/docs/IR.md); ONNX Runtime does not mind any order, and some tools append the
+  nodes that they add.
+- Subgraphs of If, Loop and Scan: what they read from outside (`captured`), how to rename what is in them
+  (`rename_captured`), and how to make two of them comparable (`plain_bodies`):
 
-The graphs that control flow nodes hold, and what these read from outside.
-
-Nodes in an order in which each comes after what it reads.
-
-ONNX asks for that, and everything here relies on it. ONNX Runtime does not mind any order, and some tools append the
-nodes that they add.
-
-The graphs that control flow nodes hold: how to give other names to what is in them, and to make them comparable.
+      y = If(c) { then: t = Add(x, k) }     captured: x, k      plain: >0 = Add(<0, <1)
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+# The domain of ONNX's own operators has two names.
 ONNX_DOMAINS = frozenset(("", "ai.onnx"))
 
 
@@ -45,19 +45,16 @@ def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 def captured(node: onnx.NodeProto) -> tuple[str, ...]:
     """Names that the bodies of a node read from outside of it, in the order in which they first occur."""
-    found: dict[str, None] = {}
-    for body in subgraphs(node):
-        for name in _free(body, frozenset()):
-            found.setdefault(name)
-    return tuple(found)
+    return tuple(dict.fromkeys(name for body in subgraphs(node) for name in _free_names(body, frozenset())))
 
 
-def _free(graph: onnx.GraphProto, known: frozenset[str]) -> Iterator[str]:
+def _free_names(graph: onnx.GraphProto, known: frozenset[str]) -> Iterator[str]:
+    """Free variables: names that are read and not declared in this graph, nor in those around it inside of the node."""
     inside = known | frozenset(declared(graph))
     for node in graph.node:
         yield from (name for name in node.input if name and name not in inside)
         for body in subgraphs(node):
-            yield from _free(body, inside)
+            yield from _free_names(body, inside)
     yield from (value.name for value in graph.output if value.name not in inside)
 
 
@@ -127,8 +124,8 @@ def constant_content(proto: onnx.NodeProto) -> bytes | None:
             return tensor_content(item.t)
         if item.name in _NUMBERS:
             dtype, array = _NUMBERS[item.name]
-            found = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
-            return described(dtype, found.shape, found.tobytes())
+            numbers = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
+            return described(dtype, numbers.shape, numbers.tobytes())
     return None
 
 
@@ -150,6 +147,7 @@ def attributes_of(proto: onnx.NodeProto) -> bytes:
 
 
 def _attribute(item: onnx.AttributeProto) -> bytes:
+    # Metadata of tensors is where exporters leave notes, which say nothing of what a node does.
     if item.t.metadata_props or any(tensor.metadata_props for tensor in item.tensors):
         plain = onnx.AttributeProto()
         plain.CopyFrom(item)
@@ -161,11 +159,11 @@ def _attribute(item: onnx.AttributeProto) -> bytes:
 
 def in_order(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
     """The nodes as they are if that is an order to run them in; else each after those that it reads from."""
-    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    makers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
     before = [[makers[name] for name in names_read(node) if name in makers] for node in nodes]
-    if all(other < place for place, others in enumerate(before) for other in others):
+    if all(maker < position for position, makers_of in enumerate(before) for maker in makers_of):
         return nodes
-    return [nodes[place] for place in _sorted(before)]
+    return [nodes[position] for position in _sort_topologically(before)]
 
 
 def names_read(node: onnx.NodeProto) -> set[str]:
@@ -173,20 +171,23 @@ def names_read(node: onnx.NodeProto) -> set[str]:
     return {name for name in node.input if name} | {*captured(node)}
 
 
-def _sorted(before: Sequence[Sequence[int]]) -> list[int]:
-    """Places, each after those that it needs and otherwise as early as it was. A circle is left as it is."""
-    found: dict[int, None] = {}
+def _sort_topologically(before: Sequence[Sequence[int]]) -> list[int]:
+    """Positions, each after those that it needs and otherwise as early as it was. A cycle is left as it is.
+
+    Depth first, with a stack of its own: graphs are deeper than Python's.
+    """
+    ordered: dict[int, None] = {}
     started: set[int] = set()
     waiting = list(reversed(range(len(before))))
     while waiting:
-        place = waiting.pop()
-        missing = [other for other in before[place] if other not in found and other not in started]
-        if missing and place not in started and place not in found:
-            started.add(place)
-            waiting += [place, *sorted(missing, reverse=True)]
+        position = waiting.pop()
+        missing = [maker for maker in before[position] if maker not in ordered and maker not in started]
+        if missing and position not in started and position not in ordered:
+            started.add(position)
+            waiting += [position, *sorted(missing, reverse=True)]
         else:
-            found.setdefault(place)
-    return list(found)
+            ordered.setdefault(position)
+    return list(ordered)
 
 
 Rename = Callable[[str], str]
@@ -225,13 +226,13 @@ def plain_bodies(node: onnx.NodeProto) -> None:
 
 def unite_types(node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
     """Leave in the bodies of a node the shapes that those of others have as well: it is going to stand for all."""
-    for body, *theirs in zip(subgraphs(node), *map(subgraphs, others), strict=True):
-        if any(_types(body.value_info) != _types(one.value_info) for one in theirs):
+    for body, *bodies in zip(subgraphs(node), *map(subgraphs, others), strict=True):
+        if any(_types(body.value_info) != _types(counterpart.value_info) for counterpart in bodies):
             body.ClearField("value_info")
-        for value, *same in zip(_ends(body), *map(_ends, theirs), strict=True):
-            if any(value.type != one.type for one in same):
+        for value, *values in zip(_ends(body), *map(_ends, bodies), strict=True):
+            if any(value.type != counterpart.type for counterpart in values):
                 _forget_shape(value.type)
-        for inner, *alike in zip(body.node, *(one.node for one in theirs), strict=True):
+        for inner, *alike in zip(body.node, *(counterpart.node for counterpart in bodies), strict=True):
             unite_types(inner, alike)
 
 

@@ -1,14 +1,11 @@
-"""Whether a graph is one: every value made once, and before it is read.
+"""Soundness: is it a graph at all, would ONNX's checker accept it, and do two files say the same.
 
-Whoever asks where nodes come from needs no more than that; ONNX's own checker also wants weights, types and operators.
-
-ONNX's own checker, run on a model without its weights.
-
-The checker wants every initializer's data, to look at no more than its size. Here initializers whose data is
-elsewhere become graph inputs of the same type and shape, which is all that the rest of the check and shape
-inference use.
-
-Whether two files say the same, but for names of nodes, metadata, and how they lie on the disk.
+- `ensure_sound`: every value made once, before it is read, no cycle. Whoever asks where nodes come from needs no more;
+  ONNX's own checker also wants weights, types and operators.
+- `check_graph`: ONNX's checker (https://onnx.ai/onnx/api/checker.html) on a model without its weights. It wants every
+  initializer's data, to look at no more than its size. So initializers whose data is elsewhere become inputs of the
+  same type and shape, which is all that the rest of the check and shape inference use.
+- `are_same`: two files say the same but for names of nodes, metadata, and how they lie on the disk.
 """
 
 from __future__ import annotations
@@ -42,26 +39,26 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     yield from (f"there are {count} initializers named {name!r}" for name, count in stored.items() if count > 1)
     given = {*graph.initializers, *(value for values in graph.body_inputs.values() for value in values)}
     made = Counter(output for node in graph.nodes for output in node.outputs if output)
-    yield from (f"{count} nodes make the value {_told(value)}" for value, count in made.items() if count > 1)
-    yield from (f"a node makes the value {_told(value)}, which is given" for value in made if value in given)
+    yield from (f"{count} nodes make the value {_quote_value(value)}" for value, count in made.items() if count > 1)
+    yield from (f"a node makes the value {_quote_value(value)}, which is given" for value in made if value in given)
     known = {*given, *made, *(tensor.values.name for tensor in proto.graph.sparse_initializer)}
     for node in graph.nodes:
         strange = [value for value in node.inputs if value and value not in known]
         if strange:
-            who = f"the {node.op_type} that makes {_told(node.key)}"
-            yield f"{who} reads {_told(strange[0])}, which nobody makes"
+            who = f"the {node.op_type} that makes {_quote_value(node.key)}"
+            yield f"{who} reads {_quote_value(strange[0])}, which nobody makes"
     yield from (f"it returns {value!r}, which nobody makes" for value in graph.body_outputs[MAIN] if value not in known)
     if graph.nodes and not graph.body_outputs[MAIN]:
         yield "it returns nothing"
-    cycle = cycle_in(graph)
+    cycle = find_cycle(graph)
     if cycle:
-        yield f"nodes read each other in a circle: {some_of(list(map(_told, cycle)))}"
+        yield f"nodes read each other in a circle: {some_of(list(map(_quote_value, cycle)))}"
 
 
-def cycle_in(graph: Graph) -> tuple[str, ...]:
-    """The keys of some nodes that read each other in a circle; none if there are none.
+def find_cycle(graph: Graph) -> tuple[str, ...]:
+    """The keys of some nodes that read each other in a cycle; none if there are none.
 
-    An index is in an order in which nodes can run, so that only those of a circle come before what they read.
+    An index is in an order in which nodes can run, so that only those of a cycle come before what they read.
     """
     for node in graph.nodes:
         late = any(
@@ -92,17 +89,17 @@ def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
 
 
 def _steps(came_from: Mapping[str, str], end: str, start: str) -> tuple[str, ...]:
-    found = [end]
-    while found[-1] != start:
-        found.append(came_from[found[-1]])
-    return tuple(reversed(found))
+    steps = [end]
+    while steps[-1] != start:
+        steps.append(came_from[steps[-1]])
+    return tuple(reversed(steps))
 
 
 def _outermost(graph: Graph, key: str) -> str:
     return [key, *(owner.key for owner in graph.enclosing_nodes(graph.by_key[key]))][-1]
 
 
-def _told(value: str) -> str:
+def _quote_value(value: str) -> str:
     """A value by the name that it has in the file, and where that is."""
     graph_id, _, name = value.rpartition(KEY_SEPARATOR)
     return f"{name!r} in {graph_id!r}" if graph_id else repr(name)
@@ -159,30 +156,30 @@ def _wrong_size(model: ModelFile) -> str | None:
     return None
 
 
-def are_same(one: ModelFile, other: ModelFile) -> bool:
+def are_same(file: ModelFile, other: ModelFile) -> bool:
     """The same graph, versions, shapes and weights. Weights are read only where everything else is equal."""
-    if one.graph.fingerprint != other.graph.fingerprint or _headers(one.proto) != _headers(other.proto):
+    if file.graph.fingerprint != other.graph.fingerprint or _headers(file.proto) != _headers(other.proto):
         return False
-    small = [tensor.content for tensor in one.graph.initializers.values()]
-    return small == [other.graph.initializers[name].content for name in one.graph.initializers] and _same_data(
-        one, other
+    small = [tensor.content for tensor in file.graph.initializers.values()]
+    return small == [other.graph.initializers[name].content for name in file.graph.initializers] and _same_data(
+        file, other
     )
 
 
 def _headers(proto: onnx.ModelProto) -> tuple[frozenset[bytes], ...]:
     """What the fingerprint of a graph leaves out: versions, and the types and shapes of values."""
     graph = proto.graph
-    values = (_written(one) for one in (graph.value_info, graph.input, graph.output))
-    return (_written(proto.opset_import), *values)
+    values = (_serialize(messages) for messages in (graph.value_info, graph.input, graph.output))
+    return (_serialize(proto.opset_import), *values)
 
 
-def _written(messages: Iterable[onnx.ValueInfoProto | onnx.OperatorSetIdProto]) -> frozenset[bytes]:
+def _serialize(messages: Iterable[onnx.ValueInfoProto | onnx.OperatorSetIdProto]) -> frozenset[bytes]:
     return frozenset(message.SerializeToString(deterministic=True) for message in messages)
 
 
-def _same_data(one: ModelFile, other: ModelFile) -> bool:
-    theirs = dict(initializer_arrays(other))
-    return all(np.array_equal(_bits(array), _bits(theirs[name])) for name, array in initializer_arrays(one))
+def _same_data(file: ModelFile, other: ModelFile) -> bool:
+    arrays = dict(initializer_arrays(other))
+    return all(np.array_equal(_bits(array), _bits(arrays[name])) for name, array in initializer_arrays(file))
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -1,8 +1,12 @@
-"""Types and shapes of a file's values: as it states them, or inferred without reading a weight.
+"""Types and shapes of a file's values: as it states them, or inferred without reading a weight; and sizes of open axes.
 
-How many bytes values will take, before anything is run.
+    ValueTypes(file).dims("logits")        ("batch", 1000)     names of open axes; "" for an axis without a name
+    dims_of(value.type)                    the same of one declaration
+    AxisSizes(inputs, {"ids": (2, 16)})    shapes to make inputs of: what is given decides axes of the same name
+    value_sizes(model, feed)               bytes of each value, before anything is run
 
-How long the axes of a graph's inputs are that the file leaves open.
+An axis can be arithmetic on others (`past + 1`); `computed_size` evaluates it. In terms of polynomials, which `cost`
+needs, see `inspect/cost/values.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from modelexport.graph.soundness import checkable
 Types = dict[str, onnx.TypeProto]
 # Integers with more axes than this are data, such as token ids; with fewer they may be sizes.
 _MOST_AXES_OF_SIZES = 1
-# What shape inference calls an axis of which it knows nothing.
+# What ONNX's shape inference calls an axis of which it knows nothing: unk__0, unk__1, …
 _INVENTED = "unk__"
 _NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
 _SIZES = frozenset((onnx.TensorProto.INT64, onnx.TensorProto.INT32))

@@ -12,8 +12,9 @@ gone without a trace. They differ in how it went:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import is_linear, is_moving, is_rearranging, is_view
 from modelexport.lineage.links import Links, ReplacedRegions, match_relation
@@ -119,13 +120,14 @@ class LayoutLinker:
         result = self._anchors.get(self._after.result(node))
         if result == NO_CLASS:
             return region
-        adjacent: list[Node] = []
-        waiting = [self._before.producers.get(result)]
-        while waiting:
-            source = waiting.pop()
-            if source in region and source is not None and source not in adjacent and is_rearranging(source):
-                adjacent.append(source)
-                waiting += map(self._before.producers.get, self._before.content_inputs(source))
+
+        def layout_above(class_ids: Iterable[int]) -> list[Node]:
+            producers = filter(None, map(self._before.producers.get, class_ids))
+            return [producer for producer in producers if producer in region and is_rearranging(producer)]
+
+        adjacent = backward_slice(
+            layout_above([result]), lambda source: layout_above(self._before.content_inputs(source))
+        )
         moved = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)} - {NO_CLASS}
         for source in sorted(region, key=lambda node: node.position):
             reads_moved = not moved.isdisjoint(self._before.content_inputs(source))
@@ -205,8 +207,8 @@ class NoOpLinker(_AbsorptionLinker):
             gone = [node for node in between if node.key not in covered]
             self._links.add_sources(producer, [node for node in gone if self._is_in_weights(node, producer)])
             self._links.link_quantizers(class_after, [node for node in gone if self._links.is_activation(node)])
-        matching = self._matching
-        for absorbed, kept in ((matching.absorbed, self._matched_origins), (matching.skipped, covered)):
+        gone_by_node = ((self._matching.absorbed, self._matched_origins), (self._matching.skipped, covered))
+        for absorbed, kept in gone_by_node:
             for key, origins in absorbed.items():
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._links.add_sources(self._after.graph.by_key[key], gone)
@@ -214,6 +216,7 @@ class NoOpLinker(_AbsorptionLinker):
     def _is_in_weights(self, origin: Node, producer: Node) -> bool:
         """Whether what a node did with its constants is in the weights of another: these are others now, or else the
         first one's have gone without a trace. They may all the same have kept their names."""
+        # A single number has no room for what differs from channel to channel.
         single = all(self._after.size(class_id) == 1 for class_id in self._after.constant_inputs(producer))
         if not is_linear(origin) or single:
             return False
@@ -310,6 +313,7 @@ class WeightFoldingLinker(_AbsorptionLinker):
     def _choose_adjacent(self, gone: Sequence[Node], node: Node) -> Sequence[Node]:
         """With those congruent to it, the one of several nodes that is next to what another is known to do."""
         sources = [self._before.graph.by_key[key] for key in self._links.by_node[node.key].sources]
+        # A weight may be read in many places (tied embeddings): only one of them can be meant.
         adjacent = [origin for origin in gone if len(gone) == 1 or self._is_adjacent(origin, sources)]
         return self._before.congruent_nodes(adjacent[0]) if len(adjacent) == 1 else []
 

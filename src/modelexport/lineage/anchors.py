@@ -61,6 +61,7 @@ class Anchors:
 
     def add(self, class_after: int, class_before: int) -> bool:
         """Whether this was news. The first word counts; another one is kept beside it."""
+        # Constants are anchored by their content, before anything else: no conclusion moves them.
         if NO_CLASS in (class_after, class_before) or class_after in self.after.constants:
             return False
         if class_after in self.known:
@@ -145,8 +146,7 @@ class Anchors:
         left = list(classes_before)
         for class_after in classes_after:
             known = self.get(class_after)
-            below = (class_id for class_id in left if known == class_id or self.is_above(known, class_id))
-            class_before = next(below, None)
+            class_before = next((below for below in left if known == below or self.is_above(known, below)), None)
             if class_before is None:
                 return False
             left.remove(class_before)
@@ -198,6 +198,7 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
     """What two nodes read that do the same work: which value of the one is which of the other."""
     read, origin_read = anchors.after.data_inputs(node), anchors.before.data_inputs(origin)
     if is_commutative(family(node.op_type)):
+        # Operands have no order: those that are known are taken away, and the rest is told apart by its work.
         read, origin_read = _remove_known(read, origin_read, anchors)
         if len(read) == len(origin_read) == 1:
             yield InputPair(read[0], origin_read[0])
@@ -210,6 +211,7 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
             if class_before not in anchors.before.constants:
                 yield InputPair(class_after, class_before)
     elif len(read) >= len(origin_read):
+        # Another operator of the same family: data comes first in all of them, and in the same order.
         reads_more = len(read) > len(origin_read)
         for class_after, class_before in zip(read, origin_read, strict=False):
             # What reads more has taken in what put values together, and none of these is what that made.
@@ -335,14 +337,12 @@ def _distance(class_before: int, origin: Node, anchors: Anchors) -> int | None:
 
 def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors: Anchors) -> Iterator[InputPair]:
     """Two values that different operators read: one of these may do what the other's neighbours did."""
-    producer = anchors.after.producers.get(class_after)
-    origin = anchors.before.producers.get(class_before)
+    producer, origin = anchors.after.producers.get(class_after), anchors.before.producers.get(class_before)
     same = None if producer is None else _find_above(class_after, producer, class_before, anchors)
     if producer is None or origin is None:
         yield InputPair(class_after, class_before)
     elif same is not None:
-        absorbed = _has_absorbed(reader, producer, same, anchors)
-        yield same if absorbed else InputPair(class_after, class_before)
+        yield same if _has_absorbed(reader, producer, same, anchors) else InputPair(class_after, class_before)
     elif _is_left_to_reader(producer, origin, anchors):
         yield InputPair(class_after, anchors.before.content_inputs(origin)[0], (origin,))
     else:

@@ -69,9 +69,7 @@ class NameHints:
                 if class_before == NO_CLASS or class_before in self._before.constants:
                     continue
                 class_after = self._after.class_of[value]
-                if class_after in self._after.constants:
-                    continue
-                if hints.setdefault(class_after, class_before) == class_before:
+                if class_after in self._after.constants or hints.setdefault(class_after, class_before) == class_before:
                     continue
                 if hints[class_after] not in self._before.walk_up(class_before):  # else what lay between is gone
                     torn.add(class_after)
@@ -92,6 +90,7 @@ class NameHints:
             if self._after.reads_weight(node) and self._before.reads_weight(origin)
         }
         wrong = {class_after for class_after, pair in weighed.items() if differ(*pair)}
+        # Most names are on other weights, or on other operators: a tool has numbered values anew (`Add_1`, `Add_2`).
         if len(wrong) >= _FEWEST and len(wrong) > len(weighed) / 2:
             return {}
         if len(pairs) >= _MANY and alike < len(pairs) / _FEW:
@@ -185,6 +184,7 @@ class ConstantHints:
                 unknown.append(class_after)
             else:
                 yield class_after, class_before
+        # Sketches read all weights of both files: most pairs of files never come here.
         if unknown:
             yield from self._pair_by_sketch(unknown)
 
@@ -210,8 +210,8 @@ class ConstantHints:
         return class_before in self._before.inputs(origin)
 
     def _pair_by_sketch(self, unknown: list[int]) -> Iterator[tuple[int, int]]:
-        names = ((class_id, self._before.names[class_id]) for class_id in self._before.constants)
-        sketched = ((class_id, self._sketch_before(name)) for class_id, name in names)
+        constants = self._before.constants
+        sketched = ((class_id, self._sketch_before(self._before.names[class_id])) for class_id in constants)
         index = SketchIndex([(class_id, sketch) for class_id, sketch in sketched if sketch is not None])
         self.alike = index.alike
         for class_after in unknown:

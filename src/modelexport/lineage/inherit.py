@@ -49,6 +49,7 @@ def inherit_record(record: Provenance, lineage: Lineage, graph: Graph, tool: str
     nodes = {node.key: carrier.carry_node(node) for node in graph.nodes}
     weights = {name: carrier.carry_weight(name, graph, nodes) for name in graph.initializers}
     origin = replace(record.origin, graph=graph.fingerprint)
+    # The edges would be those of the graph before.
     return replace(record, nodes=nodes, initializers=weights, origin=origin, edges=None)
 
 

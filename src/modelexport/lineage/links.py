@@ -247,6 +247,7 @@ class Links:
         return [node for node in nodes if node.key not in self.cut_off] or nodes
 
     def add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
+        # In the order of the graph before, whoever was found first: what is written must not depend on that.
         ordered = sorted({source.position: source.key for source in sources}.items())
         keys = tuple(key for _, key in ordered)
         self.covered.update(keys)
@@ -286,6 +287,7 @@ class Links:
                 for index, value in enumerate(self.before.graph.by_key[key].inputs):
                     producer = self.before.graph.producers.get(value)
                     if producer is not None and producer.key in candidates:
+                        # The input counts: MatMul(q, k) reads two Transposes that may be congruent.
                         votes[producer.key] += 1 + (index in indices)
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]

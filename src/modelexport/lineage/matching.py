@@ -153,6 +153,7 @@ class Matching:
             return
         (rate, origin), others = rated[0], rated[1:]
         only = not others and self._is_only_reader(node, origin)
+        # Of two that fit equally well neither is believed: something else may still decide.
         if (others and others[0][0] == rate) or not (only or self._is_enough(read, rate[0])):
             return
         if self.anchors.is_same_work(node, origin) and not self._reads_more(node, origin):
@@ -175,6 +176,7 @@ class Matching:
         lists = [self.anchors.readers_before(class_id) for class_id in read if class_id in self.anchors]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= _CROWD), key=len)
         kind = family(node.op_type)
+        # A view may have stood between a value and its reader; that is looked for behind the smallest crowd alone.
         for crowd in (*crowds, *(_behind_views(crowd, self.before) for crowd in crowds[:1])):
             candidates = [reader for reader in crowd if family(reader.op_type) == kind]
             if candidates:
@@ -185,8 +187,8 @@ class Matching:
         for origin in candidates:
             agreeing = self.anchors.agreement(node, origin)
             if agreeing and not self._makes_something_else(node, origin):
-                free = origin.key not in self._matched_origins
-                yield (agreeing, origin.attributes == node.attributes, free), origin
+                is_free = origin.key not in self._matched_origins
+                yield (agreeing, origin.attributes == node.attributes, is_free), origin
 
     def _makes_something_else(self, node: Node, origin: Node) -> bool:
         """Whether a node is known to make what another node of the same kind made."""
@@ -227,6 +229,7 @@ class Matching:
         for class_after, class_before in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
             self.anchor(class_after, class_before)
         self._anchor_inputs(node, origin)
+        # Bodies of matched nodes go together by their attribute: `then_branch` with `then_branch`.
         for body_id in self.after.graph.subgraphs.get(node.key, ()):
             origin_id = f"{origin.key}{body_id.removeprefix(node.key)}"
             if origin_id in self.before.graph.body_outputs:

@@ -58,6 +58,7 @@ class PassThroughLinker:
             self._groups.setdefault(group_key, _CopyGroup()).add(node, chain)
 
     def link_nodes(self) -> None:
+        # Backwards: readers have their links by then, and tell which of several casts they read.
         for node in reversed((*self._after.literals, *self._after.pass_through)):
             keys = ((class_before, family(node.op_type)) for class_before in self._origin_classes(node))
             groups = [self._groups[key] for key in keys if key in self._groups]
@@ -162,6 +163,7 @@ class NeighbourLinker:
         left = [node for node in self._graph.nodes if node.key not in self._links]
         foreign = self._find_foreign(left)
         left = [node for node in left if node.key not in foreign]
+        # Readers first: tools put a Transpose or a shape computation before the node that needs it.
         for node in reversed(left):
             if not self._goes_with_producer(node):
                 self._join(node, self._graph.successors(node))

@@ -165,6 +165,7 @@ class ValueClasses:
         return self.class_of[value]
 
     def _add_constant(self, value: str, content: bytes | None) -> None:
+        # Content that does not lie in the graph is not read here: such a constant is congruent to itself alone.
         class_id = self._numbers(("constant", content) if content is not None else ("value", value))
         self.class_of[value] = class_id
         self.constants.setdefault(class_id, content)
@@ -179,6 +180,8 @@ class ValueClasses:
         inputs = tuple(self._number_value(value) if value else NO_CLASS for value in node.inputs)
         self._inputs[node.key] = inputs
         hands_on = is_passing(node)
+        # Only the first output is handed on. DynamicQuantizeLinear also makes a scale and a zero point:
+        # https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
         if hands_on:
             self.class_of[node.outputs[0]] = inputs[0]
             self._add_pass_through(node)
@@ -205,6 +208,7 @@ class ValueClasses:
             self.congruent.setdefault(first.key, []).append(node)
         if first is not node:
             return
+        # The first of congruent nodes stands for all: it alone is a producer and a reader.
         if not hands_on:
             self.nodes.append(node)
         for index, output in enumerate(node.outputs):

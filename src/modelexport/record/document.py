@@ -1,4 +1,12 @@
-"""Provenance as a readable JSON document: the sidecar file. Its schema is `schema/hierarchy.schema.json`."""
+"""Hierarchy document: provenance as readable JSON, the sidecar `FILE.hierarchy.json`.
+
+    {"path": "first", "class": "Linear", "tag": "", "parameters": [{"name": "weight", "shape": [8, 4], …}], …}
+    {"call": ["first", 0], "parent": ["", 0]}
+
+One line for each module, call and node, so that two sidecars can be compared line by line. What the rest implies (tags)
+is written for readers and ignored when a document is read. The schema is `schema/hierarchy.schema.json`; documents of
+schema 1 stay readable.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +85,7 @@ def from_document(document: object) -> Provenance:
         raise RecordUnreadable("the hierarchy record is not a JSON object", _NEXT)
     check_version(document.get("schema"))
     try:
-        found = Provenance(
+        provenance = Provenance(
             hierarchy=Hierarchy.of(map(module_in, document["modules"]), map(_call_in, document["calls"])),
             nodes={entry.key: entry for entry in map(_node_in, document["nodes"])},
             initializers={text_in(item["name"]): attribution_in(item) for item in document["initializers"]},
@@ -85,10 +93,10 @@ def from_document(document: object) -> Provenance:
             policy=policy_in(document["policy"]),
             absent=_texts_in(document["absent"]),
         )
-        check_coherent(found)
+        check_coherent(provenance)
     except DAMAGE as error:
         raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}", _NEXT) from error
-    return found
+    return provenance
 
 
 def check_coherent(provenance: Provenance) -> None:

@@ -167,11 +167,11 @@ class Hierarchy:
     @cached_property
     def stacks(self) -> Mapping[ModuleCall, tuple[ModuleCall, ...]]:
         """For each recorded call, the calls that were open while it ran, root first, itself last."""
-        found: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
+        stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
         for site in self.calls:
-            above = () if site.parent is None else found[site.parent]
-            found[site.call] = (*above, site.call)
-        return found
+            above = () if site.parent is None else stacks[site.parent]
+            stacks[site.call] = (*above, site.call)
+        return stacks
 
     def stack(self, call: ModuleCall) -> tuple[ModuleCall, ...]:
         """The calls that were open while `call` ran; by path where the call was never recorded."""
@@ -194,7 +194,7 @@ class Hierarchy:
         calls = tuple(owners)
         if len(calls) == 1:
             return calls[0].path
-        stacks = [[call.path for call in self.stack(one)] for one in calls]
+        stacks = [[call.path for call in self.stack(inner)] for inner in calls]
         shared = [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
         return shared[-1] if shared else None
 

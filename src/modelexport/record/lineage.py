@@ -1,4 +1,10 @@
-"""Lineage: which nodes of the graph before became this node of the graph after."""
+"""Lineage: which nodes of the graph before became this node of the graph after.
+
+    before   MatMul a ─► Add b          after   Gemm c         c: FUSED from a, b
+    before   Softmax a, Softmax b       after   Softmax a      a: SHARED from a, b
+
+Links are written into the record as evidence (`fused from 2`), and read back from there by `descent_of`.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +72,8 @@ def descent_of(attribution: Attribution) -> Descent | None:
     """As evidence tells it. A new name alone leaves no evidence. None for a node of which nothing is known."""
     if not attribution.owners:
         return None
-    told = (item.detail for item in reversed(attribution.evidence) if item.kind is EvidenceKind.LINEAGE)
-    return next(filter(None, map(_parsed, told)), Descent(Relation.KEPT))
+    details = (item.detail for item in reversed(attribution.evidence) if item.kind is EvidenceKind.LINEAGE)
+    return next(filter(None, map(_parsed, details)), Descent(Relation.KEPT))
 
 
 def _parsed(detail: str) -> Descent | None:

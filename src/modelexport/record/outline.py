@@ -1,12 +1,13 @@
-"""The outline of a graph: what it takes to recognize it in a graph that a tool made of it.
+"""Outline: a graph in brief, stored beside the record, so that lineage can be traced when the tagged file is gone.
 
-An outline packed into one string, beside the record and with its help: keys and operators are there already.
+It has what it takes to recognize the graph in one that a tool made of it: operators, edges, digests of attributes and
+constants, and a `Sketch` of every weight, which is enough to know it again after it was cast, transposed, rescaled or
+quantized.
 
-Values are referred to by number: what the graph is given, its initializers, then what its nodes make. An input is
-written as the distance to the node that made it, or as the step from the initializer that was read before: both repeat
-from layer to layer, so that next to nothing is left of them when they are compressed.
-
-A weight in a few numbers: enough to know it again after it was cast, turned, rescaled or quantized.
+Packed, it is one string that leans on the record: keys and operators are there already. Values are referred to by
+number: what the graph is given, its initializers, then what its nodes make. An input is written as the distance to the
+node that made it, or as the step from the initializer that was read before: both repeat from layer to layer, so that
+next to nothing is left of them when they are compressed.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _correlation(a: tuple[int, ...], b: tuple[int, ...]) -> float:
     x = [value - sum(a) / len(a) for value in a]
     y = [value - sum(b) / len(b) for value in b]
     scale = math.sqrt(sum(value * value for value in x) * sum(value * value for value in y))
-    return sum(one * other for one, other in zip(x, y, strict=True)) / scale if scale else 0.0
+    return sum(left * other for left, other in zip(x, y, strict=True)) / scale if scale else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +174,11 @@ def unpack_outline(packed: str, record: Provenance) -> Outline:
             "Update modelexport, or give the file from before the tool ran as well.",
         )
     try:
-        found = _unfold(unsqueeze(payload), record)
-        _check_coherent(found)
+        outline = _unfold(unsqueeze(payload), record)
+        _check_coherent(outline)
     except (*DAMAGE, OSError, EOFError, RecursionError, struct.error) as error:
         raise RecordUnreadable(f"the outline in the file is damaged: {error}", "Export the model again.") from error
-    return found
+    return outline
 
 
 def _check_coherent(outline: Outline) -> None:
@@ -351,9 +352,16 @@ def _fold_sketches(sketches: Mapping[str, Sketch], names: Sequence[str]) -> list
     places = [place for place, name in enumerate(names) if name in sketches]
     chosen = [sketches[names[place]] for place in places]
     steps = [place - before for before, place in zip([0, *places], places, strict=False)]
-    data = b"".join(_SKETCH.pack(shortened(one.middle), shortened(one.spread), *one.steps) for one in chosen)
+    data = b"".join(
+        _SKETCH.pack(shortened(sketch.middle), shortened(sketch.spread), *sketch.steps) for sketch in chosen
+    )
     sides = Table()
-    return [steps, base64.b85encode(data).decode("ascii"), [sides.place(one.sides) for one in chosen], sides.values]
+    return [
+        steps,
+        base64.b85encode(data).decode("ascii"),
+        [sides.place(sketch.sides) for sketch in chosen],
+        sides.values,
+    ]
 
 
 def _unfold_sketches(folded: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Sketch]]:

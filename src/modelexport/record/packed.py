@@ -1,11 +1,10 @@
-"""Provenance packed into one string, small enough to travel inside the ONNX file.
+"""Packed record: provenance in one string, small enough to travel inside the ONNX file.
 
 It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. What repeats is
 written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
-(tags, enclosing calls, call numbers) is left out. Then bzip2 (half of what deflate
-leaves), then base 85, because ONNX metadata must be text.
-
-What the packed forms have in common: tables of distinct values, and text that is compressed.
+(tags, enclosing calls, call numbers) is left out. Then bzip2 (half of what deflate leaves), then base 85, because ONNX
+metadata must be text. `Table`s of distinct values and compressed text are shared with the outline.
+https://onnx.ai/onnx/repo-docs/MetadataProps.html
 """
 
 from __future__ import annotations
@@ -65,10 +64,10 @@ def unsqueeze(text: str, largest: int | None = None) -> Any:
     """Raises ValueError or OSError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
     largest = largest or _LARGEST
     inflater = bz2.BZ2Decompressor()
-    found = inflater.decompress(base64.b85decode(text), largest)
+    data = inflater.decompress(base64.b85decode(text), largest)
     if not inflater.eof:
         raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {largest} bytes")
-    return json.loads(found)
+    return json.loads(data)
 
 
 _NAME = "modelexport-record"
@@ -87,13 +86,13 @@ def unpack(packed: str) -> Provenance:
     # Nobody gets to a version of more digits than these, and Python refuses to read one of some thousand.
     check_version(int(version[:9]) if version.isdecimal() else None)
     try:
-        found = _unfold(unsqueeze(payload))
-        check_coherent(found)
+        provenance = _unfold(unsqueeze(payload))
+        check_coherent(provenance)
     except (*DAMAGE, OSError, EOFError, RecursionError) as error:
         raise RecordUnreadable(
             f"the embedded record is damaged: {error}", "Export the model again, or read its .hierarchy.json."
         ) from error
-    return found
+    return provenance
 
 
 def _fold(provenance: Provenance) -> dict[str, Any]:

@@ -108,13 +108,17 @@ class Polynomial:
 
     def __mul__(self, other: Size) -> Polynomial:
         if isinstance(other, int):
-            return Polynomial(tuple((mine, factor * other) for mine, factor in self.terms)) if other else Polynomial()
+            return (
+                Polynomial(tuple((monomial, factor * other) for monomial, factor in self.terms))
+                if other
+                else Polynomial()
+            )
         if not isinstance(other, Polynomial):
             return NotImplemented
         product: dict[Monomial, int] = {}
-        for one, times in other.terms:
-            for mine, factor in self.terms:
-                both = _multiplied(mine, one)
+        for right, times in other.terms:
+            for left, factor in self.terms:
+                both = _multiplied(left, right)
                 product[both] = product.get(both, 0) + factor * times
         return _ordered(product)
 
@@ -131,7 +135,7 @@ class Polynomial:
         return -self + other
 
     def __pow__(self, power: int) -> Polynomial:
-        return reduce(lambda one, _: one * self, range(power), Polynomial.of(1))
+        return reduce(lambda product, _: product * self, range(power), Polynomial.of(1))
 
     def __floordiv__(self, other: Size) -> Polynomial:
         return quotient(self, Polynomial.of(other))
@@ -198,7 +202,7 @@ def quotient(above: Polynomial, below: Polynomial) -> Polynomial:
     divisor = below.value
     if divisor is None or divisor < 0:
         return Polynomial._of_atom(Function("floor", (above, below)))
-    whole = Polynomial(tuple((one, factor // divisor) for one, factor in above.terms if factor // divisor))
+    whole = Polynomial(tuple((monomial, factor // divisor) for monomial, factor in above.terms if factor // divisor))
     rest = above - whole * divisor
     if rest.value is not None:
         return whole + rest.value // divisor
@@ -229,7 +233,7 @@ def _extreme(name: str, opposite: str, sizes: Iterable[Size]) -> Polynomial:
     left = [one for one in kept if not any(other is not one and _is_among(other, one, opposite) for other in kept)]
     if len(left) == 1:
         return left[0]
-    return Polynomial._of_atom(Function(name, tuple(sorted(left, key=lambda one: one.expression))))
+    return Polynomial._of_atom(Function(name, tuple(sorted(left, key=lambda argument: argument.expression))))
 
 
 def _flat(name: str, sizes: Iterable[Size]) -> Iterator[Size]:

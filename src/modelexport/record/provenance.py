@@ -1,10 +1,11 @@
-"""How an answer is known, and how sure it is.
+"""Provenance: the module tree, and one attribution for every node and every initializer of one ONNX graph.
 
-Provenance: the module tree, and one attribution for every node and every initializer of one ONNX graph.
+    claim        "node_linear is encoder.fc's, EXACT, by its scope"     what one strategy says
+    attribution  owners, ancestor, confidence, evidence, role           the answer for one node
+    provenance   hierarchy + attributions + where they come from        the answer for one file
 
-A tensor and everything that it connects; the tensors that go into a module and come out of it.
-
-Which nodes make and which read each value of a graph. It comes from the graph and is never stored in a record.
+`Edges` (which nodes make and read each value) come from the graph and are never stored in a record; with them, a
+provenance also answers which tensors go into a module and come out of it (`boundary`).
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class TensorEntry:
     @property
     def consuming_modules(self) -> tuple[ModuleCall, ...]:
         """Every module call that reads it, once, in file order."""
-        return tuple(dict.fromkeys(owner for found in self.consumers.values() for owner in found.owners))
+        return tuple(dict.fromkeys(owner for attribution in self.consumers.values() for owner in attribution.owners))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +268,10 @@ class Provenance:
 
     def entry(self, name_or_key: str) -> NodeEntry:
         """The node with this name or key."""
-        found = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)
-        if found is None:
+        entry = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)
+        if entry is None:
             raise UnknownName("node", name_or_key, [entry.name or entry.key for entry in self.nodes.values()])
-        return found
+        return entry
 
     def attribution(self, name_or_key: str) -> Attribution:
         return self.entry(name_or_key).attribution
@@ -325,7 +326,7 @@ class Provenance:
     def issued_within(self, module: str) -> Callable[[Attribution], bool]:
         """Whether something was issued inside a module (all of its calls), or inside the one call in `block#2`."""
         inside = self.ran_within(module)
-        return lambda found: any(map(inside, found.owners))
+        return lambda attribution: any(map(inside, attribution.owners))
 
     def ran_within(self, module: str) -> Callable[[ModuleCall], bool]:
         """The same of a call."""

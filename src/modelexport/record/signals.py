@@ -1,8 +1,9 @@
-"""What was seen while a model ran and was exported: `capture` records these signals, strategies judge by them.
+"""Signals: what was seen while a model ran and was exported. `capture` records them, strategies judge by them.
 
-One run of a PyTorch model as it happened: who issued which value, what each module was given and returned.
-
-What a comparison of an ONNX file with PyTorch found.
+ExporterScopes   what the exporter wrote on nodes                          exact where nothing was optimized
+Trace, FX        every operator of a run, with fingerprints of its values  says which call issued a value
+GraphValues      fingerprints of the values of the ONNX graph              joins the graph to the trace
+EagerRun         who issued which value, what each module got and gave     for `verify` alone (decision 0009)
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from typing import Generic, Protocol, TypeVar
 from modelexport.errors import some_of
 from modelexport.record.hierarchy import ModuleCall, parent_path
 
+# A step of a path that is a number: `layer.3.fc1` has one, 3.
 _NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")
 # Paths that have no common pattern are listed, up to so many.
 _LISTED_PATHS = 8
@@ -155,6 +156,7 @@ def grouped_rows(items: Sequence[Item], shown: Callable[[Item], Hashable], most:
 
 
 def _grow(items: Sequence[Item], shown: Callable[[Item], Hashable]) -> tuple[Branch[Item], ...]:
+    """From the last row to the first, so that what is inside of a branch is there before it."""
     rows = tree_rows(items)
     inside: dict[int | None, list[Branch[Item]]] = {}
     for number in reversed(range(len(rows))):  # what is inside of a row comes after it
@@ -219,6 +221,7 @@ def join_paths(paths: Sequence[str]) -> str:
 
 
 def _range(numbers: Sequence[int]) -> str:
+    """`{0..11}` for a run of at least three, `{0,2}` for others."""
     if len(numbers) == 1:
         return str(numbers[0])
     if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):

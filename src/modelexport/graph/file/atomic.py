@@ -1,9 +1,8 @@
-"""The one way in which files are written: all of them, or none and everything as it was before.
+"""Atomic writing: all files of a verb appear, or none does and everything is as it was before.
 
-Every file is written under a temporary name in its target's folder (so that moving it is a rename) and moved
-into place once all are complete. When a move fails after others were made, those are undone. A target that is
-a symbolic link is replaced by a file; what the link pointed to is left alone, because it may be shared (a
-download cache, for instance).
+Every file is written under a temporary name in its target's folder (so that moving it is a rename) and moved into place
+once all are complete. When a move fails after others were made, those are undone. A target that is a symbolic link is
+replaced by a file; what the link pointed to is left alone, because it may be shared (a download cache, for instance).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Tensors whose data is in another file beside the model."""
+"""External data: tensors whose bytes are in another file beside the model.
+
+    external_data   {location: "model.onnx.data", offset: 4096, length: 1048576}
+
+A location comes from whoever made the file: it must stay inside of the model's folder, and offsets inside of the file.
+https://onnx.ai/onnx/repo-docs/ExternalData.html
+"""
 
 from __future__ import annotations
 

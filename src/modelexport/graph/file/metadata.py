@@ -1,8 +1,10 @@
-"""Writing provenance into an ONNX model: keys on nodes, one record for the whole model, names on request.
+"""Metadata of a tagged file: keys on nodes, one record for the whole model, names on request.
 
-Nothing but metadata is touched (and node names where asked): same nodes, edges, attributes, weights, outputs.
+    node    pkg.modelexport.module = encoder.layer.0.fc     read by viewers; optimizers may drop it
+    model   pkg.modelexport.record = <packed>               read by every verb; survives optimizers
 
-Files in which `modelexport fold` made modules into functions: how they are known, and refused where that matters.
+Nothing but metadata is touched (and node names where asked): same nodes, edges, attributes, weights, outputs. Files
+that `fold` wrote are known by the domain of their functions, and refused by verbs that need every node (`ensure_flat`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Opening ONNX models whose weights stay where they are.
+"""Model file: an ONNX model whose weights stay where they are.
 
-Protobuf would decode every weight to answer a question about structure. Here the file is mapped, the data of large
-initializers is stepped over, and only the rest becomes a proto; `saving.py` puts the mapped bytes back.
+Protobuf would decode every weight to answer a question about structure. Here the file is mapped into memory, the data
+of large initializers is stepped over, and only the rest becomes a proto; `writing` puts the mapped bytes back.
 
-What an opened model is: its structure, and where its weights are.
+    open_model(path).proto                  structure; initializers have name, type and shape
+    open_model(path).weights["fc.weight"]   where the data is: bytes when they are asked for
 
-What the initializers of a file hold, read from where it lies.
-
-A model with the small tensors in it that lie in other files: shapes and axes, which say what a graph does.
+`initializer_array` reads a weight from where it lies. Small tensors in other files can be taken into the structure
+(`with_small_external_data`): shapes and axes, which say what a graph does.
 """
 
 from __future__ import annotations
@@ -199,9 +199,9 @@ def with_small_external_data(file: ModelFile) -> onnx.ModelProto:
     """The file's own structure where nothing small is outside. What cannot be read stays outside."""
     if not any(map(_is_small_outside, tensors(file.proto))):
         return file.proto
-    found = onnx.ModelProto()
-    found.CopyFrom(file.proto)
-    for tensor in filter(_is_small_outside, tensors(found)):
+    model = onnx.ModelProto()
+    model.CopyFrom(file.proto)
+    for tensor in filter(_is_small_outside, tensors(model)):
         try:
             data = bytes(external_data(tensor, file.directory).raw())
         except ModelExportError:
@@ -209,7 +209,7 @@ def with_small_external_data(file: ModelFile) -> onnx.ModelProto:
         tensor.ClearField("external_data")
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = data
-    return found
+    return model
 
 
 def _is_small_outside(tensor: onnx.TensorProto) -> bool:

@@ -1,14 +1,12 @@
-"""The data of a tensor, apart from its header.
+"""Weight data: the bytes of a tensor, apart from its header, cut out of protobuf's wire format without decoding it.
 
-`detach` and `attach` work on the wire format, so they cost the same for 2 KB and for 2 GB. Data that stays
-behind in a file or in torch's memory is a `WeightData`: it knows its size and gives its bytes when asked.
+A message is a row of fields, each a tag (number and wire type) and a value; a submessage, a string and a packed array
+are all "a length and that many bytes". So a field of 400 MB costs as much to step over as one of 4 bytes, and a message
+with one field replaced is the old bytes before it, the new bytes, and the old bytes after it.
+https://protobuf.dev/programming-guides/encoding/
 
-Protobuf's wire format, as far as it takes to step over, cut out and put in fields without decoding them.
-
-A message is a row of fields, each a tag (number and wire type) and a value; a submessage, a string and a
-packed array are all "a length and that many bytes". So a field of 400 MB costs as much to step over as one of
-4 bytes, and a message with one field replaced is the old bytes before it, the new bytes, and the old bytes
-after it. Nothing here knows ONNX.
+    tensor on the wire   dims 8, 4 | data_type 1 | name "fc.weight" | raw_data <128 bytes>
+    detach(tensor)       header without raw_data, and a `WeightData` that knows its size and gives its bytes when asked
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Saving models whose weights were never read: the bytes go from where they are to where they shall be.
+"""Saving a model whose weights were never read: bytes go from where they are to where they shall be.
 
-Where each tensor's data goes when a model is written: into the model file or a data file beside it.
+`Layout` decides for each tensor whether its data goes into the model file or a data file beside it. A protobuf
+message ends at 2 GiB, so larger models are split. A model that was read from two files and is saved over the first one
+keeps the second.
+https://protobuf.dev/programming-guides/encoding/#size-limit
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _common(sizes: Sequence[Size]) -> Size:
+    """The size of one axis that several shapes are stretched to."""
     wide = [size for size in dict.fromkeys(sizes) if size != 1]
     if len(wide) < 2:
         return wide[0] if wide else 1
@@ -41,10 +42,12 @@ def _common(sizes: Sequence[Size]) -> Size:
 
 
 def twice(*sizes: Size) -> Polynomial:
+    """A multiplication and an addition for each."""
     return Polynomial.of(2) * product(sizes)
 
 
 def matmul_shape(a: Shape, b: Shape) -> Shape:
+    """As numpy multiplies: a row on the left and a column on the right lose their axis again."""
     if not a or not b:
         raise Unknown("a product of a single number")
     left = a if len(a) > 1 else (1, *a)
@@ -77,6 +80,7 @@ def matmul_shapes(op: OperatorCall) -> Shapes:
 
 
 def matmul(op: OperatorCall) -> Polynomial:
+    """2 · rows · columns · summed, for each matrix of the batch."""
     left, right = _factors(op)
     return twice(*matmul_shape(left, right), left[-1])
 
@@ -107,6 +111,7 @@ def _is_last(op: OperatorCall) -> bool:
 
 
 def conv_shapes(op: OperatorCall) -> Shapes:
+    """(batch, channels, …) by (outputs, inputs / groups, window…), channels last in the layouts that say so."""
     shape, weight = op.shape(0), _weight_shape(op)
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
@@ -117,10 +122,12 @@ def conv_shapes(op: OperatorCall) -> Shapes:
 
 
 def conv(op: OperatorCall) -> Polynomial:
+    """Each number that comes out is a sum over one window of the inputs of its group."""
     return twice(*conv_shapes(op)[0], *_weight_shape(op)[1:])
 
 
 def transposed_shapes(op: OperatorCall) -> Shapes:
+    """`output_shape` gives the spatial sizes, with or without batch and channels before them; else they follow."""
     shape, weight = op.shape(0), op.shape(1)
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
@@ -193,6 +200,7 @@ def _steps(room: Polynomial, stride: int, before: int, size: Size, *, up: bool) 
 
 
 def _list(op: OperatorCall, name: str, rank: int) -> list[int]:
+    """Strides and dilations are 1 where the attribute is left out."""
     return list(op.attribute(name) or [1] * rank)
 
 

@@ -55,9 +55,6 @@ class Propagation:
         self.values = ValueTable(proto, graph, at)
         self._graph = self.model.graph
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
-        self._nodes: dict[str, list[Node]] = {}
-        for node in self._graph.nodes:
-            self._nodes.setdefault(node.graph, []).append(node)
 
     def node_works(self) -> list[NodeWork]:
         return self._run(MAIN, Polynomial.of(1))
@@ -65,7 +62,7 @@ class Propagation:
     def _run(self, graph_id: str, times: Polynomial) -> list[NodeWork]:
         """The work of a graph's nodes, in the order in which they run."""
         works: list[NodeWork] = []
-        for node in self._nodes.get(graph_id, ()):
+        for node in self._graph.members.get(graph_id, ()):
             bodies = self._graph.subgraphs.get(node.key, ())
             if bodies:
                 works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))

@@ -190,6 +190,7 @@ _GROUPED = ProductRule(Kind.ATTENTION, grouped, grouped_shapes)
 
 def _product_rules() -> Iterator[tuple[tuple[str, str], ProductRule]]:
     """By domain and operator. `com.microsoft` has operators of the same names that read other inputs."""
+    # Matrix products: of floats, fused with what comes next, in integers.
     for name in ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"):
         yield ("", name), _MATMUL
     for name in (
@@ -204,8 +205,10 @@ def _product_rules() -> Iterator[tuple[tuple[str, str], ProductRule]]:
         ),
     ):
         yield (MS, name), _MATMUL
+    # Weights of 4 bits in blocks: attributes K and N are the sizes of the matrix.
     for name in ("MatMulNBits", "MatMulBnb4"):
         yield (MS, name), _PACKED
+    # Convolutions have the same inputs in all layouts.
     for domain in ("", MS, NCHWC, NHWC):
         yield from (((domain, name), _CONV) for name in CONVOLUTIONS if name != "ConvTranspose")
         yield (domain, "ConvTranspose"), _TRANSPOSED
@@ -214,6 +217,7 @@ def _product_rules() -> Iterator[tuple[tuple[str, str], ProductRule]]:
     yield from ((("", name), _RECURRENT) for name in ("LSTM", "GRU", "RNN"))
     yield (MS, "DynamicQuantizeLSTM"), _RECURRENT
     yield from (((MS, name), _EXPERTS) for name in ("MoE", "QMoE"))
+    # Attentions: ONNX's own (opset 23) and ONNX Runtime's, which differ in what they read.
     yield ("", "Attention"), ProductRule(Kind.ATTENTION, onnx_attention, onnx_attention_shapes)
     yield from (((MS, name), _PROJECTED) for name in ("Attention", "QAttention"))
     yield from (((MS, name), _MULTI_HEAD) for name in ("MultiHeadAttention", "DecoderMaskedMultiHeadAttention"))
@@ -273,6 +277,7 @@ def _kind(op: OperatorCall) -> Kind:
     return next((kind for kind, names in _KINDS.items() if op.op_type in names), Kind.UNKNOWN)
 
 
+# In this order: an operator can have several traits.
 _KINDS = {
     Kind.MOVEMENT: operators.MOVEMENTS,
     Kind.NORMALIZATION: operators.NORMALIZATIONS | operators.SOFTMAXES | {"RotaryEmbedding"},

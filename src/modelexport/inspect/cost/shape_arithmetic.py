@@ -66,6 +66,7 @@ def _each(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Content:
+    """Number by number, broadcast as numpy does."""
     return lambda op: _each(function, op.content(0), op.content(1))
 
 
@@ -78,6 +79,7 @@ def _several(function: Callable[..., Any]) -> Content:
 
 
 def _divided(op: OperatorCall) -> np.ndarray:
+    """Whole numbers are divided as ONNX divides them, toward zero; of others only exact quotients are needed."""
     if op.dtype(0) in _WHOLE:
         return _each(_toward_zero, op.content(0), op.content(1))
     return _each(_exactly, op.content(0), op.content(1))
@@ -101,6 +103,10 @@ def _exactly(above: Any, below: Any) -> Any:
 
 
 def _is_equal(left: Any, right: Any) -> bool:
+    """Raise Unknown if it depends on the axes: `seq == 16` is open, `seq + 1 == seq` is not.
+
+    Exporters compare sizes with -1 and 1 to choose between two shapes; a wrong guess would choose the wrong one.
+    """
     if isinstance(left, Polynomial) or isinstance(right, Polynomial):
         if _is_never(left, right) or _is_never(right, left):
             return False
@@ -118,6 +124,7 @@ def _is_never(size: Any, number: Any) -> bool:
 
 
 def _is_less(left: Any, right: Any) -> bool:
+    """As `_is_equal`: known if the difference has one sign whatever the axes are, which are at least 1."""
     if isinstance(left, Polynomial) or isinstance(right, Polynomial):
         apart = Polynomial.of(right) - left
         if apart.value is not None:
@@ -142,12 +149,14 @@ def _is_positive(size: Polynomial) -> bool:
 
 
 def _where(condition: Any, left: Any, right: Any) -> Any:
+    """A condition that is open has no answer; the numbers may still be polynomials."""
     if isinstance(condition, Polynomial):
         raise Unknown("it depends on the axes")
     return left if condition else right
 
 
 def _shape(op: OperatorCall) -> np.ndarray:
+    """`start` and `end` are of opset 15: the shape of x, or of some of its axes."""
     shape = op.shape(0)
     result = np.empty(len(shape), dtype=object)
     result[:] = shape
@@ -155,15 +164,18 @@ def _shape(op: OperatorCall) -> np.ndarray:
 
 
 def _gathered(op: OperatorCall) -> np.ndarray:
+    """The commonest of all: `x.shape[0]` is a Gather of a Shape."""
     indices = op.content(1).astype(np.int64)
     return np.take(op.content(0), indices, axis=op.attribute("axis", 0))
 
 
 def _concatenated(op: OperatorCall) -> np.ndarray:
+    """How exporters put a shape together: sizes that they computed, and constants."""
     return np.concatenate([op.content(index) for index in range(len(op.inputs))], axis=op.attribute("axis", 0))
 
 
 def _sliced(op: OperatorCall) -> np.ndarray:
+    """Starts, ends and axes must be numbers: which part of a shape it is cannot depend on the axes."""
     starts, ends = op.listed("starts", 1) or [], op.listed("ends", 2) or []
     axes = op.listed("axes", 3, range(len(starts))) or []
     steps = op.numbers(4) if op.has(4) else [1] * len(starts)
@@ -199,6 +211,7 @@ def _power(base: Any, power: Any) -> Any:
 
 
 def _reshaped(op: OperatorCall) -> np.ndarray:
+    """Of a few numbers: a size to a row of one, say. -1 stands for what is left, as in numpy."""
     return op.content(0).reshape(op.numbers(1))
 
 
@@ -208,6 +221,7 @@ def _expanded(op: OperatorCall) -> np.ndarray:
 
 
 def _filled(op: OperatorCall) -> np.ndarray:
+    """ConstantOfShape: zeros of float32, unless an attribute says otherwise."""
     given = op.attribute("value")
     number = 0.0 if given is None else given.reshape(-1)[0].item()
     shape = op.numbers(0)
@@ -217,6 +231,7 @@ def _filled(op: OperatorCall) -> np.ndarray:
 
 
 def _ranged(op: OperatorCall) -> np.ndarray:
+    """Positions, such as the axes of a permutation; longer rows are data and no shapes."""
     start, end, step = (op.numbers(index)[0] for index in range(3))
     if abs(end - start) > MOST_NUMBERS * abs(step):
         raise Unknown("too many numbers")
@@ -224,6 +239,8 @@ def _ranged(op: OperatorCall) -> np.ndarray:
 
 
 def _reduced(function: Callable[..., Any]) -> Content:
+    """Of a row of sizes: how many elements there are (ReduceProd), or the longest side."""
+
     def rule(op: OperatorCall) -> np.ndarray:
         if op.content(0).ndim > 1:
             raise Unknown("not a shape")
@@ -234,6 +251,8 @@ def _reduced(function: Callable[..., Any]) -> Content:
 
 
 def _rounded(up: bool) -> Content:
+    """Whole numbers and polynomials are whole already. Exporters scale sizes in floats and round them."""
+
     def rounded(number: Any) -> Any:
         if isinstance(number, Polynomial | int):
             return number
@@ -243,6 +262,7 @@ def _rounded(up: bool) -> Content:
 
 
 def _cast(op: OperatorCall) -> np.ndarray:
+    """A size that goes through a float and back is that size; to a truth value, it is whether it is not 0."""
     to = op.attribute("to")
     if to in _WHOLE:
         return _each(lambda number: number if isinstance(number, Polynomial) else int(number), op.content(0))
@@ -252,10 +272,12 @@ def _cast(op: OperatorCall) -> np.ndarray:
 
 
 _CONTENT_RULES: Mapping[str, Content] = {
+    # Where sizes come from.
     "Shape": _shape,
     "Size": lambda op: np.array(product(op.shape(0)), dtype=object),
     "Identity": lambda op: op.content(0),
     "Cast": _cast,
+    # Picking, putting together and reshaping rows of sizes.
     "Gather": _gathered,
     "Concat": _concatenated,
     "Slice": _sliced,
@@ -267,6 +289,7 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "Range": _ranged,
     "Transpose": lambda op: np.transpose(op.content(0), op.attribute("perm")),
     "OneHot": _one_hot,
+    # Arithmetic on sizes. A Sqrt is of a head's width, a constant.
     "Sqrt": _unary(math.sqrt),
     "Pow": _binary(_power),
     "Add": _binary(operator.add),
@@ -280,6 +303,7 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "Ceil": _rounded(up=True),
     "Min": _several(lambda *items: smallest(*items) if any(isinstance(i, Polynomial) for i in items) else min(items)),
     "Max": _several(lambda *items: largest(*items) if any(isinstance(i, Polynomial) for i in items) else max(items)),
+    # Choosing between shapes: `Where(Equal(shape, -1), other, shape)` is how Expand is exported.
     "Equal": _binary(_is_equal),
     "Less": _binary(_is_less),
     "Greater": _binary(lambda left, right: _is_less(right, left)),
@@ -289,6 +313,7 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "And": _binary(lambda left, right: left and right),
     "Or": _binary(lambda left, right: left or right),
     "Where": _several(_where),
+    # How many there are, in all.
     "ReduceProd": _reduced(lambda *sizes: product(sizes)),
     "ReduceSum": _reduced(lambda *sizes: sum(sizes)),
     "ReduceMax": _reduced(largest),
@@ -348,6 +373,7 @@ def output_dtype(op: OperatorCall, index: int) -> int:
 
 
 def _filled_type(op: OperatorCall, _: int) -> int:
+    """That of the tensor in the attribute, float32 without one."""
     given = op.attribute("value")
     return _T.FLOAT if given is None else onnx.helper.np_dtype_to_tensor_dtype(given.dtype)
 

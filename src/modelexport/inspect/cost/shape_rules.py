@@ -29,6 +29,7 @@ from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_num
 from modelexport.record.polynomial import Polynomial, Size, largest, smallest
 
 BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
+# Exporters write this or more for "to the end", and its negative for "from the beginning".
 _FAR = 2**31 - 1
 
 Shapes = Sequence[Shape]
@@ -72,6 +73,7 @@ def _reshape(op: OperatorCall) -> Shapes:
 
 
 def _flatten(op: OperatorCall) -> Shapes:
+    """(2, 3, 4) with axis 1 becomes (2, 12), with axis 0 (1, 24)."""
     shape = op.shape(0)
     axis = op.attribute("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
@@ -79,12 +81,14 @@ def _flatten(op: OperatorCall) -> Shapes:
 
 
 def _transpose(op: OperatorCall) -> Shapes:
+    """Without `perm`, all axes the other way round."""
     shape = op.shape(0)
     order = op.attribute("perm") or range(len(shape) - 1, -1, -1)
     return [tuple(shape[index] for index in order)]
 
 
 def _squeeze(op: OperatorCall) -> Shapes:
+    """Without axes, all axes of size 1 go. An open axis is not taken for 1, though it may turn out to be."""
     shape, axes = op.shape(0), op.listed("axes", 1)
     if axes is None:
         return [tuple(size for size in shape if size != 1)]
@@ -93,6 +97,7 @@ def _squeeze(op: OperatorCall) -> Shapes:
 
 
 def _unsqueeze(op: OperatorCall) -> Shapes:
+    """Axes are those of the result: (3,) with axes 0 and 2 becomes (1, 3, 1)."""
     shape, axes = op.shape(0), op.listed("axes", 1) or []
     rank = len(shape) + len(axes)
     added, left = {axis_index(axis, rank) for axis in axes}, iter(shape)
@@ -100,6 +105,7 @@ def _unsqueeze(op: OperatorCall) -> Shapes:
 
 
 def _concat(op: OperatorCall) -> Shapes:
+    """(batch, 3) and (batch, 5) along axis 1 become (batch, 8). Other axes are equal, or the model cannot run."""
     shapes = [op.shape(index) for index in range(len(op.inputs))]
     axis = axis_index(op.attribute("axis", 0), len(shapes[0]))
     total = as_number(sum((Polynomial.of(shape[axis]) for shape in shapes), Polynomial()))
@@ -107,6 +113,10 @@ def _concat(op: OperatorCall) -> Shapes:
 
 
 def _split(op: OperatorCall) -> Shapes:
+    """Into given parts, or equal ones of which the last is shorter: 10 in 3 parts is 4, 4, 2.
+
+    Since opset 18 an attribute says how many (https://onnx.ai/onnx/operators/onnx__Split.html); before, the outputs do.
+    """
     shape = op.shape(0)
     axis = axis_index(op.attribute("axis", 0), len(shape))
     count = len(op.outputs)
@@ -119,6 +129,7 @@ def _split(op: OperatorCall) -> Shapes:
 
 
 def _slice(op: OperatorCall) -> Shapes:
+    """Sizes may be open: (seq,) from 1 to the end becomes (seq - 1,). Opset 9 has attributes, later ones inputs."""
     shape = list(op.shape(0))
     starts: Sequence[Size] = op.attribute("starts") or op.sizes(1)
     ends: Sequence[Size] = op.attribute("ends") or op.sizes(2)
@@ -145,6 +156,10 @@ def sliced(size: Size, start: Size, end: Size, step: int) -> Size:
 
 
 def _bound(bound: Size, size: Size) -> Size:
+    """Where a slice begins or ends, counted from the beginning: -1 is `size - 1`, a very large number is `size`.
+
+    A bound of open axes is negative if all of its terms are; else it may lie behind the end, which the size cuts off.
+    """
     if isinstance(bound, int):
         if bound >= _FAR:
             return size
@@ -159,12 +174,14 @@ def _bound(bound: Size, size: Size) -> Size:
 
 
 def _gather(op: OperatorCall) -> Shapes:
+    """The indexed axis becomes the axes of the indices: (50, 64) by ids (batch, seq) is (batch, seq, 64)."""
     shape, places = op.shape(0), op.shape(1)
     axis = axis_index(op.attribute("axis", 0), len(shape))
     return [(*shape[:axis], *places, *shape[axis + 1 :])]
 
 
 def _gather_nd(op: OperatorCall) -> Shapes:
+    """The last axis of the indices says how many axes are indexed; `batch_dims` of the first ones are in common."""
     shape, places, batch = op.shape(0), op.shape(1), op.attribute("batch_dims", 0)
     last = places[-1]
     if not isinstance(last, int):
@@ -173,15 +190,18 @@ def _gather_nd(op: OperatorCall) -> Shapes:
 
 
 def _expand(op: OperatorCall) -> Shapes:
+    """A size of 1 in the wanted shape keeps what is there: it is broadcasting, not assignment."""
     return [broadcast(op.shape(0), tuple(op.sizes(1)))]
 
 
 def _tile(op: OperatorCall) -> Shapes:
+    """(2, 3) twice and once becomes (4, 3)."""
     pairs = zip(op.shape(0), op.sizes(1), strict=True)
     return [tuple(as_number(Polynomial.of(size) * times) for size, times in pairs)]
 
 
 def _pad(op: OperatorCall) -> Shapes:
+    """All pads before, then all behind; since opset 18 for some axes only. Negative pads cut off."""
     shape = list(op.shape(0))
     pads: Sequence[Size] = op.attribute("pads") or op.sizes(1)
     axes = op.numbers(3) if op.has(3) else list(range(len(shape)))
@@ -193,6 +213,10 @@ def _pad(op: OperatorCall) -> Shapes:
 
 
 def _reduce(op: OperatorCall) -> Shapes:
+    """No axes mean all of them, unless `noop_with_empty_axes`. ArgMax and ArgMin have one, as an attribute.
+
+    Older operator sets have the axes as an attribute, newer ones (ReduceSum since 13, the others since 18) as an input.
+    """
     shape = op.shape(0)
     if op.op_type in ("ArgMax", "ArgMin"):
         axes: Iterable[int] = [op.attribute("axis", 0)]
@@ -208,6 +232,7 @@ def _reduce(op: OperatorCall) -> Shapes:
 
 
 def _range(op: OperatorCall) -> Shapes:
+    """ceil((end - start) / step) numbers; of open axes only whole numbers are known."""
     given = [op.content(index).reshape(-1)[0] for index in range(3)]
     if not any(isinstance(number, Polynomial) for number in given):
         return [(max(0, math.ceil((given[1] - given[0]) / given[2])),)]
@@ -217,6 +242,7 @@ def _range(op: OperatorCall) -> Shapes:
 
 
 def _top_k(op: OperatorCall) -> Shapes:
+    """Values and their indices. Opset 1 has `k` as an attribute."""
     shape = list(op.shape(0))
     count = op.attribute("k") if "k" in op.attributes else op.sizes(1)[0]
     shape[axis_index(op.attribute("axis", -1), len(shape))] = count
@@ -224,6 +250,7 @@ def _top_k(op: OperatorCall) -> Shapes:
 
 
 def _one_hot(op: OperatorCall) -> Shapes:
+    """One more axis of `depth`: (batch,) becomes (batch, depth), or (depth, batch) with axis 0."""
     shape, depth = op.shape(0), op.sizes(1)[0]
     rank = len(shape) + 1
     axis = axis_index(op.attribute("axis", -1), rank)
@@ -231,6 +258,7 @@ def _one_hot(op: OperatorCall) -> Shapes:
 
 
 def _resize(op: OperatorCall) -> Shapes:
+    """By sizes, else by scales, rounded down. Opset 10 has no sizes, and the scales as second input."""
     shape = list(op.shape(0))
     axes = op.attribute("axes") or list(range(len(shape)))
     upsample, newer = op.op_type == "Upsample", op.opset > 10
@@ -246,6 +274,7 @@ def _resize(op: OperatorCall) -> Shapes:
 
 
 def _scaled(size: Size, scale: Any) -> Size:
+    """A scale such as 0.5 of an open axis is exact: a float is a fraction of two whole numbers."""
     if isinstance(scale, Polynomial):
         return as_number(scale * size)
     if isinstance(size, int):
@@ -255,6 +284,7 @@ def _scaled(size: Size, scale: Any) -> Size:
 
 
 def _pool(op: OperatorCall) -> Shapes:
+    """MaxPool can return indices as well, of the same shape."""
     shape = op.shape(0)
     if op.attribute("channels_last", 0):
         batch, *spatial, channels = shape
@@ -263,6 +293,7 @@ def _pool(op: OperatorCall) -> Shapes:
 
 
 def _global_pool(op: OperatorCall) -> Shapes:
+    """(batch, channels, h, w) becomes (batch, channels, 1, 1)."""
     shape = op.shape(0)
     if op.attribute("channels_last", 0):
         return [(shape[0], *[1] * (len(shape) - 2), shape[-1])]
@@ -270,6 +301,7 @@ def _global_pool(op: OperatorCall) -> Shapes:
 
 
 def _rearranged(op: OperatorCall) -> Shapes:
+    """DepthToSpace makes pixels of channels: (1, 12, 4, 4) in blocks of 2 is (1, 3, 8, 8). SpaceToDepth, back."""
     batch, channels, height, width = op.shape(0)
     block = op.attribute("blocksize")
     if op.op_type == "DepthToSpace":
@@ -300,6 +332,7 @@ def _halved(op: OperatorCall) -> Shapes:
 
 
 def _normalized(op: OperatorCall) -> Shapes:
+    """The result, and the mean and the inverse deviation of each row, which training reads."""
     shape = op.shape(0)
     axis = axis_index(op.attribute("axis", -1), len(shape))
     row = (*shape[:axis], *[1] * (len(shape) - axis))
@@ -307,6 +340,7 @@ def _normalized(op: OperatorCall) -> Shapes:
 
 
 def _grid_sampled(op: OperatorCall) -> Shapes:
+    """Channels of the picture, pixels of the grid: (1, 3, h, w) by (1, 5, 7, 2) becomes (1, 3, 5, 7)."""
     return [(*op.shape(0)[:2], *op.shape(1)[1:-1])]
 
 
@@ -317,6 +351,7 @@ def _blocked(op: OperatorCall) -> Shapes:
 
 
 def _unblocked(op: OperatorCall) -> Shapes:
+    """Without the channels that only fill up a block: the attribute says how many there are."""
     batch, _, *spatial = op.shape(0)
     channels = op.attribute("channels")
     return [(batch, *spatial, channels) if op.attribute("channels_last", 0) else (batch, channels, *spatial)]
@@ -330,11 +365,13 @@ _RULES: Mapping[tuple[str, str], Rule] = {
        for domain in ("", MS)},
     **{(domain, name): _normalized for name in ("LayerNormalization", "SimplifiedLayerNormalization")
        for domain in ("", MS)},
+    # The same numbers in other shapes.
     ("", "Reshape"): _reshape,
     ("", "Flatten"): _flatten,
     ("", "Transpose"): _transpose,
     ("", "Squeeze"): _squeeze,
     ("", "Unsqueeze"): _unsqueeze,
+    # Parts put together, or taken out.
     ("", "Concat"): _concat,
     (MS, "QLinearConcat"): lambda op: _concat(_quantized_parts(op)),
     ("", "Split"): _split,
@@ -343,9 +380,11 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     (MS, "GatherBlockQuantized"): _gather,
     ("", "GatherElements"): lambda op: [op.shape(1)],
     ("", "GatherND"): _gather_nd,
+    # More of the same.
     ("", "Expand"): _expand,
     ("", "Tile"): _tile,
     ("", "Pad"): _pad,
+    # Sizes that are computed.
     ("", "Range"): _range,
     ("", "TopK"): _top_k,
     ("", "OneHot"): _one_hot,
@@ -355,11 +394,13 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Size"): lambda _: [()],
     ("", "ConstantOfShape"): lambda op: [tuple(op.sizes(0))],
     ("", "Where"): lambda op: [broadcast(op.shape(0), op.shape(1), op.shape(2))],
+    # Pictures, and ONNX Runtime's layouts of them.
     ("", "DepthToSpace"): _rearranged,
     ("", "SpaceToDepth"): _rearranged,
     (NCHWC, "ReorderInput"): _blocked,
     (NCHWC, "ReorderOutput"): _unblocked,
     ("", "GridSample"): _grid_sampled,
+    # In integers: operands lie between scales and zero points.
     ("", "DynamicQuantizeLinear"): lambda op: [op.shape(0), (), ()],
     (MS, "QLinearAdd"): lambda op: [broadcast(op.shape(0), op.shape(3))],
     (MS, "QLinearMul"): lambda op: [broadcast(op.shape(0), op.shape(3))],

@@ -82,6 +82,7 @@ def paying_module(
     paths = list(dict.fromkeys(owner.path for owner in owners))
     if len(paths) > 1 and weights:
         sizes = (math.prod(graph.initializers[name].shape) for name in weights if name in graph.initializers)
+        # A tool that folds a BatchNorm into a Conv scales its weight: the size is still that of the convolution's.
         holders = _modules_with_parameter(record, paths, max(sizes, default=0))
         paths = holders if len(holders) == 1 else paths
     return paths[0] if len(paths) == 1 else record.hierarchy.common_module(owners)
@@ -146,6 +147,7 @@ def _module_costs(record: Provenance | None, totals: ModuleTotals, charges: _Cha
         calls = record.hierarchy.call_counts
         for path, module in record.hierarchy.modules.items():
             yield ModuleCost(path, module.class_name, calls.get(path, 0), *amounts(path))
+    # What belongs to no module has a row of its own, if there is any, so that the rows add up.
     stray = totals.own(None)
     if None in charges.own or stray.nodes or stray.bytes:
         yield ModuleCost(None, "", 0, *amounts(None))
@@ -168,6 +170,7 @@ class _Counting:
             works = self._works.get(node.key, [])
             sizes = [_sizes(work) for work in works]
             modules = [self._paying(node.key, work.calls, work.weights) for work in works]
+            # A node of a function is charged for each of its calls, to a module of that call.
             for module, size in zip(modules, sizes, strict=True):
                 for charge in charges.around(module):
                     charge.add(node.key, size)
@@ -206,6 +209,7 @@ class _Counting:
 
 
 def _sizes(work: NodeWork) -> dict[str, Polynomial | None]:
+    """What a node takes in all of its runs, by measure."""
     sizes = {"flops": work.work.flops, "other": work.work.other, "activation_bytes": work.makes}
     if work.times == ONCE:
         return sizes
@@ -213,6 +217,7 @@ def _sizes(work: NodeWork) -> dict[str, Polynomial | None]:
 
 
 def _total(sizes: Iterable[Polynomial | None]) -> Polynomial | None:
+    """Unknown if a part is unknown: a sum of the rest would look like an answer."""
     parts = list(sizes)
     if len(parts) == 1:
         return parts[0]

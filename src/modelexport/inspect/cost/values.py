@@ -68,6 +68,7 @@ def parse_size(text: str) -> Polynomial:
 
 
 def _size(term: ast.expr) -> Polynomial:
+    """One term of a parsed text. Functions of sympy come in as calls."""
     if isinstance(term, ast.Name):
         return Polynomial.axis(term.id)
     if isinstance(term, ast.Constant):
@@ -90,6 +91,7 @@ def _constant(value: object) -> Polynomial:
 
 
 def _operation(term: ast.BinOp) -> Polynomial:
+    """Powers up to 7 of one axis: longer formulas are nobody's size."""
     left, right = _size(term.left), _size(term.right)
     power = right.value
     if isinstance(term.op, ast.Pow) and _is_single(left) and power is not None and 0 <= power < 8:
@@ -108,6 +110,7 @@ def _is_single(size: Polynomial) -> bool:
 
 
 def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
+    """`floor(a/b)` is a quotient; any other function of one argument that rounds leaves a whole number as it is."""
     if name in _ROUNDED and len(arguments) == 1:
         inner, sign = arguments[0], _ROUNDED[name]
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
@@ -207,11 +210,12 @@ def as_number(size: Size) -> Size:
 
 
 UNDEFINED = onnx.TensorProto.UNDEFINED
-# More numbers than this are no shape.
+# More numbers than this are no shape; tables of positions and masks are larger.
 MOST_NUMBERS = 256
 
 
-# What a rule raises that cannot say anything: shapes of a damaged file fit no rule.
+# What a rule raises that cannot say anything: shapes of a damaged file fit no rule, and numpy and Python say so in
+# their own ways.
 CANNOT = (Unknown, ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
 
 

@@ -1,6 +1,7 @@
-"""What came of cutting a module out of a file.
+"""Results of the verbs that write files: export, relink, quantize, fold, flatten, extract.
 
-What folding made of a file.
+Each names the files that were written, has the record as it is in them, and says what a user should know (`notes`). A
+result that is not `ok` is a finding and no error: the command ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -74,12 +75,12 @@ class ExtractionCheck:
     def ok(self) -> bool:
         """Whether something was compared with what the module returned, all that was compared agrees, and nothing that
         others get from the module is missing. What nodes make may be nowhere but in the whole file."""
-        compared = any(one.against == RETURNED or not self.whole for one in self.outputs)
-        return compared and not self.lost and all(one.difference.agrees for one in self.outputs)
+        compared = any(output.against == RETURNED or not self.whole for output in self.outputs)
+        return compared and not self.lost and all(output.difference.agrees for output in self.outputs)
 
     @property
     def max_abs(self) -> float:
-        return max((one.difference.max_abs for one in self.outputs), default=0.0)
+        return max((output.difference.max_abs for output in self.outputs), default=0.0)
 
 
 RETURNED = "returned"

@@ -1,4 +1,10 @@
-"""What `verify` found: how far each module's numbers are right, and what the values say about each node's module."""
+"""Verification result: how far each module's numbers are right, and what the values say about each node's module.
+
+    numbers      Difference of each call's outputs from the reference, and the first call that diverges
+    attribution  PROVED, ENCLOSED, CONTRADICTED, … for each node (`Verdict`)
+
+The second is the word of a witness that shares nothing with the strategies which attributed the nodes (decision 0009).
+"""
 
 from __future__ import annotations
 
@@ -39,16 +45,16 @@ class Difference:
     @classmethod
     def worst(cls, differences: Iterable[Difference]) -> Difference | None:
         """None if there was nothing to compare."""
-        found = list(differences)
-        if not found:
+        measured = list(differences)
+        if not measured:
             return None
         return cls(
-            max_abs=max((item.max_abs for item in found), key=_badness),
-            max_rel=max((item.max_rel for item in found), key=_badness),
-            sqnr=min(item.sqnr for item in found),
-            cosine=min((item.cosine for item in found), key=lambda cosine: -_badness(-cosine)),
-            unlike=sum(item.unlike for item in found),
-            agrees=all(item.agrees for item in found),
+            max_abs=max((item.max_abs for item in measured), key=_badness),
+            max_rel=max((item.max_rel for item in measured), key=_badness),
+            sqnr=min(item.sqnr for item in measured),
+            cosine=min((item.cosine for item in measured), key=lambda cosine: -_badness(-cosine)),
+            unlike=sum(item.unlike for item in measured),
+            agrees=all(item.agrees for item in measured),
         )
 
 
@@ -206,8 +212,8 @@ class AttributionProof:
     @cached_property
     def reasons(self) -> Mapping[str, int]:
         """Why nodes are not provable, most frequent first."""
-        found = Counter(node.reason for node in self.nodes if node.verdict is Verdict.NOT_PROVABLE)
-        return dict(found.most_common())
+        reasons = Counter(node.reason for node in self.nodes if node.verdict is Verdict.NOT_PROVABLE)
+        return dict(reasons.most_common())
 
     @property
     def contradicted(self) -> tuple[NodeProof, ...]:

@@ -97,6 +97,7 @@ def _parse_fields(text: str) -> Iterator[ResultField]:
 
 
 def _reader(path: str) -> Callable[[Any, Any], object]:
+    """`attrgetter` for one step, because most fields are one; a path stops at None."""
     if "." not in path:
         read = attrgetter(path)
         return lambda item, _: read(item)
@@ -111,6 +112,7 @@ def _reader(path: str) -> Callable[[Any, Any], object]:
 
 
 def _rounded(value: Any, digits: int) -> object:
+    """`round` keeps an int an int, so that counts do not become `3.0`."""
     if isinstance(value, Mapping):
         return {key: round(number, digits) for key, number in value.items()}
     return None if value is None else round(value, digits)
@@ -128,6 +130,7 @@ def csv_text(columns: Fields, items: Iterable[object], result: object) -> str:
 
 
 def csv_lines(rows: Iterable[Iterable[str]]) -> str:
+    """Lines end with a bare newline, as in every other output, and not as RFC 4180 has it."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
@@ -153,6 +156,7 @@ class _Writer:
         return _scalar(value)
 
     def document(self, item: object, table: Fields) -> Json:
+        """One object, key by key in the order of its table."""
         document: Json = {}
         for field in table:
             value = field.value(item, self.result)
@@ -183,6 +187,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
+    """Lists are joined by `;`. JSON has null for a number that is not finite; a spreadsheet can be told."""
     match value:
         case tuple() | list():
             return cell(";".join(map(str, value)))

@@ -21,7 +21,8 @@ from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.results.verification import Status, Verdict
 
-_SCHEMA = 1
+_SCHEMA = 1  # the one that `results.py` writes
+# What reading a document raises that has the right keys and something else in them.
 _DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
@@ -109,6 +110,7 @@ def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
 
 
 def _parse_overlay(document: object) -> Overlay | None:
+    """None for a document that is neither; ValueError for one that a later version wrote."""
     if not isinstance(document, dict):
         return None
     is_profile, is_verification = "sum_check" in document, "numbers_agree" in document
@@ -133,6 +135,7 @@ def _profiled(document: dict[str, Any]) -> Profiled:
 
 
 def _kernel(item: dict[str, Any]) -> KernelTime:
+    """A kernel that does the work of several calls of one module has that module as owner once."""
     owners = frozenset(ModuleCall.parse(_text(owner)).path for owner in item["modules"])
     charged_to = _optional_text(item["charged_to"])
     return KernelTime(_text(item["key"]), _amount(item["time_us"]), charged_to, owners, bool(item["others"]))
@@ -169,6 +172,7 @@ def _decibels(outputs: dict[str, Any]) -> float:
 
 
 def _text(value: object) -> str:
+    """Everything is checked: the page would show whatever a damaged file holds."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a text should")
     return value

@@ -30,7 +30,7 @@ from modelexport.record.signals import OutputCheck
 from modelexport.show.data.fields import Fields, ResultField, Tables, computed, constant, csv_text, fields, json_text
 
 _SCHEMA = constant("schema", 1)
-_SHARE_DIGITS = 6
+_SHARE_DIGITS = 6  # one node of a million still counts
 
 
 def to_json(result: object) -> str:
@@ -73,6 +73,7 @@ def _number_or_text(number: float | None) -> float | str | None:
 
 
 def _linked_nodes(result: files.RelinkResult) -> list[object]:
+    """In the order of the file, with the modules that each node was given."""
     nodes = result.provenance.nodes
     return [
         {
@@ -95,6 +96,7 @@ _CONFIDENCES = computed("by_confidence", lambda result: tally_of(result.provenan
 _TIME_SHARE = ResultField("share", _time_share, digits=_SHARE_DIGITS)
 _FALLBACK = ResultField("fallback_us", lambda module, profile: profile.fallback(module), digits=3)
 
+# A node as `query` shows it; elsewhere a node of a record is what NodeEntry says below.
 _QUERIED_NODE = fields(
     "name key op_type module=attribution.module modules=attribution.modules",
     ResultField("tag", lambda entry, answer: answer.provenance.tag(entry.attribution)),
@@ -292,7 +294,9 @@ _DIFF_TABLES: Tables = {
 
 TABLES: Tables = {**_FILE_TABLES, **_READING_TABLES, **_RUNNING_TABLES, **_DIFF_TABLES}
 
+# Of modules in the CSV of a cost: first with everything inside, then their own.
 _MEASURES = ("nodes", "flops", "other", "parameters", "weight_bytes", "activation_bytes")
+# Of what goes into a call, and of what comes out, in the CSV of a verification.
 _DISTANCES = ("max_abs", "max_rel", "sqnr", "cosine", "unlike", "agrees")
 
 # By result: the columns for each attribute whose items can be rows. The first is meant where none is named.

@@ -20,7 +20,7 @@ from modelexport.record.hierarchy import lineage_of
 from modelexport.record.results.profile import KernelEvent, NodeTime, Profile
 
 Json = dict[str, Any]
-_KERNELS = "kernels"
+_KERNELS = "kernels"  # the lane below those of modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class _OpenBar:
 
 
 def profile_trace(profile: Profile) -> str:
+    """The format is that of https://github.com/google/perfetto's legacy JSON importer: complete events, `ph: X`."""
     nodes = {node.keys: node for node in profile.nodes}
     classes = {module.path: module.class_name for module in profile.modules if module.path is not None}
     events = sorted(profile.events, key=lambda event: event.start)
@@ -57,6 +58,7 @@ def profile_trace(profile: Profile) -> str:
 
 
 def _lanes(file: str, names: list[str]) -> Iterator[Json]:
+    """Metadata events that name the lanes and keep their order."""
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": file}}
     for number, name in enumerate(names):
         yield {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}}
@@ -82,6 +84,7 @@ def _bars(
 
 
 def _closed(bars: list[_OpenBar], kept: int, classes: Mapping[str, str]) -> Iterator[Json]:
+    """Bars from `kept` on end here; those before go on in the next event."""
     for level, bar in enumerate(bars[kept:], kept):
         span = bar.span
         about: Json = {"module": span.path, "class": classes.get(span.path, ""), "run": span.run}
@@ -91,6 +94,7 @@ def _closed(bars: list[_OpenBar], kept: int, classes: Mapping[str, str]) -> Iter
 
 
 def _name(span: _Span, classes: Mapping[str, str]) -> str:
+    """Short, because a bar is short: the last step of the path, or the class of the model itself."""
     if not span.sharers:
         return span.path.rpartition(".")[2] or classes.get(span.path, span.path)
     names = [path.removeprefix(f"{span.path}.") or "(model)" for path in span.sharers]

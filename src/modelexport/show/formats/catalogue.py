@@ -29,8 +29,8 @@ from modelexport.show.formats.model_explorer import model_explorer
 
 # More than these are no longer readable, and dot takes minutes to lay them out.
 _MOST_DOT_NODES = 2_000
-_MOST_DOT_MODULES = 500
-_MOST_MERMAID_MODULES = 40
+_MOST_DOT_MODULES = 500  # of an overview, which has clusters round all of them
+_MOST_MERMAID_MODULES = 40  # a picture in a README is one screen
 _LIMITS = f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters"
 _ATTACH = "Find the modules first: modelexport attach FILE -m MODEL -o TAGGED."
 
@@ -81,6 +81,7 @@ def _either() -> str:
 
 
 def _dot(drawing: Drawing, depth: int | None) -> Picture:
+    """Every node while dot can lay them out; then as many levels of modules as are readable."""
     nodes = _operators(drawing)
     if depth is not None:
         return Picture(dot(overview(drawing, depth)))
@@ -95,6 +96,7 @@ def _dot(drawing: Drawing, depth: int | None) -> Picture:
 
 
 def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
+    """Modules as deep as Mermaid's limits allow; nodes only where nothing is known of modules."""
     if not drawing.layers:
         flat = without_constants(drawing)
         if fits_mermaid(flat):

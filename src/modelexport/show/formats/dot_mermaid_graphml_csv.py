@@ -28,6 +28,7 @@ from modelexport.show.formats.draw import ATTRIBUTE
 from modelexport.show.formats.drawing import Box, BoxKind, Drawing, Fact, Opened, Wire, nested
 from modelexport.show.formats.literals import fact_text, strings_literal
 
+# Operators and constants have the shape that the head of the file gives all nodes.
 _SHAPES = {BoxKind.INPUT: "ellipse", BoxKind.OUTPUT: "ellipse", BoxKind.MISSING: "ellipse"}
 # Rounds of improving the layout, per node. Without a limit, dot takes minutes for some graphs with hundreds of nodes.
 _HASTE = 'nslimit="2", nslimit1="2"'
@@ -35,6 +36,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
 
 
 def dot(drawing: Drawing) -> Iterator[str]:
+    """https://graphviz.org/doc/info/lang.html: clusters by the prefix of their name."""
     yield f"digraph {_quoted(drawing.name)} {{\n"
     yield f"graph [{_HASTE}, label={_quoted(_title(drawing))}];\n"
     yield 'node [shape="box", style="rounded"];\n'
@@ -45,7 +47,7 @@ def dot(drawing: Drawing) -> Iterator[str]:
         elif isinstance(item, Box):
             numbers[item.id] = len(numbers)
             yield f"n{numbers[item.id]} {_attributes(item)};\n"
-        else:
+        else:  # the innermost cluster ends
             yield "}\n"
     for wire in drawing.wires:
         yield f"n{numbers[wire.source]} -> n{numbers[wire.target]} [tooltip={_quoted(wire.value)}];\n"
@@ -67,6 +69,7 @@ def _attributes(box: Box) -> str:
 
 
 def _tooltip(box: Box) -> str:
+    """What a person looks for first; an SVG shows it when the mouse is over the node."""
     names = ("name", "module", "role", "confidence")
     facts: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
     return " · ".join(map(str, facts)) or box.label
@@ -81,8 +84,8 @@ def _escaped(text: str) -> str:
     return printable(text).translate(_ESCAPES)
 
 
-MOST_EDGES = 500
-MOST_CHARACTERS = 50_000
+MOST_EDGES = 500  # `maxEdges` of Mermaid's configuration
+MOST_CHARACTERS = 50_000  # `maxTextSize`
 _UNSAFE = re.compile(r"[^\w .,()]|\.(?= )", re.ASCII)
 
 
@@ -102,6 +105,7 @@ def mermaid(drawing: Drawing) -> Iterator[str]:
 
 
 def fits_mermaid(drawing: Drawing) -> bool:
+    """Stops at the limit: a large model has millions of characters."""
     if len(drawing.wires) > MOST_EDGES:
         return False
     length = 0
@@ -113,6 +117,7 @@ def fits_mermaid(drawing: Drawing) -> bool:
 
 
 def _shape(box: Box) -> str:
+    """Round ends for inputs and outputs, which `([…])` is in Mermaid."""
     nodes = box.facts.get("nodes")
     label = _mermaid_escaped(box.label) + (f"<br/>{_mermaid_escaped(str(nodes))}" if nodes else "")
     return f'["{label}"]' if box.kind is BoxKind.OPERATOR else f'(["{label}"])'
@@ -129,7 +134,7 @@ _UNWRITABLE = re.compile(
     "[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|_(?=x[0-9A-Fa-f]{4}_)"
 )
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
-_LONGEST = 2**63
+_LONGEST = 2**63  # a `long` of XML Schema has 64 bits
 
 
 def graphml(drawing: Drawing) -> Iterator[str]:
@@ -166,6 +171,7 @@ def _writable(text: str) -> str:
 
 
 def _group(item: Opened, parents: list[str], facts: _Facts) -> str:
+    """A group has a graph inside; yEd knows it as a folder by `yfiles.foldertype`."""
     data = facts.data("node", {"label": item.title, **_parent(parents), **item.facts})
     inside = f'<graph id="g{item.number}:" edgedefault="directed">'
     return f'<node id="g{item.number}" yfiles.foldertype="group">{data}{inside}\n'
@@ -176,6 +182,7 @@ def _parent(parents: list[str]) -> dict[str, Fact]:
 
 
 def _box_facts(box: Box, parents: list[str]) -> dict[str, Fact]:
+    """`parent` is there as well as the nesting: a reader without nested graphs still knows the group."""
     facts: dict[str, Fact] = {"key": box.id, "label": box.label, "kind": str(box.kind), **_parent(parents), **box.facts}
     if box.inputs:
         facts["inputs"] = strings_literal(port.value for port in box.inputs)
@@ -224,12 +231,14 @@ class _Facts:
 
 
 def _type(fact: Fact) -> str:
+    """A key has one type; an integer beyond 64 bits is no `long` of XML Schema."""
     if isinstance(fact, float):
         return "double"
     return "long" if isinstance(fact, int) and -_LONGEST <= fact < _LONGEST else "string"
 
 
 def _text(fact: Fact) -> str:
+    """XML Schema writes infinity `INF`, which Python does not."""
     if not isinstance(fact, float):
         return _writable(str(fact))
     return repr(fact) if math.isfinite(fact) else {math.inf: "INF", -math.inf: "-INF"}.get(fact, "NaN")

@@ -60,6 +60,7 @@ def _stack(provenance: Provenance, call: ModuleCall) -> tuple[ModuleCall, ...]:
 
 
 def _layer(provenance: Provenance, call: ModuleCall, stack: tuple[ModuleCall, ...], nodes: int) -> Layer:
+    """Facts that hold for the module as a whole, and how many nodes are inside of this call."""
     hierarchy = provenance.hierarchy
     module = hierarchy.modules.get(hierarchy.canonical.get(call.path, call.path))
     facts: dict[str, Fact] = {"module": str(call), "nodes": nodes}
@@ -95,6 +96,8 @@ def draw(file: ModelFile, provenance: Provenance | None, name: str) -> Drawing:
 
 
 class _Artist:
+    """Collects boxes and wires part by part: a wire needs the box that its value comes from."""
+
     def __init__(self, file: ModelFile, provenance: Provenance | None) -> None:
         self._file = file
         self._known = provenance
@@ -129,6 +132,7 @@ class _Artist:
         )
 
     def _operators(self) -> Iterator[Box]:
+        """A node that calls a function shows its body, like one with subgraphs."""
         functions = {part.id for part in self._parts if isinstance(part.proto, onnx.FunctionProto)}
         protos: dict[str, list[onnx.NodeProto]] = {}
         for key, proto in walk_nodes(self._file.proto):
@@ -202,6 +206,7 @@ class _Artist:
         return self._known is None or not key.startswith(PREFIX)
 
     def _inputs(self, part: GraphPart) -> Iterator[Box]:
+        """An initializer that is listed as an input is a constant with a default, and no input."""
         for name in self._given(part):
             value = value_id(part.id, name)
             if name and value not in self._sources:
@@ -219,6 +224,7 @@ class _Artist:
         yield from (info.name for info in part.proto.input if info.name not in stored)
 
     def _constants(self, part: GraphPart) -> Iterator[Box]:
+        """The content only of those that are in the file itself and small."""
         if isinstance(part.proto, onnx.FunctionProto):
             return
         input_names = {info.name for info in part.proto.input}
@@ -262,6 +268,7 @@ class _Artist:
                 self._wires.append(Wire(source, output, box.id, index, port.value))
 
     def _missing(self, port: Port, sheet: str) -> tuple[str, int]:
+        """A value that nothing makes gets a box, so that the wire to its reader is drawn."""
         box_id = self._unused(port.value)
         self._sources[port.value] = box_id, 0
         self._boxes.append(Box(box_id, BoxKind.MISSING, port.value, sheet, None, {"name": port.value}, outputs=(port,)))
@@ -271,6 +278,7 @@ class _Artist:
         return self._ports.get(value) or Port(value)
 
     def _unused(self, name: str) -> str:
+        """Names of values and keys of nodes may be equal; ids may not."""
         candidate, number = name, 1
         while candidate in self._ids:
             number += 1

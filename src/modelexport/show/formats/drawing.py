@@ -241,6 +241,8 @@ def without_constants(drawing: Drawing) -> Drawing:
 
 
 class _Overview:
+    """Counts nodes by the module call that stands for them, then joins their wires."""
+
     def __init__(self, drawing: Drawing, depth: int) -> None:
         self._drawing = drawing
         self._depth = depth
@@ -267,6 +269,7 @@ class _Overview:
         return stack[-1] if stack else None
 
     def _blocks(self) -> Iterator[Box]:
+        """A call with others inside is a cluster, and its own nodes are a box of it."""
         for call, count in self._counts.items():
             layer = self._drawing.layers.get(call) if call is not None else None
             is_whole = call is not None and call not in self._enclosing
@@ -277,6 +280,7 @@ class _Overview:
             yield Box(_block(call), BoxKind.OPERATOR, label, MAIN, around, {"nodes": nodes}, outputs=(Port(""),))
 
     def _wires(self) -> Iterator[Wire]:
+        """One for each pair of boxes, however many tensors pass between them."""
         values: dict[tuple[str, str], dict[str, None]] = {}
         for wire in self._drawing.wires:
             source = self._stand_in(self._drawing.by_id[wire.source])
@@ -300,4 +304,5 @@ class _Overview:
 
 
 def _block(call: ModuleCall | None) -> str:
+    # No name in a file has a NUL in it, so that these ids meet no other.
     return "\0model" if call is None else f"\0{call.path}\0{call.index}"

@@ -75,6 +75,7 @@ def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:
+    """As ONNX types nest: `sequence of float[2, 3]`, `optional int64`, `map from string to …`."""
     match proto.WhichOneof("value"):
         case "tensor_type":
             return type_name(proto.tensor_type.elem_type), _shape(proto.tensor_type)
@@ -108,7 +109,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
 # Tensors with more elements are told apart by a digest.
 SHOWN_ELEMENTS = 16
 _PLAIN = str.maketrans({"\\": "\\\\", "'": "\\'", '"': "\\x22"})
-_KINDS = onnx.AttributeProto
+_KINDS = onnx.AttributeProto  # has the kinds of attributes as constants
 
 
 def attribute_fact(item: onnx.AttributeProto) -> Fact:
@@ -190,6 +191,7 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
 
 
 def _elements(array: np.ndarray) -> str:
+    """numpy has no bfloat16 and no types of 8 and 4 bits of its own: those of ml_dtypes are widened first."""
     kind = array.dtype.kind
     if kind not in "biufc":  # those that numpy does not have by itself
         array = array.astype(np.int64 if "int" in array.dtype.name else np.float64)

@@ -30,6 +30,7 @@ Json = dict[str, Any]
 GROUP = "___group___"
 # What Model Explorer does not draw unless it is asked to.
 _HIDDEN = "Const"
+# The layers that the page itself puts inputs and outputs into.
 ENDS = {BoxKind.INPUT: "GraphInputs", BoxKind.OUTPUT: "GraphOutputs"}
 _QUOTES = re.compile('(\\\\*)(["＂])')
 _SHOWN_QUOTES = re.compile("(\\\\*)＂")
@@ -76,6 +77,7 @@ def _part(title: str) -> str:
 
 
 def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Iterator[str]:
+    """Part by part: a document of a large model would not fit into memory twice."""
     boxes = drawing.by_sheet[sheet.id]
     yield f'{{"id": {json.dumps(graph_id(sheet.id, drawing))}, "nodes": [\n'
     first = True
@@ -84,6 +86,7 @@ def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) ->
         first = False
     rest = {
         "groupNodeAttributes": _layers(sheet, boxes, drawing),
+        # Or it would drop a module that holds one node, and its name.
         "layoutConfigs": {"keepLayersWithASingleChild": True},
     }
     yield f"\n], {json.dumps(rest)[1:]}"
@@ -109,6 +112,7 @@ def _attributes(facts: Mapping[str, Fact]) -> list[Json]:
 
 
 def _edge(wire: Wire, box: Box, drawing: Drawing) -> Json:
+    """An edge cannot lead into another graph: then it starts at the captured value; see `_captures`."""
     crosses = drawing.by_id[wire.source].sheet != box.sheet
     return {
         "sourceNodeId": node_id(_capture_id(wire.value, box.sheet) if crosses else wire.source),
@@ -215,7 +219,7 @@ def sync_navigation(left: Drawing, right: Drawing, sources: Mapping[str, Iterabl
     document = {
         "type": "sync_navigation",
         "mappingEntries": [{"leftNodeIds": sorted(a), "rightNodeIds": sorted(b)} for a, b in mapped],
-        "disableMappingFallback": True,
+        "disableMappingFallback": True,  # or nodes with equal ids are matched, whatever they compute
         "showDiffHighlights": sources is not None,
     }
     return json.dumps(document, indent=1) + "\n"
@@ -254,6 +258,7 @@ def _place(box: Box) -> tuple[BoxKind, str, str]:
 
 
 def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
+    """The n-th Add of a call there is the n-th Add of it here, if both have as many."""
     right_groups = _groups(right)
     for group, nodes in _groups(left).items():
         if len(right_groups.get(group, ())) == len(nodes):

@@ -25,6 +25,7 @@ from modelexport.show.formats.model_explorer import graph_id, node_id
 Json = dict[str, Any]
 
 _HEAT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 0.5, "bgColor": "#ffd54f"}, {"stop": 1, "bgColor": "#e53935"}]
+# Light, because Model Explorer writes on them in black.
 _GOOD, _BAD, _OPEN = "#a5d6a7", "#ef9a9a", "#fff59d"
 _VERDICTS = {Verdict.PROVED: _GOOD, Verdict.ENCLOSED: _GOOD, Verdict.CONTRADICTED: _BAD}
 
@@ -71,6 +72,7 @@ def _operators(drawing: Drawing) -> list[Box]:
 
 
 def _times(profiled: Profiled, drawing: Drawing) -> NodeData:
+    """The time of a kernel that is a node of the file is that node's; all other time is spread."""
     times = dict.fromkeys((box.id for box in _operators(drawing)), 0.0)
     timed: set[str] = set()
     spread: dict[tuple[str | None, frozenset[str]], float] = {}
@@ -135,6 +137,7 @@ def _error(item: CallVerdict) -> Json:
 
 
 def _verdicts(verified: Verified, drawing: Drawing) -> NodeData:
+    """Green: values prove the module. Red: they contradict it. Yellow: they cannot tell."""
     verdicts = {
         key: {"value": verdict.value, "bgColor": _VERDICTS.get(verdict, _OPEN)}
         for key, verdict in verified.nodes.items()

@@ -33,11 +33,11 @@ from modelexport.show.page.modules import (
 from modelexport.show.page.nodes import Distinct, Json, ModuleTree, NodeColumns, Texts
 
 # Kinds of boxes, as the page knows them.
-_MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)
+_MODULE, _NODE, _ENTERS, _LEAVES, _GROUP = range(5)  # the same numbers are in flow_drawing.js
 # Names of values that are listed for an edge or for a module, and operators of a group.
 _MOST_VALUES = 8
-_MOST_LISTED = 100
-_MOST_OPERATORS = 3
+_MOST_LISTED = 100  # of values that enter or leave a call
+_MOST_OPERATORS = 3  # a box is narrow
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class FlowColumns:
         return [{"boxes": layout.boxes, "bends": layout.bends} for layout in layouts]
 
     def _flow(self, call: ModuleCall, flow: CallFlow) -> Json:
+        """A flow with a single box has nothing to draw: then only what enters and leaves is listed."""
         drawing = draw_flow(flow, self._unmoved, own_nodes=self._own_nodes)
         pairs = tuple((edge.source, edge.target) for edge in drawing.edges)
         enters, leaves = flow.enters, flow.leaves
@@ -128,8 +129,8 @@ class FlowColumns:
             yield "value"
 
 
-MOST_NODES = 50_000
-_VERSION = 1
+MOST_NODES = 50_000  # beyond that, a browser takes seconds to answer
+_VERSION = 1  # of the document; the scripts that read it are in the same file
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
 def _overlaid(
     subject: PageSubject, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts
 ) -> Iterator[tuple[str, Json]]:
+    """The key is what the scripts know the overlay by; one that is not there is not offered."""
     if subject.cost is not None:
         yield "cost", cost_columns(subject.cost, subject.sizes, tree, nodes)
     for overlay in subject.overlays:

@@ -32,9 +32,9 @@ from modelexport.show.text.diff import Group, diff_sections, verdict_lines
 
 # States that the page has colours for, beside those of `Change`.
 _SAME, _INSIDE = "same", "inside"
-_MOST_LINES = 60
-_MOST_NAMES = 4
-_MOST_OPERATORS = 8
+_MOST_LINES = 60  # of one module
+_MOST_NAMES = 4  # of nodes in one line
+_MOST_OPERATORS = 8  # on each side of an arrow
 
 
 def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
@@ -71,6 +71,7 @@ def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapp
 
 
 def _lines_inside(module: ModuleChange, number: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """Nodes of other modules that a change of this one replaced, by the number of their module."""
     for change in module.changes:
         numbers = dict.fromkeys(charged.get(node.key, number) for node in change.right)
         yield from ((inside, _node_line(change)) for inside in numbers if inside != number)
@@ -87,6 +88,7 @@ def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> 
 
 
 def _module_lines(module: ModuleChange) -> Iterator[str]:
+    """In the order in which a reader asks: is it new, is it another class, which nodes, which weights, what cost."""
     if module.change is Change.ADDED:
         yield f"in this file alone: {int(module.nodes.right)} nodes, {module.parameters} parameters"
     if module.class_changed:

@@ -91,6 +91,8 @@ def flows_of(provenance: Provenance, edges: Edges) -> Flows:
 
 
 class _Flows:
+    """Each value is passed once to all calls that see it; stacks of calls are worked out once per call."""
+
     def __init__(self, provenance: Provenance, edges: Edges) -> None:
         self._provenance = provenance
         self._stacks: dict[ModuleCall, tuple[_Seen, ...]] = {}
@@ -117,6 +119,7 @@ class _Flows:
                 self._enter(value, self._boxes(reader))
 
     def _pass(self, value: str, maker: str, reader: str) -> None:
+        """`shared`: how many calls both nodes are in. The innermost of these draws the edge."""
         before, after = self._boxes(maker), self._boxes(reader)
         shared = len(common_prefix([seen.call for seen in boxes] for boxes in (before, after)))
         if shared:
@@ -157,10 +160,10 @@ class _Seen(NamedTuple):
 MOST_BOXES = 60
 # Of a long row, so many are drawn at either end. Inputs and outputs are many where a module hands on caches.
 _ENDS = 16
-_MOST_ENTERING = 12
+_MOST_ENTERING = 12  # and as many that leave
 # Of a box that more lines leave, so many are drawn.
 _MOST_LEAVING = 6
-_NEAR = 3
+_NEAR = 3  # those that lead to what comes first
 # Into how many steps the depth of a flow is divided, the most that can be drawn being taken.
 _BANDS = (40, 30, 24, 20, 16, 12, 8, 6, 4, 3, 2)
 
@@ -247,6 +250,7 @@ class _Shown:
 
 
 def _without(flow: CallFlow, unmoved: Collection[str]) -> tuple[_Shown, int]:
+    """Of a flow in which nothing depends on the inputs, all is kept: it would be empty."""
     dropped: set[Box] = {box for box in flow.boxes if isinstance(box, Own) and box.key in unmoved}
     hidden = len(dropped)
     if hidden == len(flow.boxes):
@@ -313,6 +317,7 @@ def _depths(shown: _Shown) -> Mapping[Box, int]:
 
 
 def _stages(shown: _Shown) -> Mapping[Box, int]:
+    """How many modules a value has passed on the longest way to a box."""
     before, _ = shown.neighbours()
     stages: dict[Box, int] = {}
     for box in shown.ordered:
@@ -347,6 +352,7 @@ def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, in
 
 
 def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> DrawnFlow:
+    """The graph of groups: edges inside of a group vanish, those between two groups become one."""
     members: dict[int, list[Box]] = {}
     for box in shown.boxes:
         members.setdefault(numbers[box], []).append(box)

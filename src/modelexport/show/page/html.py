@@ -47,6 +47,7 @@ _MARK = re.compile(r"\{\{(\w+)\}\}")
 
 
 def page_html(title: str, data: Json) -> str:
+    """Marks such as `{{style}}` are replaced in one pass, so that no text that is put in is searched again."""
     plotly = plotly_script()
     script = "\n".join(['"use strict";', "(() => {", *map(_part, SCRIPTS), "})();"])
     parts = {
@@ -74,6 +75,7 @@ def _title(text: str) -> str:
 
 
 def plotly_script() -> str:
+    """From the installed package: nothing is fetched when the page is made, nor when it is opened."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
@@ -105,13 +107,13 @@ def _digest(script: str) -> str:
 
 
 HOST = "127.0.0.1"
-_NAMES = (HOST, "localhost")
+_NAMES = (HOST, "localhost")  # that a browser may have asked for
 
 
 class PageServer(ThreadingHTTPServer):
     """Serves one page at `/`, and nothing else."""
 
-    daemon_threads = True
+    daemon_threads = True  # a browser that keeps its connection open must not keep the program
 
     def __init__(self, page: str, port: int = 0) -> None:
         """Port 0 is any that is free."""
@@ -129,7 +131,7 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version = "modelexport"
-    sys_version = ""
+    sys_version = ""  # nobody needs to know the version of Python
 
     def do_GET(self) -> None:
         # Another name in the request means that somebody made it lead here: a page elsewhere must not read this one.
@@ -142,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(self.server.page)))
-            self.send_header("Cache-Control", "no-store")
+            self.send_header("Cache-Control", "no-store")  # another model may be served here next
             self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
             self.wfile.write(self.server.page)

@@ -40,6 +40,7 @@ class LayeredLayout:
 
 @lru_cache(maxsize=4096)
 def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
+    """Cached by its arguments: flows of equal layers of a model ask for the same one."""
     order = flow_order(count, edges)
     downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
     layers = _layers(order, downward)

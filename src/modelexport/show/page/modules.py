@@ -23,10 +23,13 @@ from modelexport.record.results.cost import Cost
 from modelexport.show.data.overlays import CallVerdict, Profiled, Verified
 from modelexport.show.page.nodes import Json, ModuleTree, Texts, shape_text
 
-_NONE = -1
+_NONE = -1  # where a column of numbers has nothing to say
 
 
 def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
+    """What `tree.js` and `details.js` show of a module; `_NONE` stands for nothing, which a list of numbers has no
+    word for.
+    """
     provenance = file.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
     modules = [row.item for row in tree.rows]
@@ -112,7 +115,7 @@ def _count_confidences(file: TaggedFile, tree: ModuleTree) -> dict[Confidence, l
 
 # JSON has no infinity. Decibels never come near this.
 _EQUAL = 999.0
-_DIGITS = 3
+_DIGITS = 3  # of microseconds and decibels
 
 
 def cost_columns(cost: Cost, sizes: Mapping[str, int], tree: ModuleTree, nodes: Mapping[str, int]) -> Json:
@@ -138,6 +141,7 @@ def profile_columns(profiled: Profiled, tree: ModuleTree, nodes: Mapping[str, in
 
 
 def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts) -> Json:
+    """A call that was not compared has null, and is drawn without a colour."""
     verdicts = verified.calls.values()
     return {
         "reference": _without_folder(verified.reference),

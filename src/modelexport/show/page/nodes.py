@@ -84,7 +84,7 @@ class ModuleTree:
         return self.by_path[path]
 
 
-_NONE = -1
+_NONE = -1  # where a column of numbers has nothing to say
 
 
 class NodeColumns:
@@ -144,6 +144,7 @@ class NodeColumns:
         return number
 
     def _row(self, attribution: Attribution) -> list[int]:
+        """One row for each distinct attribution: nodes of one module mostly share theirs."""
         tree = self._tree
         owners = tuple((tree.number_at(owner.path), owner.index) for owner in attribution.owners)
         layer = attribution.layer_id
@@ -167,6 +168,7 @@ class NodeColumns:
 
 
 def _operator(entry: NodeEntry, node: Node | None) -> str:
+    """With the domain, where it is not ONNX's own: `com.microsoft::Gelu`."""
     if node is None or node.domain in ONNX_DOMAINS:
         return entry.op_type
     return f"{node.domain}::{entry.op_type}"

@@ -73,6 +73,7 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
 
 
 def _facts(file: FileFacts) -> Iterator[str]:
+    """Who made the file and with what, for a report of a bug."""
     opsets = ", ".join(f"{domain} {version}" for domain, version in file.opsets.items())
     tools = ", ".join(f"{name} {version}" for name, version in file.tools.items())
     origin = f"exported by {file.exporter}, attributed by {file.strategy}"
@@ -128,6 +129,7 @@ def _module_name(row: GroupedRow[ModuleFacts]) -> Text:
 
 
 def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
+    """All levels of confidence are listed, also those with 0 nodes: that there are none is worth knowing."""
     nodes, initializers = analysis.coverage.nodes, analysis.coverage.initializers
     shown = table("Coverage", "confidence", "nodes", "", "initializers", " ", right=("nodes", "", "initializers", " "))
     for level in sorted(Confidence, reverse=True):
@@ -257,6 +259,7 @@ def query_table(answer: Answer) -> Iterator[RenderableType]:
 
 
 def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
+    """A name that two nodes have, or that is the key of another one, would select the wrong node."""
     counts = Counter(entry.name for entry in provenance.nodes.values())
 
     def label(entry: NodeEntry) -> str:

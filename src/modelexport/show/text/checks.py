@@ -34,11 +34,12 @@ from modelexport.show.text.console import (
     table,
 )
 
-_LISTED = 10
+_LISTED = 10  # findings of one kind
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
 def validation_tables(validation: Validation, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Errors and warnings with one code follow each other; after ten of a kind the rest is counted."""
     if validation.written:
         yield plain(f"rewrote the keys of {counted(validation.repaired, 'node')} in {validation.written}")
     for _, group in groupby(validation.findings, key=lambda finding: finding.code):
@@ -118,6 +119,7 @@ def _cells(difference: ModuleDifference) -> tuple[str, str, str, str]:
 
 
 def _also(difference: ModuleDifference) -> Iterator[str]:
+    """The class says more than the tag, and the number of parameters more than their size: then only that is said."""
     if difference.class_a != difference.class_b:
         yield f"class {difference.class_a} → {difference.class_b}"
     elif difference.tag_a != difference.tag_b:
@@ -146,6 +148,7 @@ def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType
 
 
 def _sum_up(comparison: Comparison) -> str:
+    """Removed and added are counted by operator: one that moved inside of a module is neither."""
     operators = [pair for difference in comparison.differences for pair in difference.operators.values()]
     operators += comparison.unattributed.values()
     removed = sum(max(0, pair.a - pair.b) for pair in operators)

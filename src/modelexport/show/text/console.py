@@ -41,9 +41,9 @@ def ensure_targets(paths: Iterable[Path]) -> None:
     ensure_writable(*paths)
 
 
-_SHOWN_OPERATORS = 5
-_BYTES = ("B", "KB", "MB", "GB", "TB")
-_COUNTS = ("", "K", "M", "B", "T")
+_SHOWN_OPERATORS = 5  # as many as fit beside a module tree of usual width
+_BYTES = ("B", "KB", "MB", "GB", "TB")  # steps of 1000, as disks are sold
+_COUNTS = ("", "K", "M", "B", "T")  # as parameters are counted: 7B
 
 
 def count_text(number: int) -> str:
@@ -65,6 +65,7 @@ def share_text(share: float) -> str:
 
 
 def operators_text(op_types: Mapping[str, int], limit: int = _SHOWN_OPERATORS) -> str:
+    """`MatMul 3, Add, +1 more`: the most frequent first."""
     ordered = sorted(op_types.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{name} {count}" if count > 1 else name for name, count in ordered[:limit]]
     rest = len(ordered) - limit
@@ -72,6 +73,7 @@ def operators_text(op_types: Mapping[str, int], limit: int = _SHOWN_OPERATORS) -
 
 
 def _scaled(number: int, units: tuple[str, ...], gap: str) -> str:
+    """Three digits: `999`, `1.0K`, `22.7M`. Half of the last digit is rounded up before the unit is chosen."""
     value, step = float(number), 0
     while abs(value) >= 999.5 and step < len(units) - 1:
         value, step = value / 1000, step + 1
@@ -116,7 +118,7 @@ def _not_finite(number: float) -> str:
     return "" if math.isfinite(number) else "∞" if number > 0 else "-∞"
 
 
-_FLOPS = ("", "K", "M", "G", "T", "P", "E")
+_FLOPS = ("", "K", "M", "G", "T", "P", "E")  # as FLOPs are counted: 7 G
 _BYTES_PER_STEP = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -171,6 +173,7 @@ def show(parts: Iterable[RenderableType], path: Path | None = None) -> None:
 
 
 def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
+    """Without colours, and without the blanks that rich fills lines up with."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, color_system=None, highlight=False)
     for part in parts:
@@ -209,13 +212,14 @@ def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
             column,
             justify="right" if column in numbers else "left",
             no_wrap=column in numbers,
-            overflow="fold",
+            overflow="fold",  # a tag that is cut off cannot be copied
             header_style="dim",
         )
     return built
 
 
 _WORDS = {
+    # Steps of `Clock.step`; one without a line here is shown by its name.
     "load": "loading the model",
     "inputs": "making inputs",
     "trace": "running the model once",
@@ -236,6 +240,7 @@ def shown_progress() -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    # On standard error: standard output may be a file or a pipe.
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda step: progress.update(task, description=printable(_WORDS.get(step, step)))

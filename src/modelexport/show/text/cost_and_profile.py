@@ -37,7 +37,7 @@ from modelexport.show.text.console import (
 
 # Modules with less than this share of FLOPs, weights and activations are left out, unless all are asked for.
 _SMALL_COST = 0.005
-_TERMS, _REASONS = 3, 8
+_TERMS, _REASONS = 3, 8  # of a polynomial, and of what is not known; -v and --by node show all
 # What open axes are taken to be where modules are compared, and nowhere else.
 _USUAL = 64
 _NUMBERS = ("FLOPs", "share", "other", "parameters", "weights", "activations", "calls", "nodes")
@@ -60,6 +60,7 @@ def node_tables(cost: Cost, *, verbose: bool = False) -> Iterator[RenderableType
 
 
 def _cost_head(cost: Cost) -> Iterator[Text]:
+    """With what is not known added in words: a sum without it would be too small without saying so."""
     at = ", ".join(f"{name}={size}" for name, size in cost.at.items())
     yield plain(" · ".join(part for part in (cost.file, at) if part), "bold")
     total = cost.total
@@ -78,6 +79,7 @@ def _missing(amounts: Amounts, measure: str) -> str:
 
 
 def _foot(cost: Cost) -> Iterator[Text]:
+    """How to get numbers in place of axes, and what is not known and why."""
     left = [axis for axis in cost.axes if axis.name not in cost.at]
     if left:
         inputs = [f"{axis.name}=…" for axis in left if axis.given]
@@ -179,8 +181,8 @@ def _row_name(row: TreeRow[Any]) -> str:
 
 # Modules that take less than this share of the time are left out, unless all are asked for.
 _SMALL_TIME = 0.005
-_OPERATORS, _SHARED, _SHARERS, _FALLEN = 2, 3, 4, 4
-_NOISY, _ALIKE = "!", "≈"
+_OPERATORS, _SHARED, _SHARERS, _FALLEN = 2, 3, 4, 4  # that are named; the rest is counted
+_NOISY, _ALIKE = "!", "≈"  # before the spread; `_legend` explains them
 
 
 def profile_tables(
@@ -238,6 +240,7 @@ def _apart(module: ModuleTime) -> str:
 
 
 def _legend(modules: Sequence[ModuleTime]) -> Iterator[str]:
+    """A mark is explained only if it is in the table."""
     known = [module for module in modules if module.spread is not None]
     if any(module.noisy for module in known):
         yield f"{_NOISY} noisy: the runs are more than ± {NOISY / 2:.0%} apart"
@@ -308,6 +311,7 @@ def _details(module: ModuleTime, total_time: float) -> Iterator[str]:
 
 
 def _shared(group: SharedTime, above: str, total_time: float) -> str:
+    """A kernel for several modules is told of the module around them."""
     names = [_relative(path, above) or "(model)" for path in group.modules]
     shown = names[:_SHARERS] + ([f"{len(names) - _SHARERS} more"] if len(names) > _SHARERS else [])
     listed = f"one of: {' or '.join(shown)}" if group.unclear else f"fused: {'+'.join(shown)}"

@@ -39,13 +39,13 @@ from modelexport.show.text.console import count_text, counted, flops_text, share
 
 # More operators of one replacement are counted and not listed.
 _LISTED = 4
-_SHOWN = 8
-_MANY_TIMES = 100
+_SHOWN = 8  # operators that are named with their number
+_MANY_TIMES = 100  # relative differences beyond say nothing but that it is another weight
 # Of what depends on open axes.
 _TERMS = 3
 
 _FORMS = {
-    WeightForm.VALUES: "",
+    WeightForm.VALUES: "",  # how far they are apart says it
     WeightForm.SHAPE: "another shape",
     WeightForm.CAST: "cast",
     WeightForm.QUANTIZED: "quantized",
@@ -68,6 +68,7 @@ class Group:
 
 
 def group_modules(modules: Iterable[ModuleChange]) -> list[Group]:
+    """In the order of the first module of each group."""
     members_by_key: dict[object, list[ModuleChange]] = {}
     for module in modules:
         key = (module.change, path_pattern(module.path), module.classes, _likeness(module))
@@ -117,6 +118,7 @@ def _weight_key(weight: WeightChange, module: ModuleChange) -> tuple[object, ...
 
 
 def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
+    """A change that several nodes have is told once; of a module alone, with the names of its nodes."""
     first = members[0]
     same_changes: dict[str, list[NodeChange]] = {}
     for change in first.changes:
@@ -177,6 +179,7 @@ def _short_name(weight: WeightChange, module: ModuleChange) -> str:
 
 
 def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
+    """A small constant with its numbers, others with how far they are apart."""
     first = weights[0]
     name = _short_name(first, module) or (f"`{first.name}`" if len({weight.name for weight in weights}) == 1 else "")
     kinds = [f"{weight.dtype}{list(weight.shape)}" for weight in (first.left, first.right) if weight is not None]
@@ -295,6 +298,7 @@ def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
 
 
 def headline(diff: Diff) -> str:
+    """Counts by change, and how much of the two files was recognized at all."""
     counts = dict(diff.counts)
     weights = counts.pop("weights", 0)
     modules = [(what.removeprefix("modules "), count) for what, count in counts.items() if what.startswith("modules")]

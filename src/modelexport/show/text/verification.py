@@ -47,7 +47,7 @@ from modelexport.show.text.console import (
 )
 from modelexport.show.text.verification_rows import Gap, ModuleNumbers, Shown, by_module, in_order, ranked
 
-_LISTED = 20
+_LISTED = 20  # contradicted nodes; --all lists the others
 
 
 def proof_tables(proof: AttributionProof, everything: bool) -> Iterator[RenderableType]:
@@ -79,6 +79,7 @@ def proof_tables(proof: AttributionProof, everything: bool) -> Iterator[Renderab
 
 
 def _counts_line(proof: AttributionProof) -> Text:
+    """Contradictions are the last, and red: they are what the proof is for."""
     counts = proof.counts
     reasons = f" ({reasons_text(proof.reasons)})" if proof.reasons else ""
     parts = [
@@ -94,7 +95,7 @@ def _counts_line(proof: AttributionProof) -> Text:
     return line.append(f"{contradicted:,} contradicted", "bold red" if contradicted else "green")
 
 
-_LISTED_PARAMETERS = _LISTED_FUSIONS = 5
+_LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others
 _STYLES = {Status.OK: "green", Status.DIVERGES: "red", Status.FOLLOWS: "yellow", Status.NOT_COMPARED: "dim"}
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosine")
 
@@ -127,6 +128,7 @@ def _head(verification: Verification) -> Text:
 
 
 def _allowed(tolerance: Tolerance) -> str:
+    """Tolerances as they were asked for; those of the number formats are not spelled out."""
     if tolerance.min_sqnr is not None:
         return f"at least {tolerance.min_sqnr:g} dB asked for"
     if tolerance.atol is None and tolerance.rtol is None:
@@ -239,6 +241,7 @@ def _loss(row: ModuleNumbers) -> tuple[str, str, str]:
 
 
 def _status(row: ModuleNumbers) -> Text:
+    """Why it was not compared; else at which of several calls it goes wrong, and NaN where there is one."""
     text = row.status.value
     if row.status is Status.NOT_COMPARED:
         reason = _reason(row.worst_call)
@@ -315,6 +318,7 @@ def _shared(divergence: Divergence) -> str:
 
 
 def _still(inputs: Difference | None) -> str:
+    """Inputs that agree say that the fault is made here."""
     if inputs is None:
         return "none of its inputs could be compared"
     return "inputs are equal" if inputs.equal else f"inputs still agree to {decibels_text(inputs.sqnr)} dB"

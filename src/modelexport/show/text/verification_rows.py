@@ -21,10 +21,10 @@ from functools import cached_property
 from modelexport.record.results.verification import CallNumbers, Difference, Status
 from modelexport.show.module_tree import enclosing_path
 
-FEW = 40
+FEW = 40  # rows, as many as a screen has
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
 _HARDLY_MORE = 60
-_FEW_RANKED = 20
+_FEW_RANKED = 20  # who ranks wants the first ones
 
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0

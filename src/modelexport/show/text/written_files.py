@@ -65,6 +65,7 @@ def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Tex
 
 
 def confidences_text(tally: Tally) -> str:
+    """Most confident first; levels without a node are left out."""
     shown = [level for level in sorted(Confidence, reverse=True) if tally.by_confidence[level]]
     return ", ".join(
         f"{level.label} {tally.by_confidence[level]} ({share_text(tally.share(tally.by_confidence[level]))})"
@@ -104,6 +105,7 @@ def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterat
 
 
 def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
+    """Every output with -v; without, those that differ and those that the tolerance says little of."""
     for comparison in check.outputs:
         apart = comparison.difference
         if verbose or not apart.agrees:
@@ -129,6 +131,7 @@ def _against(word: str) -> str:
 
 
 def _verdict(check: ExtractionCheck) -> str:
+    """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
     if check.ok and not check.whole:
         held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
         return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
@@ -175,6 +178,7 @@ def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[Rend
 
 
 def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
+    """A class with one call or one node is left out on purpose; any other could not be folded, which is news."""
     for left in folding.unfolded:
         if verbose or not left.is_usual:
             text = f"{counted(left.calls, 'call')} of {left.class_name} not folded: {left.reason}"
@@ -205,6 +209,7 @@ _ASK_VERIFY = "`modelexport verify` holds what was found against values."
 
 
 def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """A file that was made from something else is said first, and nothing of its lineage is."""
     if not result.related:
         why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
         yield plain(f"{result.after} was not made from {result.before}: {why}", "bold red")
@@ -231,6 +236,7 @@ def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[Re
 
 
 def _related(result: RelinkResult, relation: Relation, count: int) -> str:
+    """Of several nodes that became one, how many there were."""
     sources = {key for link in result.lineage.nodes.values() if link.relation is relation for key in link.sources}
     several = relation in (Relation.FUSED, Relation.SHARED)
     return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
