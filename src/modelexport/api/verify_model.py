@@ -56,6 +56,7 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
     findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
     with _blame_weights(parameters), open_judged(file, options, clock) as judged:
+        # All values, and not only those at borders: the proof looks at every node.
         pieces = PiecewiseRun(judged, often=options.runs_often)
         for run in runs.all():
             with TensorSpill() as spool:
