@@ -77,8 +77,8 @@ class RegionFinder:
     def _is_open(self, side: int, key: str) -> bool:
         return key not in (self._pairs.right if side == _LEFT else self._pairs.left)
 
-    def _join(self, one: _Member, other: _Member) -> None:
-        heads = self._sets.join(one, other)
+    def _join(self, member: _Member, other: _Member) -> None:
+        heads = self._sets.join(member, other)
         if heads is not None:
             self._gone[heads[0]] |= self._gone.pop(heads[1])
 
@@ -161,8 +161,8 @@ class RegionFinder:
         alone = self._one_sided()
         left = self._by_neighbour(_LEFT, alone)
         right = self._by_neighbour(_RIGHT, alone)
-        for place, heads in left.items():
-            others = right.get(place, {})
+        for key, heads in left.items():
+            others = right.get(key, {})
             if len(heads) == 1 and len(others) == 1:
                 self._join(next(iter(heads)), next(iter(others)))
 
@@ -170,18 +170,18 @@ class RegionFinder:
         sides: dict[_Member, set[int]] = {}
         for member in self._sets:
             sides.setdefault(self._sets.find(member), set()).add(member[0])
-        return {head for head, found in sides.items() if len(found) == 1}
+        return {head for head, sides_of_region in sides.items() if len(sides_of_region) == 1}
 
     def _by_neighbour(self, side: int, alone: set[_Member]) -> dict[tuple[str | None, str], dict[_Member, None]]:
         """By home and neighbour, in the words of the first graph: regions of one side alone."""
-        found: dict[tuple[str | None, str], dict[_Member, None]] = {}
-        for member in [one for one in self._sets if one[0] == side]:
+        regions: dict[tuple[str | None, str], dict[_Member, None]] = {}
+        for member in [candidate for candidate in self._sets if candidate[0] == side]:
             head = self._sets.find(member)
             if head in alone:
                 home = self._homes[side].get(member[1])
                 for word in self._beside(side, self._flows[side].by_key[member[1]]):
-                    found.setdefault((home, word), {})[head] = None
-        return found
+                    regions.setdefault((home, word), {})[head] = None
+        return regions
 
     def _beside(self, side: int, node: Node) -> Iterator[str]:
         """The paired nodes that a node reads from or that read from it, and its weights."""
@@ -233,37 +233,45 @@ class ReplacedWeights:
     def changes(self, region: ChangedRegion) -> Iterator[WeightChange]:
         """Weights that hold the same, whoever reads them, are left out; so are those that are gone with their nodes."""
         readers = self._readers(region)
-        mine = {one.name: one for node in region.left for _, one in self._pairs.left_graph.read_constants(node)}
-        theirs = {one.name: one for node in region.right for _, one in self._pairs.right_graph.read_constants(node)}
-        theirs.update((one.name, one) for node in region.left for one in self._nodes.folded.get(node.key, ()))
-        mine.update((one.name, one) for node in region.right for one in self._nodes.unfolded.get(node.key, ()))
-        if not mine or not theirs:
+        left_weights = {
+            weight.name: weight for node in region.left for _, weight in self._pairs.left_graph.read_constants(node)
+        }
+        right_weights = {
+            weight.name: weight for node in region.right for _, weight in self._pairs.right_graph.read_constants(node)
+        }
+        right_weights.update(
+            (weight.name, weight) for node in region.left for weight in self._nodes.folded.get(node.key, ())
+        )
+        left_weights.update(
+            (weight.name, weight) for node in region.right for weight in self._nodes.unfolded.get(node.key, ())
+        )
+        if not left_weights or not right_weights:
             return
-        left, right = _drop_equal(mine, theirs)
+        left, right = _drop_equal(left_weights, right_weights)
         packed = dict(self._unpacked(region)) if left else {}
-        for one in left:
-            known = readers.get(one.name, ())
-            changes = self._packed(one, right, packed, known) or self._nearest(one, right, known)
+        for weight in left:
+            known = readers.get(weight.name, ())
+            changes = self._packed(weight, right, packed, known) or self._nearest(weight, right, known)
             if changes is None:
                 continue
             right.remove(changes[0])
             if changes[1] is not None:
                 yield changes[1]
-            readers.pop(one.name, None)
-        for one in (constant for constant in left if constant.name in readers):
-            yield WeightChange(WeightForm.REMOVED, weight_ref(one), None, readers=readers[one.name])
+            readers.pop(weight.name, None)
+        for weight in (weight for weight in left if weight.name in readers):
+            yield WeightChange(WeightForm.REMOVED, weight_ref(weight), None, readers=readers[weight.name])
 
     def _unpacked(self, region: ChangedRegion) -> Iterator[tuple[str, np.ndarray]]:
         """By the name of a packed weight: the numbers that it stands for."""
         for node in region.right:
             proto = self._nodes.right_proto(node)
-            place = packed_input(proto)
-            if place is None or not self._is_read(node.inputs[place]):
+            index = packed_input(proto)
+            if index is None or not self._is_read(node.inputs[index]):
                 continue
             stored = (value if value in self._pairs.right_graph.constants else "" for value in node.inputs)
             numbers = unpack_weight(proto, self._weights.read_right(stored))
             if numbers is not None:
-                yield node.inputs[place], numbers
+                yield node.inputs[index], numbers
 
     def _is_read(self, value: str) -> bool:
         constant = self._pairs.right_graph.constants.get(value)
@@ -285,8 +293,8 @@ class ReplacedWeights:
     def _readers(self, region: ChangedRegion) -> dict[str, tuple[str, ...]]:
         readers: dict[str, tuple[str, ...]] = {}
         for node in region.left:
-            for _, one in self._pairs.left_graph.read_constants(node):
-                readers[one.name] = (*readers.get(one.name, ()), node.key)
+            for _, weight in self._pairs.left_graph.read_constants(node):
+                readers[weight.name] = (*readers.get(weight.name, ()), node.key)
         return readers
 
     def _nearest(

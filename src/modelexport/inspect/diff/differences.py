@@ -62,9 +62,9 @@ def find_differences(left: DiffSide, right: DiffSide, links: Links, costs: _Cost
     links  by the key of a node of the second graph: what it comes from; asked for only if it matters
     costs  of the nodes of both, by key; asked for only if there is any difference
     """
-    found = _DifferenceFinder(left, right, links)
-    diff = found.build_diff()
-    return add_costs(diff, found.modules, costs()) if costs is not None and _may_change_cost(diff) else diff
+    finder = _DifferenceFinder(left, right, links)
+    diff = finder.build_diff()
+    return add_costs(diff, finder.modules, costs()) if costs is not None and _may_change_cost(diff) else diff
 
 
 def diff_equal_files(left: DiffSide, right: DiffSide) -> Diff:
@@ -74,8 +74,8 @@ def diff_equal_files(left: DiffSide, right: DiffSide) -> Diff:
     """
     pairs = {node.key: node.key for node in left.flow.order}
     modules = align_equal(left, right)
-    mine, theirs = _summarize_side(left, modules.node_count(0)), _summarize_side(right, modules.node_count(1))
-    return Diff(mine, theirs, aligned=modules.aligned, pairs=pairs)
+    summary, other_summary = _summarize_side(left, modules.node_count(0)), _summarize_side(right, modules.node_count(1))
+    return Diff(summary, other_summary, aligned=modules.aligned, pairs=pairs)
 
 
 def _may_change_cost(diff: Diff) -> bool:
@@ -84,7 +84,7 @@ def _may_change_cost(diff: Diff) -> bool:
     nodes = any(True for _ in diff.node_changes()) or any(
         module.change is not Change.CHANGED for module in diff.modules
     )
-    return nodes or bool(diff.model) or any(one.form not in numbers for _, one in diff.weight_changes())
+    return nodes or bool(diff.model) or any(change.form not in numbers for _, change in diff.weight_changes())
 
 
 class _DifferenceFinder:
@@ -140,8 +140,8 @@ class _DifferenceFinder:
     # nodes
 
     def _add_regions(self, gone: Iterable[ModuleChange]) -> None:
-        lost = {(0, one.left) for one in gone if one.change is Change.REMOVED}
-        lost |= {(1, one.right) for one in gone if one.change is Change.ADDED}
+        lost = {(0, module.left) for module in gone if module.change is Change.REMOVED}
+        lost |= {(1, module.right) for module in gone if module.change is Change.ADDED}
         for region in self._regions:
             for nodes, states in zip((region.left, region.right), self._states, strict=True):
                 states.update((node.key, _kind_of_change(region)) for node in nodes)
@@ -154,7 +154,9 @@ class _DifferenceFinder:
         """Nodes that are in no module that is said to be gone, or new."""
         calls = self.modules.left if side == 0 else self.modules.right
         return tuple(
-            node for node in nodes if not any((side, one) in lost for one in self.modules.stack(side, calls[node.key]))
+            node
+            for node in nodes
+            if not any((side, call) in lost for call in self.modules.stack(side, calls[node.key]))
         )
 
     def _add_region(self, region: ChangedRegion) -> None:
@@ -210,7 +212,7 @@ class _DifferenceFinder:
     def _renamed(self) -> Iterator[Renamed]:
         if not (self._left.module or self._right.module):
             yield from list_renamed_io("input", self._inputs)
-            others = {one.what for one in self._returned}
+            others = {change.what for change in self._returned}
             same = {name: now for name, now in self._outputs.items() if output_label(name) not in others}
             yield from list_renamed_io("output", same)
         shown: set[tuple[str, str]] = set()
@@ -227,17 +229,17 @@ class _DifferenceFinder:
     # modules
 
     def _in_order(self, gone: list[ModuleChange]) -> Iterator[ModuleChange]:
-        found = {self.modules.label(one.left, one.right): one for one in gone}
+        changes = {self.modules.label(module.left, module.right): module for module in gone}
         for word, entry in self._entries.items():
-            found.setdefault(word, self._module_change(entry.left, entry.right, entry))
+            changes.setdefault(word, self._module_change(entry.left, entry.right, entry))
         for call, other in self.modules.aligned.items():
             classes = self.modules.class_of(0, call), self.modules.class_of(1, other)
             if all(classes) and classes[0] != classes[1]:
-                found.setdefault(
+                changes.setdefault(
                     self.modules.label(call, other), self._module_change(call, other, _ModuleFindings(call, other))
                 )
         places = _ModuleOrder(self.modules)
-        yield from sorted(found.values(), key=places.of)
+        yield from sorted(changes.values(), key=places.of)
 
     def _module_change(self, left: str | None, right: str | None, entry: _ModuleFindings) -> ModuleChange:
         classes = tuple(
@@ -295,8 +297,8 @@ def _first_positions(modules: ModuleAlignment, side: int) -> dict[str, float]:
 
 
 def _read_weights(side: DiffSide) -> Iterator[Constant]:
-    read = (one for node in side.flow.order for _, one in side.flow.read_constants(node))
-    return (one for one in read if not one.small and one.digest is not None)
+    read = (constant for node in side.flow.order for _, constant in side.flow.read_constants(node))
+    return (constant for constant in read if not constant.small and constant.digest is not None)
 
 
 def _kind_of_change(region: ChangedRegion) -> Change:

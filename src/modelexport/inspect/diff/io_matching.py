@@ -42,16 +42,16 @@ def list_opsets(model: onnx.ModelProto) -> Opsets:
 
 
 def compare_attributes(
-    one: onnx.NodeProto, other: onnx.NodeProto, opsets: tuple[Opsets, Opsets]
+    node: onnx.NodeProto, other: onnx.NodeProto, opsets: tuple[Opsets, Opsets]
 ) -> Iterator[FieldChange]:
     """An attribute that is left out has the value that the operator gives it, which is not the same in all opsets."""
-    mine, theirs = (
+    left_values, right_values = (
         {**_default_values(node, versions), **_stated_values(node)}
-        for node, versions in zip((one, other), opsets, strict=True)
+        for node, versions in zip((node, other), opsets, strict=True)
     )
-    stated = {item.name for node in (one, other) for item in node.attribute}
-    for name in sorted(stated & (mine.keys() | theirs.keys())):
-        left, right = mine.get(name, ""), theirs.get(name, "")
+    stated = {item.name for node in (node, other) for item in node.attribute}
+    for name in sorted(stated & (left_values.keys() | right_values.keys())):
+        left, right = left_values.get(name, ""), right_values.get(name, "")
         if left != right:
             yield FieldChange(f"attribute {name}", left, right)
 
@@ -66,7 +66,7 @@ def _default_values(node: onnx.NodeProto, opsets: Opsets) -> dict[str, str]:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:
         return {}
-    defaults = ((name, one.default_value) for name, one in schema.attributes.items())
+    defaults = ((name, attribute.default_value) for name, attribute in schema.attributes.items())
     return {name: _attribute_text(value) for name, value in defaults if value.name}
 
 
@@ -123,67 +123,67 @@ def read_value_type(value: onnx.ValueInfoProto) -> ValueType | None:
     return ValueType(value.type.tensor_type.elem_type, dims and tuple(dim if dim != "" else None for dim in dims))
 
 
-def shapes_differ(one: ValueType, other: ValueType) -> bool:
+def shapes_differ(stated: ValueType, other: ValueType) -> bool:
     """Names of sides are names: they are no difference."""
-    if one.dims is None or other.dims is None:
+    if stated.dims is None or other.dims is None:
         return False
-    return len(one.dims) != len(other.dims) or any(map(_axes_differ, one.dims, other.dims))
+    return len(stated.dims) != len(other.dims) or any(map(_axes_differ, stated.dims, other.dims))
 
 
-def _axes_differ(one: int | str | None, other: int | str | None) -> bool:
-    if one is None or other is None:
+def _axes_differ(stated: int | str | None, other: int | str | None) -> bool:
+    if stated is None or other is None:
         return False
-    return one != other if isinstance(one, int) and isinstance(other, int) else type(one) is not type(other)
+    return stated != other if isinstance(stated, int) and isinstance(other, int) else type(stated) is not type(other)
 
 
-def types_differ(one: ValueType, other: ValueType) -> bool:
-    return bool(one.dtype and other.dtype and one.dtype != other.dtype)
+def types_differ(stated: ValueType, other: ValueType) -> bool:
+    return bool(stated.dtype and other.dtype and stated.dtype != other.dtype)
 
 
 _Types = Mapping[str, ValueType | None]
 
 
-def match_names(one: _Types, other: _Types) -> dict[str, str]:
-    return {name: name for name in one if name in other}
+def match_names(left: _Types, other: _Types) -> dict[str, str]:
+    return {name: name for name in left if name in other}
 
 
-def match_rest(one: _Types, other: _Types, known: Mapping[str, str]) -> dict[str, str]:
+def match_rest(left: _Types, other: _Types, known: Mapping[str, str]) -> dict[str, str]:
     """What is known; what is left over by type and order."""
     matches = dict(known)
-    left = [name for name in one if name not in matches]
-    taken = set(matches.values())
-    spare = [name for name in other if name not in taken]
-    if len(left) == len(spare):
-        return {**matches, **dict(zip(left, spare, strict=True))}
-    for name in left:
-        same = next((mine for mine in spare if _may_match(one[name], other[mine])), None)
+    unmatched = [name for name in left if name not in matches]
+    matched = set(matches.values())
+    spare = [name for name in other if name not in matched]
+    if len(unmatched) == len(spare):
+        return {**matches, **dict(zip(unmatched, spare, strict=True))}
+    for name in unmatched:
+        same = next((candidate for candidate in spare if _may_match(left[name], other[candidate])), None)
         if same is not None:
             matches[name] = same
             spare.remove(same)
     return matches
 
 
-def _may_match(one: ValueType | None, other: ValueType | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return not types_differ(one, other) and not shapes_differ(one, other)
+def _may_match(stated: ValueType | None, other: ValueType | None) -> bool:
+    if stated is None or other is None:
+        return stated is other
+    return not types_differ(stated, other) and not shapes_differ(stated, other)
 
 
-def compare_io(what: str, one: _Types, other: _Types, pairs: Mapping[str, str]) -> Iterator[FieldChange]:
+def compare_io(what: str, left: _Types, right: _Types, pairs: Mapping[str, str]) -> Iterator[FieldChange]:
     """what  input or output"""
-    for name, kind in one.items():
+    for name, kind in left.items():
         if name not in pairs:
             yield FieldChange(f"{what} {name}", str(kind or "present"), "")
             continue
-        now = other[pairs[name]]
+        now = right[pairs[name]]
         if kind is not None and now is not None and (types_differ(kind, now) or shapes_differ(kind, now)):
             yield FieldChange(f"{what} {name}", str(kind), str(now))
     known = set(pairs.values())
-    for name, kind in other.items():
+    for name, kind in right.items():
         if name not in known:
             yield FieldChange(f"{what} {name}", "", str(kind or "present"))
-    order = [pairs[name] for name in one if name in pairs]
-    now_order = [name for name in other if name in known]
+    order = [pairs[name] for name in left if name in pairs]
+    now_order = [name for name in right if name in known]
     if what == "output" and order != now_order:
         yield FieldChange("order of outputs", ", ".join(order), ", ".join(now_order))
 
@@ -197,17 +197,17 @@ _TOOLS_NOTES = ("pkg.", "onnx.infer", "onnx.quant", "onnxsim.")
 
 
 def compare_headers(
-    one: onnx.ModelProto, other: onnx.ModelProto, used: Sequence[frozenset[str]]
+    model: onnx.ModelProto, other: onnx.ModelProto, used: Sequence[frozenset[str]]
 ) -> Iterator[FieldChange]:
     """Opsets of domains that are used, and metadata that is not a tool's own.
 
     used  the domains of the operators of both
     """
-    left, right = list_opsets(one), list_opsets(other)
+    left, right = list_opsets(model), list_opsets(other)
     for domain in sorted(left.keys() & right.keys()):
         if left[domain] != right[domain] and (not domain or any(domain in domains for domains in used)):
             yield FieldChange(f"opset {domain or 'ai.onnx'}", str(left[domain]), str(right[domain]))
-    before, now = ({item.key: item.value for item in model.metadata_props} for model in (one, other))
+    before, now = ({item.key: item.value for item in model.metadata_props} for model in (model, other))
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key) and not key.startswith(_TOOLS_NOTES):
             yield FieldChange(f"metadata {key}", before.get(key, ""), now.get(key, ""))

@@ -66,7 +66,7 @@ class DiffGraph:
     """
     graph      without functions
     digest_of  by the name of a constant
-    told       by the key of a node: the module call that it is said to belong to; None if nobody says so
+    calls      by the key of a node: the module call that it is said to belong to; None if nobody says so
     order      nodes as they can run, without those that only hold a constant; bodies before the node that runs them
     """
 
@@ -166,21 +166,21 @@ class NodeSignatures:
 
     def _own(self, node: Node) -> int:
         read = self.flow.read_constants(node)
-        constants = [(operand(node, place), self._seen(constant)) for place, constant in read]
+        constants = [(operand(node, index), self._seen(constant)) for index, constant in read]
         if reads_unordered(node):
             constants.sort(key=repr)
         return self._numbers(("own", operator_key(node), node.attributes, tuple(constants)))
 
     def _down(self) -> dict[str, int]:
         graph = self.flow.graph
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for name in (*graph.inputs, *graph.body_inputs.get(MAIN, ())):
-            found[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
-        self._take_all(found)
+            numbers[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
+        self._take_all(numbers)
         for node in self.flow.order:
-            read = [self._input(value, found) for value in node.inputs if value not in self.flow.constants]
+            read = [self._input(value, numbers) for value in node.inputs if value not in self.flow.constants]
             inside = tuple(
-                self._input(value, found)
+                self._input(value, numbers)
                 for body in graph.subgraphs.get(node.key, ())
                 for value in graph.body_outputs[body]
             )
@@ -188,20 +188,20 @@ class NodeSignatures:
             operation = self._numbers.number_operation(operator, read, commutative=commutative)
             for index, value in enumerate(node.outputs):
                 if value:
-                    found[value] = self._numbers.number_output(operation, index)
-        return found
+                    numbers[value] = self._numbers.number_output(operation, index)
+        return numbers
 
-    def _take_all(self, found: dict[str, int]) -> None:
+    def _take_all(self, numbers: dict[str, int]) -> None:
         """What bodies are given is known by its place: the node around them tells what that is."""
         for body, owner in self.flow.graph.body_owner.items():
             if owner in self.flow.by_key:
                 around = self.own[owner]
                 for index, value in enumerate(self.flow.graph.body_inputs[body]):
-                    found[value] = self._numbers(("take", around, body.removeprefix(owner), index))
+                    numbers[value] = self._numbers(("take", around, body.removeprefix(owner), index))
 
-    def _input(self, value: str, found: Mapping[str, int]) -> int:
-        if value in found:
-            return found[value]
+    def _input(self, value: str, numbers: Mapping[str, int]) -> int:
+        if value in numbers:
+            return numbers[value]
         if value in self.flow.constants:
             return self._numbers(("constant", self._seen(self.flow.constants[value])))
         return self._numbers("unknown" if value else "nothing")
@@ -209,31 +209,31 @@ class NodeSignatures:
     def _up(self) -> dict[str, int]:
         flow, graph = self.flow, self.flow.graph
         returned = self._returned()
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for node in reversed(flow.order):
             uses = []
             for index, value in enumerate(node.outputs):
                 uses += [(index, 0, end) for end in returned.get(value, ())] if value else []
                 for use in flow.uses.get(value, ()):
-                    reader = self._numbers((self.own[use.reader.key], found[use.reader.key]))
+                    reader = self._numbers((self.own[use.reader.key], numbers[use.reader.key]))
                     uses.append((index, 1 + use.operand, reader))
             owner = graph.body_owner.get(node.graph)
-            if owner is not None and owner in found:
+            if owner is not None and owner in numbers:
                 body = node.graph.removeprefix(owner)
                 for index, value in enumerate(graph.body_outputs[node.graph]):
                     if value and value in node.outputs:
                         uses.append(
-                            (node.outputs.index(value), -1, self._numbers(("yield", body, index, found[owner])))
+                            (node.outputs.index(value), -1, self._numbers(("yield", body, index, numbers[owner])))
                         )
-            found[node.key] = self._numbers(("up", tuple(sorted(uses))))
-        return found
+            numbers[node.key] = self._numbers(("up", tuple(sorted(uses))))
+        return numbers
 
     def _returned(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        returned: dict[str, list[int]] = {}
         for index, value in enumerate(self.flow.graph.outputs):
             number = self._numbers(("output", self._ends.get(f"o:{value}", f"{index} {value}")))
-            found.setdefault(value, []).append(number)
-        return found
+            returned.setdefault(value, []).append(number)
+        return returned
 
 
 def number_neighbourhoods(
@@ -296,10 +296,10 @@ def _operator_use_key(signatures: NodeSignatures, node: Node) -> object:
 def _if_computed(key: Description) -> Description:
     """Without shape arithmetic: that is the same in many places, and goes with what reads it."""
 
-    def found(signatures: NodeSignatures, node: Node) -> object:
+    def describe(signatures: NodeSignatures, node: Node) -> object:
         return key(signatures, node) if node.key in signatures.flow.graph.computed else None
 
-    return found
+    return describe
 
 
 CERTAIN = (_if_computed(both_key), _if_computed(same_readers_key), _if_computed(_value_key))
@@ -320,8 +320,8 @@ def neighbourhood_key(near: Mapping[str, int]) -> Key:
 
 
 def same_value_keys(signatures: Sequence[NodeSignatures]) -> tuple[Key, Key]:
-    one, other = signatures
-    return (lambda node: _own_value_key(one, node)), (lambda node: _own_value_key(other, node))
+    left, right = signatures
+    return (lambda node: _own_value_key(left, node)), (lambda node: _own_value_key(right, node))
 
 
 def _own_value_key(signatures: NodeSignatures, node: Node) -> object:
@@ -329,8 +329,8 @@ def _own_value_key(signatures: NodeSignatures, node: Node) -> object:
 
 
 def own_keys(signatures: Sequence[NodeSignatures]) -> tuple[Key, Key]:
-    one, other = signatures
-    return (lambda node: one.own[node.key]), (lambda node: other.own[node.key])
+    left, right = signatures
+    return (lambda node: left.own[node.key]), (lambda node: right.own[node.key])
 
 
 def attribute_key(node: Node) -> object:
@@ -340,23 +340,23 @@ def attribute_key(node: Node) -> object:
 def within_module(key: Description, signatures: NodeSignatures, flow: DiffGraph | None) -> Key:
     """flow  if given, nodes that are said to be in different modules are not the same"""
 
-    def found(node: Node) -> object:
+    def describe(node: Node) -> object:
         description = key(signatures, node)
         if description is None or flow is None:
             return description
         return description, flow.calls.get(node.key)
 
-    return found
+    return describe
 
 
 def module_neighbourhood_key(flow: DiffGraph, near: Mapping[str, int]) -> Key:
     """What is said to be in the same module, and has the same around it."""
 
-    def found(node: Node) -> object:
-        told = flow.calls.get(node.key)
-        return None if told is None else (told, near[node.key])
+    def describe(node: Node) -> object:
+        call = flow.calls.get(node.key)
+        return None if call is None else (call, near[node.key])
 
-    return found
+    return describe
 
 
 class WeightKey:
@@ -367,8 +367,8 @@ class WeightKey:
 
     def __call__(self, node: Node) -> object:
         read = [
-            (place, constant.digest)
-            for place, constant in self._flow.read_constants(node)
+            (index, constant.digest)
+            for index, constant in self._flow.read_constants(node)
             if not constant.small and constant.digest is not None
         ]
         return (operator_key(node), tuple(read)) if read else None

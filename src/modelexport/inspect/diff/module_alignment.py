@@ -67,8 +67,8 @@ class ModuleAlignment:
 
     def _speaker(self, side: int) -> DiffSide:
         """Who knows the modules of a file: the other one, if that has lent them."""
-        one = self.sides[side]
-        return self.sides[1 - side] if one.source is Source.OTHER else one
+        own = self.sides[side]
+        return self.sides[1 - side] if own.source is Source.OTHER else own
 
     def node_count(self, side: int, call: str | None = None) -> int:
         """How many nodes there are in a call and inside of it, Constants included; of all that is compared, if None.
@@ -79,7 +79,9 @@ class ModuleAlignment:
         if call is None and not compared.module:
             return len(compared.graph.nodes)
         stacks = (self.stack(side, calls.get(node.key, ROOT)) for node in compared.graph.nodes)
-        return sum(any(compared.is_part(one) if call is None else one == call for one in stack) for stack in stacks)
+        return sum(
+            any(compared.is_part(around) if call is None else around == call for around in stack) for stack in stacks
+        )
 
     def parameter_count(self, side: int, call: str, nodes: Iterable[Node], *, recorded: bool) -> int:
         """Numbers of the parameters of a module; `recorded`: of those that its record knows, if it has one."""
@@ -96,20 +98,24 @@ class ModuleAlignment:
 
 
 def align_modules(left: DiffSide, right: DiffSide, pairs: NodePairs, links: Mapping[str, Link]) -> ModuleAlignment:
-    mine, theirs = dict(left.calls), dict(right.calls)
+    left_calls, right_calls = dict(left.calls), dict(right.calls)
     if left.source is Source.OTHER:
-        mine.update((node.key, theirs[other.key]) for other, node in _list_pairs(pairs) if other.key in theirs)
+        left_calls.update(
+            (node.key, right_calls[other.key]) for other, node in _list_pairs(pairs) if other.key in right_calls
+        )
     if right.source is Source.OTHER:
-        theirs.update((other.key, mine[node.key]) for other, node in _list_pairs(pairs) if node.key in mine)
-        theirs.update(_inherit_calls(links, mine, theirs, left, pairs))
-    _spread_calls(left, mine)
-    _spread_calls(right, theirs)
+        right_calls.update(
+            (other.key, left_calls[node.key]) for other, node in _list_pairs(pairs) if node.key in left_calls
+        )
+        right_calls.update(_inherit_calls(links, left_calls, right_calls, left, pairs))
+    _spread_calls(left, left_calls)
+    _spread_calls(right, right_calls)
     lent = Source.OTHER in (left.source, right.source)
-    found = ModuleAlignment((left, right), mine, theirs, {})
-    calls = dict.fromkeys((*mine.values(), *theirs.values()))
-    same = {call: call for one in calls for call in found.stack(0, one)} if lent else {}
-    aligned = same or _align_calls(left, right, pairs, mine, theirs)
-    return ModuleAlignment((left, right), mine, theirs, aligned)
+    borrowed = ModuleAlignment((left, right), left_calls, right_calls, {})
+    calls = dict.fromkeys((*left_calls.values(), *right_calls.values()))
+    same = {call: call for inner in calls for call in borrowed.stack(0, inner)} if lent else {}
+    aligned = same or _align_calls(left, right, pairs, left_calls, right_calls)
+    return ModuleAlignment((left, right), left_calls, right_calls, aligned)
 
 
 def align_equal(left: DiffSide, right: DiffSide) -> ModuleAlignment:
@@ -132,15 +138,19 @@ def _list_pairs(pairs: NodePairs) -> list[tuple[Node, Node]]:
 
 
 def _inherit_calls(
-    links: Mapping[str, Link], mine: Mapping[str, str], right: Mapping[str, str], left: DiffSide, pairs: NodePairs
+    links: Mapping[str, Link],
+    left_calls: Mapping[str, str],
+    right_calls: Mapping[str, str],
+    left: DiffSide,
+    pairs: NodePairs,
 ) -> dict[str, str]:
     """Of nodes without a partner: the call around all that is gone and that they come from."""
-    found: dict[str, str] = {}
+    inherited: dict[str, str] = {}
     for key, link in links.items():
-        calls = [mine[source] for source in link.sources if source in mine and source not in pairs.right]
-        if key not in right and calls:
-            found[key] = _innermost([left.stack(call) for call in dict.fromkeys(calls)])
-    return found
+        calls = [left_calls[source] for source in link.sources if source in left_calls and source not in pairs.right]
+        if key not in right_calls and calls:
+            inherited[key] = _innermost([left.stack(call) for call in dict.fromkeys(calls)])
+    return inherited
 
 
 def _innermost(stacks: Iterable[tuple[str, ...]]) -> str:
@@ -170,11 +180,11 @@ def _spread_calls(side: DiffSide, calls: dict[str, str]) -> None:
 
 
 def _align_calls(
-    left: DiffSide, right: DiffSide, pairs: NodePairs, mine: Mapping[str, str], theirs: Mapping[str, str]
+    left: DiffSide, right: DiffSide, pairs: NodePairs, left_calls: Mapping[str, str], right_calls: Mapping[str, str]
 ) -> dict[str, str]:
     """By the nodes that they have in common, names and classes where that does not decide."""
-    leaves = Counter((mine[node.key], theirs[other.key]) for other, node in _list_pairs(pairs))
-    sizes = (_count_nodes(left, mine), _count_nodes(right, theirs))
+    leaves = Counter((left_calls[node.key], right_calls[other.key]) for other, node in _list_pairs(pairs))
+    sizes = (_count_nodes(left, left_calls), _count_nodes(right, right_calls))
     shared: Counter[tuple[str, str]] = Counter()
     for (call, other), count in leaves.items():
         for above in left.inner_stack(call):
@@ -185,12 +195,12 @@ def _align_calls(
         for pair, count in shared.items()
     )
     calls: dict[str, str] = {}
-    taken: set[str] = set()
+    aligned: set[str] = set()
     for _, (call, other) in reversed(rated):
-        if call not in calls and other not in taken:
+        if call not in calls and other not in aligned:
             calls[call] = other
-            taken.add(other)
-    return calls | _align_by_name(left, right, calls, taken, sizes)
+            aligned.add(other)
+    return calls | _align_by_name(left, right, calls, aligned, sizes)
 
 
 def _rate_pair(left: DiffSide, right: DiffSide, pair: tuple[str, str], share: float) -> float:
@@ -200,22 +210,26 @@ def _rate_pair(left: DiffSide, right: DiffSide, pair: tuple[str, str], share: fl
 
 def _count_nodes(side: DiffSide, calls: Mapping[str, str]) -> Counter[str]:
     """How many nodes there are in a call and everything inside of it."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for call, count in Counter(calls[node.key] for node in side.flow.order).items():
         for above in side.stack(call):
-            found[above] += count
-    return found
+            counts[above] += count
+    return counts
 
 
 def _align_by_name(
-    left: DiffSide, right: DiffSide, found: Mapping[str, str], taken: set[str], sizes: tuple[Counter[str], Counter[str]]
+    left: DiffSide,
+    right: DiffSide,
+    aligned: Mapping[str, str],
+    taken_calls: set[str],
+    sizes: tuple[Counter[str], Counter[str]],
 ) -> dict[str, str]:
     """Modules that have no nodes in common, under the same name in what is aligned."""
     more: dict[str, str] = {}
-    theirs = {right.relative(call): call for call in sizes[1] if call not in taken}
+    by_name = {right.relative(call): call for call in sizes[1] if call not in taken_calls}
     for call in sizes[0]:
-        other = theirs.get(left.relative(call))
-        if call not in found and other is not None:
+        other = by_name.get(left.relative(call))
+        if call not in aligned and other is not None:
             more[call] = other
     return more
 
@@ -234,7 +248,11 @@ def _list_absent(modules: ModuleAlignment, side: int, keys: set[str]) -> Iterato
     whole -= set(_find_rerouted(modules, side, whole))
     for call in inside:
         outer = modules.stack(side, call)[:-1]
-        if call not in whole or any(one in whole for one in outer) or not _is_gone(modules, side, call, inside[call]):
+        if (
+            call not in whole
+            or any(around in whole for around in outer)
+            or not _is_gone(modules, side, call, inside[call])
+        ):
             continue
         yield _describe_absent(modules, side, call, inside[call])
 
@@ -261,11 +279,11 @@ def _find_rerouted(modules: ModuleAlignment, side: int, calls: Iterable[str]) ->
 def _nodes_by_call(modules: ModuleAlignment, side: int) -> Mapping[str, list[Node]]:
     """By call: the nodes in it and in everything inside of it."""
     calls = modules.left if side == 0 else modules.right
-    found: dict[str, list[Node]] = {}
+    nodes_by_call: dict[str, list[Node]] = {}
     for node in modules.sides[side].flow.order:
         for call in modules.stack(side, calls[node.key]):
-            found.setdefault(call, []).append(node)
-    return found
+            nodes_by_call.setdefault(call, []).append(node)
+    return nodes_by_call
 
 
 def _is_gone(modules: ModuleAlignment, side: int, call: str, nodes: Iterable[Node]) -> bool:
@@ -279,7 +297,9 @@ def _is_gone(modules: ModuleAlignment, side: int, call: str, nodes: Iterable[Nod
 def _weight_sizes(modules: ModuleAlignment, side: int, nodes: Iterable[Node]) -> Iterator[int]:
     """The sizes of the weights that nodes read, each once."""
     flow = modules.sides[side].flow
-    read = {one.name: one for node in nodes for _, one in flow.read_constants(node) if not one.small}
+    read = {
+        constant.name: constant for node in nodes for _, constant in flow.read_constants(node) if not constant.small
+    }
     yield from (prod(constant.shape) for constant in read.values())
 
 
@@ -305,8 +325,8 @@ def add_costs(diff: Diff, modules: ModuleAlignment, costs: tuple[_Costs, _Costs]
     inside = _nodes_by_place(modules, wanted)
     sums = {place: dict(_sum_costs(nodes, modules, place, costs[place[0]])) for place, nodes in inside.items()}
     total = _compare_costs(sums.get((0, ROOT), {}), sums.get((1, ROOT), {}))
-    found = tuple(_add_cost(module, sums) for module in diff.modules)
-    return replace(diff, cost=total, modules=found)
+    changes = tuple(_add_cost(module, sums) for module in diff.modules)
+    return replace(diff, cost=total, modules=changes)
 
 
 def _add_cost(module: ModuleChange, sums: Mapping[tuple[int, str | None], Mapping[str, Polynomial]]) -> ModuleChange:
@@ -318,13 +338,13 @@ def _add_cost(module: ModuleChange, sums: Mapping[tuple[int, str | None], Mappin
 def _nodes_by_place(
     modules: ModuleAlignment, wanted: set[tuple[int, str | None]]
 ) -> dict[tuple[int, str | None], list[Node]]:
-    found: dict[tuple[int, str | None], list[Node]] = {}
+    nodes_by_side: dict[tuple[int, str | None], list[Node]] = {}
     for side, calls in enumerate((modules.left, modules.right)):
         for node in modules.sides[side].flow.order:
             for call in {*modules.stack(side, calls[node.key]), ROOT}:
                 if (side, call) in wanted:
-                    found.setdefault((side, call), []).append(node)
-    return found
+                    nodes_by_side.setdefault((side, call), []).append(node)
+    return nodes_by_side
 
 
 def _sum_costs(
@@ -334,16 +354,16 @@ def _sum_costs(
     side, call = place
     known = [costs.get(node.key) for node in nodes]
     for measure in ("flops", "activation_bytes"):
-        sizes = [None if one is None else _size(one, measure) for one in known]
+        sizes = [None if item is None else _size(item, measure) for item in known]
         if None not in sizes:
             yield measure, sizes_sum(size for size in sizes if size is not None)
     flow = modules.sides[side].flow
-    read = {one.name: one for node in nodes for _, one in flow.read_constants(node) if not one.small}
-    # By one yardstick: a file without a record does not know buffers from parameters.
+    read = {item.name: item for node in nodes for _, item in flow.read_constants(node) if not item.small}
+    # By item yardstick: a file without a record does not know buffers from parameters.
     recorded = all(side.record is not None for side in modules.sides)
     parameters = modules.parameter_count(side, call or ROOT, nodes, recorded=recorded)
     yield "parameters", Polynomial.of(parameters)
-    yield "weight_bytes", Polynomial.of(sum(prod(one.shape) * _width(one.dtype) for one in read.values()))
+    yield "weight_bytes", Polynomial.of(sum(prod(item.shape) * _width(item.dtype) for item in read.values()))
 
 
 def _size(cost: NodeCost, measure: str) -> Polynomial | None:
@@ -355,8 +375,12 @@ def _width(dtype: int) -> int:
     return onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize if dtype else 0
 
 
-def _compare_costs(one: Mapping[str, Polynomial], other: Mapping[str, Polynomial]) -> CostChange | None:
-    both = {what: (one[what], other[what]) for what in one if what in other and one[what] != other[what]}
+def _compare_costs(costs: Mapping[str, Polynomial], other_costs: Mapping[str, Polynomial]) -> CostChange | None:
+    both = {
+        what: (costs[what], other_costs[what])
+        for what in costs
+        if what in other_costs and costs[what] != other_costs[what]
+    }
     # Axes of other names cannot be told from other sizes.
     same = {what: pair for what, pair in both.items() if pair[0].axes == pair[1].axes}
     return CostChange(same) if same else None

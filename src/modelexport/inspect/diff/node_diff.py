@@ -50,20 +50,20 @@ class NodePairs:
         """Whether two values that are no constants are the same thing in both graphs; one may have several makers."""
         if not value or not other:
             return value == other
-        mine, theirs = self.left_graph.producers.get(value), self.right_graph.producers.get(other)
-        if mine is None or theirs is None:
-            return mine is None and theirs is None and self._are_given(value, other)
-        if mine[1] != theirs[1]:
+        made, other_made = self.left_graph.producers.get(value), self.right_graph.producers.get(other)
+        if made is None or other_made is None:
+            return made is None and other_made is None and self._are_given(value, other)
+        if made[1] != other_made[1]:
             return False
-        partner, origin = self.right.get(mine[0].key), self.left.get(theirs[0].key)
+        partner, origin = self.right.get(made[0].key), self.left.get(other_made[0].key)
         if partner is None or origin is None:
             return False
-        if partner is theirs[0]:
+        if partner is other_made[0]:
             return True
         # Several nodes may compute one value: it does not matter which of them is read.
         left, right = self.exact[0].down, self.exact[1].down
-        twins = right.get(partner.outputs[theirs[1]]) == right.get(other)
-        return twins or left.get(origin.outputs[mine[1]]) == left.get(value)
+        twins = right.get(partner.outputs[other_made[1]]) == right.get(other)
+        return twins or left.get(origin.outputs[made[1]]) == left.get(value)
 
     def aligned_inputs(self, node: Node, other: Node) -> list[tuple[str, str]]:
         """What two paired nodes read in the same place; an input that only one of them has goes with an empty name.
@@ -71,7 +71,7 @@ class NodePairs:
         The inputs of a commutative operator have no places: `Max(a, b)` beside `Max(b, c)` gives `(b, b), (a, c)`.
         """
         length = max(len(node.inputs), len(other.inputs))
-        left, right = ([*one.inputs, *[""] * (length - len(one.inputs))] for one in (node, other))
+        left, right = ([*reader.inputs, *[""] * (length - len(reader.inputs))] for reader in (node, other))
         if reads_unordered(node):
             right = self._reordered(left, right)
         return list(zip(left, right, strict=True))
@@ -90,10 +90,10 @@ class NodePairs:
 
     def _are_equal(self, value: str, other: str) -> bool:
         """The same value, or constants of the same content."""
-        one, now = self.left_graph.constants.get(value), self.right_graph.constants.get(other)
-        if one is None and now is None:
+        constant, now = self.left_graph.constants.get(value), self.right_graph.constants.get(other)
+        if constant is None and now is None:
             return self.are_same(value, other)
-        return one is not None and now is not None and (one.digest, one.shape) == (now.digest, now.shape)
+        return constant is not None and now is not None and (constant.digest, constant.shape) == (now.digest, now.shape)
 
     def _are_given(self, value: str, other: str) -> bool:
         if self.ends.get(f"i:{value}") == other:
@@ -101,9 +101,9 @@ class NodePairs:
         left, right = _subgraph_input(value, self.left_graph), _subgraph_input(other, self.right_graph)
         if left is None or right is None:
             return False
-        owner, body, place = left
+        owner, body, index = left
         partner = self.right.get(owner)
-        return partner is not None and (partner.key, body, place) == right
+        return partner is not None and (partner.key, body, index) == right
 
 
 def _subgraph_input(value: str, flow: DiffGraph) -> tuple[str, str, int] | None:
@@ -202,10 +202,10 @@ class NodeComparison:
     ) -> tuple[FieldChange | None, bool]:
         """What is different about the values in one place of both files, and whether that explains another result."""
         value, other_value = values
-        one = self._pairs.left_graph.constants.get(value)
+        constant = self._pairs.left_graph.constants.get(value)
         now = self._pairs.right_graph.constants.get(other_value)
-        if one is not None and now is not None:
-            return None, self._note_constants(one, now, readers)
+        if constant is not None and now is not None:
+            return None, self._note_constants(constant, now, readers)
         if self._pairs.are_same(value, other_value):
             return None, value in self._retyped
         maker = self._pairs.left_graph.producers.get(value)
@@ -215,8 +215,8 @@ class NodeComparison:
                 self.folded.setdefault(maker[0].key, []).append(now)
             return None, True
         if other_maker is not None and other_maker[0].key not in self._pairs.left:
-            if one is not None:
-                self.unfolded.setdefault(other_maker[0].key, []).append(one)
+            if constant is not None:
+                self.unfolded.setdefault(other_maker[0].key, []).append(constant)
             return None, True
         return FieldChange(what, self._left_text(value), self._right_text(other_value)), True
 
@@ -251,20 +251,20 @@ class NodeComparison:
     def _compare_results(self, node: Node, other: Node, *, explained: bool) -> Iterator[FieldChange]:
         """Types and shapes that do not follow from what is different before."""
         for index, (value, other_value) in enumerate(zip(node.outputs, other.outputs, strict=False)):
-            one, now = self._left.types.get(value), self._right.types.get(other_value)
-            if one is None or now is None or not _differ(one, now):
+            stated, now = self._left.types.get(value), self._right.types.get(other_value)
+            if stated is None or now is None or not _differ(stated, now):
                 continue
             self._retyped.add(value)
             if not explained:
-                yield FieldChange(f"output {index}", str(one), str(now))
+                yield FieldChange(f"output {index}", str(stated), str(now))
         if len([value for value in node.outputs if value]) != len([value for value in other.outputs if value]):
             yield FieldChange("outputs", str(len(node.outputs)), str(len(other.outputs)))
 
     def _list_retyped_inputs(self) -> Iterator[str]:
         for end, other_value in self._pairs.ends.items():
             if end.startswith("i:"):
-                one, now = self._left.types.get(end[2:]), self._right.types.get(other_value)
-                if one is not None and now is not None and _differ(one, now):
+                stated, now = self._left.types.get(end[2:]), self._right.types.get(other_value)
+                if stated is not None and now is not None and _differ(stated, now):
                     yield end[2:]
 
 
@@ -280,5 +280,5 @@ def _value_text(value: str, flow: DiffGraph) -> str:
     return f"{value} ({kind})" if kind else value
 
 
-def _differ(one: ValueType, other: ValueType) -> bool:
-    return types_differ(one, other) or shapes_differ(one, other)
+def _differ(stated: ValueType, other: ValueType) -> bool:
+    return types_differ(stated, other) or shapes_differ(stated, other)

@@ -71,20 +71,26 @@ def pair_nodes(left: DiffGraph, right: DiffGraph, ends: Mapping[str, str], links
     akin = _share_of_weights(left, right) >= _FEW_WEIGHTS
     if not akin:
         # Of two models that were trained apart, names are all there is to tell layers from each other.
-        beside = [number_neighbourhoods(one.flow, numbers, one.own, NEAR[1]) for one in shaped]
+        beside = [number_neighbourhoods(signatures.flow, numbers, signatures.own, NEAR[1]) for signatures in shaped]
         for steps in range(NEAR[1], -1, -1):
             pairing.by_keys(
-                *(module_neighbourhood_key(one.flow, found[steps]) for one, found in zip(shaped, beside, strict=True))
+                *(
+                    module_neighbourhood_key(signatures.flow, numbered[steps])
+                    for signatures, numbered in zip(shaped, beside, strict=True)
+                )
             )
     near = [
-        number_neighbourhoods(flow, numbers, one.own, NEAR[0]) for flow, one in zip((left, right), exact, strict=True)
+        number_neighbourhoods(flow, numbers, signatures.own, NEAR[0])
+        for flow, signatures in zip((left, right), exact, strict=True)
     ]
     # Where all is the same but for weights, nothing else can be meant.
     for steps in NEAR:
-        pairing.by_keys(*(near_key(one, found[steps]) for one, found in zip(shaped, near, strict=True)))
+        pairing.by_keys(
+            *(near_key(signatures, numbered[steps]) for signatures, numbered in zip(shaped, near, strict=True))
+        )
     # Weights around a node say more than where it stands.
     for steps in NEAR:
-        pairing.by_keys(*(neighbourhood_key(found[steps]) for found in near), single=True)
+        pairing.by_keys(*(neighbourhood_key(numbered[steps]) for numbered in near), single=True)
     pairing.by_results(exact, CONTENT_USED)
     pairing.above(own_keys(exact))
     pairing.by_results(exact, REST)
@@ -103,10 +109,12 @@ def pair_nodes(left: DiffGraph, right: DiffGraph, ends: Mapping[str, str], links
 
 def _share_of_weights(left: DiffGraph, right: DiffGraph) -> float:
     """How many of the weights of both graphs are in both; 1 if there are none."""
-    mine, theirs = (
+    left_digests, right_digests = (
         {constant.digest for constant in flow.constants.values() if not constant.small} for flow in (left, right)
     )
-    return len(mine & theirs) / len(mine | theirs) if mine | theirs else 1.0
+    return (
+        len(left_digests & right_digests) / len(left_digests | right_digests) if left_digests | right_digests else 1.0
+    )
 
 
 def _label_ends(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -133,15 +141,15 @@ class _NodePairing:
     def by_results(self, signatures: Sequence[NodeSignatures], keys: Sequence[Description]) -> None:
         """By what signatures say; first those that are said to be in the same module."""
         for key in keys:
-            for told in (True, False):
+            for within in (True, False):
                 left, right = (
-                    within_module(key, one, flow if told else None)
-                    for one, flow in zip(signatures, (self._left, self._right), strict=True)
+                    within_module(key, signature, flow if within else None)
+                    for signature, flow in zip(signatures, (self._left, self._right), strict=True)
                 )
                 self.by_keys(left, right, backwards=key in BACKWARDS)
 
-    def by_keys(self, mine: Key, theirs: Key, *, backwards: bool = False, single: bool = False) -> None:
-        left, right = _group_nodes(self._open_left(), mine), _group_nodes(self._open_right(), theirs)
+    def by_keys(self, left_key: Key, right_key: Key, *, backwards: bool = False, single: bool = False) -> None:
+        left, right = _group_nodes(self._open_left(), left_key), _group_nodes(self._open_right(), right_key)
         order = [key for key in (reversed(left) if backwards else left) if key is not None and key in right]
         several: list[object] = []
         for key in order:
@@ -153,7 +161,7 @@ class _NodePairing:
         waiting = [node for key in several for node in left[key]]
         waiting.sort(key=lambda node: node.position, reverse=backwards)
         for node in waiting:
-            self._pair_best(node, candidates[mine(node)])
+            self._pair_best(node, candidates[left_key(node)])
 
     def by_links(self, links: Mapping[str, Link]) -> None:
         """What comes from one node that does the same, where everything around it may be another thing."""
@@ -178,8 +186,8 @@ class _NodePairing:
         for partner, fitness in self._neighbours(node, other):
             if partner is not None:
                 score += 1 if partner is fitness else -1
-        told = self._left.calls.get(node.key)
-        return score, told is not None and told == self._right.calls.get(other.key), node.key == other.key
+        call = self._left.calls.get(node.key)
+        return score, call is not None and call == self._right.calls.get(other.key), node.key == other.key
 
     def _neighbours(self, node: Node, other: Node) -> Iterator[tuple[Node | None, Node | None]]:
         """The partner that a neighbour of the one has, and the neighbour of the other in the same place."""
@@ -247,14 +255,14 @@ class _NodePairing:
 
     def _pair_alike(
         self,
-        mine: Iterable[tuple[int, Node]],
-        theirs: Iterable[tuple[int, Node]],
+        left_nodes: Iterable[tuple[int, Node]],
+        right_nodes: Iterable[tuple[int, Node]],
         likeness: tuple[Key, Key],
         *,
         ordered: bool,
     ) -> None:
-        left = _group_by_kind(mine, likeness[0], ordered=ordered)
-        right = _group_by_kind(theirs, likeness[1], ordered=ordered)
+        left = _group_by_kind(left_nodes, likeness[0], ordered=ordered)
+        right = _group_by_kind(right_nodes, likeness[1], ordered=ordered)
         for kind, nodes in left.items():
             others = right.get(kind, [])
             if len(nodes) == 1 and len(others) == 1 and self._may_be_paired(nodes[0], others[0]):
@@ -272,10 +280,10 @@ def _is_in_subgraph(node: Node, flow: DiffGraph) -> bool:
 
 
 def _group_nodes(nodes: Iterable[Node], key: Key) -> dict[object, list[Node]]:
-    found: dict[object, list[Node]] = {}
+    groups: dict[object, list[Node]] = {}
     for node in nodes:
-        found.setdefault(key(node), []).append(node)
-    return found
+        groups.setdefault(key(node), []).append(node)
+    return groups
 
 
 def _open_makers(node: Node, flow: DiffGraph, paired_ones: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
@@ -293,8 +301,8 @@ def _open_readers(value: str, flow: DiffGraph, paired_ones: Mapping[str, Node]) 
 
 def _group_by_kind(nodes: Iterable[tuple[int, Node]], kind_of: Key, *, ordered: bool) -> dict[object, list[Node]]:
     by_kind: dict[object, list[Node]] = {}
-    for place, node in nodes:
-        group = by_kind.setdefault((place if ordered else 0, kind_of(node)), [])
+    for index, node in nodes:
+        group = by_kind.setdefault((index if ordered else 0, kind_of(node)), [])
         if node not in group:
             group.append(node)
     return by_kind
@@ -323,9 +331,9 @@ def prefer_same_module(pairs: NodePairs, side: int, calls: Mapping[str, str], st
         if node.key not in partners:
             for word in _match_keys(node, left):
                 spare.setdefault(word, []).append(node)
-    for node in [one for one in flow.order if one.key in partners and lost(one)]:
+    for node in [candidate for candidate in flow.order if candidate.key in partners and lost(candidate)]:
         partner = partners[node.key]
-        candidates = (one for word in _match_keys(partner, right) for one in spare.get(word, ()))
+        candidates = (candidate for word in _match_keys(partner, right) for candidate in spare.get(word, ()))
         better = next(
             (candidate for candidate in candidates if candidate.key not in partners and lost(candidate) < lost(node)),
             None,

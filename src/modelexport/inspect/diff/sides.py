@@ -104,8 +104,8 @@ class ConstantStore:
         if dtype == onnx.TensorProto.STRING:
             return None
         kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
-        found: np.ndarray = np.frombuffer(data_of(content), kind).reshape(shape)
-        return found
+        numbers: np.ndarray = np.frombuffer(data_of(content), kind).reshape(shape)
+        return numbers
 
 
 def cut_part(graph: Graph, keys: Collection[str]) -> Graph:
@@ -140,7 +140,7 @@ def cut_part(graph: Graph, keys: Collection[str]) -> Graph:
 class DiffSide:
     """
     graph      what is compared: without functions, and only the part that was asked for
-    told       by the key of a node: the call of the module that it belongs to, where that is known
+    calls      by the key of a node: the call of the module that it belongs to, where that is known
     held       by the name of a weight: the call of the module that holds it, where that is known
     hierarchy  the modules, where they are known
     module     the part that was asked for; empty for all
@@ -180,7 +180,7 @@ class DiffSide:
     def types(self) -> Mapping[str, ValueType]:
         """What the file says of its values."""
         graph = self.file.proto.graph
-        stated = ((one.name, read_value_type(one)) for one in (*graph.value_info, *graph.input, *graph.output))
+        stated = ((value.name, read_value_type(value)) for value in (*graph.value_info, *graph.input, *graph.output))
         return {name: kind for name, kind in stated if kind is not None}
 
     @property
@@ -207,12 +207,12 @@ class DiffSide:
     def inner_stack(self, call: str) -> tuple[str, ...]:
         """Without the calls around the part that was asked for."""
         stack = self.stack(call)
-        first = next((index for index, one in enumerate(stack) if self.is_part(one)), 0)
+        first = next((index for index, around in enumerate(stack) if self.is_part(around)), 0)
         return stack[first:]
 
     def is_part(self, call: str) -> bool:
-        one = ModuleCall.parse(call)
-        return self.module in (call, one.path, f"{one.path}#{one.index}")
+        parsed = ModuleCall.parse(call)
+        return self.module in (call, parsed.path, f"{parsed.path}#{parsed.index}")
 
     def class_of(self, call: str) -> str:
         path = ModuleCall.parse(call).path
@@ -258,9 +258,9 @@ def match_io(left: DiffSide, right: DiffSide) -> MatchedIO:
     )
 
 
-def _is_ambiguous(one: _Ends, other: _Ends, known: Mapping[str, str]) -> bool:
+def _is_ambiguous(left: _Ends, right: _Ends, known: Mapping[str, str]) -> bool:
     """Whether it is open which is which."""
-    rest = len(one) - len(known), len(other) - len(known)
+    rest = len(left) - len(known), len(right) - len(known)
     return min(rest) > 0 and max(rest) > 1
 
 
@@ -279,10 +279,10 @@ def _match_unique(
     one: _Ends, other: _Ends, known: Mapping[str, str], words: Iterable[Callable[[str], object]]
 ) -> dict[str, str]:
     """Those of which there is one in each file."""
-    mine_of, theirs_of = words
-    taken = set(known.values())
-    left = {name: mine_of(name) for name in one if name not in known}
-    right = {name: theirs_of(name) for name in other if name not in taken}
+    left_of, right_of = words
+    matched = set(known.values())
+    left = {name: left_of(name) for name in one if name not in known}
+    right = {name: right_of(name) for name in other if name not in matched}
     counts = Counter(left.values()), Counter(right.values())
     single = {word: name for name, word in right.items() if counts[1][word] == 1}
     return {name: single[word] for name, word in left.items() if counts[0][word] == 1 and word in single}
@@ -293,10 +293,10 @@ def _number_results(signatures: NodeSignatures) -> Callable[[str], object]:
 
 
 def _number_uses(signatures: NodeSignatures) -> Callable[[str], object]:
-    def found(value: str) -> object:
+    def number_value(value: str) -> object:
         uses = signatures.flow.uses.get(value, ())
         return tuple(
             sorted((use.operand, signatures.own[key], signatures.up[key]) for use in uses for key in [use.reader.key])
         )
 
-    return found
+    return number_value

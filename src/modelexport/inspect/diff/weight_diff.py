@@ -93,62 +93,62 @@ class WeightDiff:
         return [self._right.numbers(name) if name else None for name in names]
 
 
-def _is_single(array: np.ndarray, theirs: np.ndarray) -> bool:
-    return array.size == theirs.size == 1 and array.dtype == theirs.dtype
+def _is_single(array: np.ndarray, other_array: np.ndarray) -> bool:
+    return array.size == other_array.size == 1 and array.dtype == other_array.dtype
 
 
 def _compare_arrays(
-    array: np.ndarray, theirs: np.ndarray, constant: Constant, other: Constant
+    array: np.ndarray, other_array: np.ndarray, constant: Constant, other: Constant
 ) -> tuple[WeightForm, _Distance | None]:
-    if array.shape == theirs.shape:
-        return _compare_elements(array, theirs, constant, other)
-    if array.size == theirs.size and array.size:
-        for form, turned in _list_rearranged(array, theirs):
-            arrays, distance = _compare_elements(turned, theirs, constant, other)
+    if array.shape == other_array.shape:
+        return _compare_elements(array, other_array, constant, other)
+    if array.size == other_array.size and array.size:
+        for form, turned in _list_rearranged(array, other_array):
+            arrays, distance = _compare_elements(turned, other_array, constant, other)
             if distance.relative <= _SAME:
                 return (form if arrays is WeightForm.VALUES else arrays), distance
     return WeightForm.SHAPE, None
 
 
-def _list_rearranged(array: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[WeightForm, np.ndarray]]:
-    if array.ndim >= 2 and np.swapaxes(array, -1, -2).shape == theirs.shape:
+def _list_rearranged(array: np.ndarray, other_array: np.ndarray) -> Iterator[tuple[WeightForm, np.ndarray]]:
+    if array.ndim >= 2 and np.swapaxes(array, -1, -2).shape == other_array.shape:
         yield WeightForm.TRANSPOSED, np.swapaxes(array, -1, -2)
-    if array.T.shape == theirs.shape and array.ndim > 2:
+    if array.T.shape == other_array.shape and array.ndim > 2:
         yield WeightForm.TRANSPOSED, array.T
-    yield WeightForm.RESHAPED, array.reshape(theirs.shape)
+    yield WeightForm.RESHAPED, array.reshape(other_array.shape)
 
 
 def _compare_elements(
-    array: np.ndarray, theirs: np.ndarray, constant: Constant, other: Constant
+    array: np.ndarray, other_array: np.ndarray, constant: Constant, other: Constant
 ) -> tuple[WeightForm, _Distance]:
     """Element by element. A square weight may have been turned: its shape does not tell."""
-    form, straight = _compare_straight(array, theirs, constant, other)
+    form, straight = _compare_straight(array, other_array, constant, other)
     if not straight.relative or array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         return form, straight
-    _, turned = _compare_straight(np.swapaxes(array, -1, -2), theirs, constant, other)
+    _, turned = _compare_straight(np.swapaxes(array, -1, -2), other_array, constant, other)
     if form is WeightForm.VALUES:
         return (form, straight) if turned.changed else (WeightForm.TRANSPOSED, turned)
     return form, (turned if turned.relative <= _SAME < straight.relative else straight)
 
 
 def _compare_straight(
-    array: np.ndarray, theirs: np.ndarray, constant: Constant, other: Constant
+    array: np.ndarray, other_array: np.ndarray, constant: Constant, other: Constant
 ) -> tuple[WeightForm, _Distance]:
     if constant.dtype == other.dtype:
-        return WeightForm.VALUES, _measure_distance(array, theirs)
+        return WeightForm.VALUES, _measure_distance(array, other_array)
     if constant.dtype in FLOATS and other.dtype in FLOATS:
-        return WeightForm.CAST, _measure_distance(array, theirs)
+        return WeightForm.CAST, _measure_distance(array, other_array)
     if constant.dtype in FLOATS:
-        return WeightForm.QUANTIZED, _measure_quantized(array, theirs)
+        return WeightForm.QUANTIZED, _measure_quantized(array, other_array)
     if other.dtype in FLOATS:
-        return WeightForm.QUANTIZED, _measure_quantized(theirs, array)
-    return WeightForm.CAST, _measure_distance(array, theirs)
+        return WeightForm.QUANTIZED, _measure_quantized(other_array, array)
+    return WeightForm.CAST, _measure_distance(array, other_array)
 
 
-def _measure_distance(array: np.ndarray, theirs: np.ndarray) -> _Distance:
+def _measure_distance(array: np.ndarray, other_array: np.ndarray) -> _Distance:
     """Piece by piece, so that large weights do not have to fit into memory twice over in double precision."""
     largest, squares, size, changed = 0.0, 0.0, 0.0, 0
-    flat, other = array.reshape(-1), theirs.reshape(-1)
+    flat, other = array.reshape(-1), other_array.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         a = flat[start : start + _CHUNK].astype(np.float64)
         b = other[start : start + _CHUNK].astype(np.float64)
@@ -181,8 +181,8 @@ def _fit_scale(w: np.ndarray, q: np.ndarray, axis: int | None) -> np.ndarray:
     centred, wanted = q - q.mean(axis=axis, keepdims=True), w - w.mean(axis=axis, keepdims=True)
     power = np.square(centred).sum(axis=axis, keepdims=True)
     scale = (centred * wanted).sum(axis=axis, keepdims=True) / np.where(power == 0, 1.0, power)
-    found: np.ndarray = scale * centred + w.mean(axis=axis, keepdims=True)
-    return found
+    fitted: np.ndarray = scale * centred + w.mean(axis=axis, keepdims=True)
+    return fitted
 
 
 def _ratio(squares: float, size: float) -> float:
@@ -191,10 +191,10 @@ def _ratio(squares: float, size: float) -> float:
     return math.sqrt(squares / size) if size else math.inf
 
 
-def _show_values(array: np.ndarray, theirs: np.ndarray) -> FieldChange | None:
-    if max(array.size, theirs.size) > _SHOWN:
+def _show_values(array: np.ndarray, other_array: np.ndarray) -> FieldChange | None:
+    if max(array.size, other_array.size) > _SHOWN:
         return None
-    return FieldChange("values", _array_text(array), _array_text(theirs))
+    return FieldChange("values", _array_text(array), _array_text(other_array))
 
 
 def _array_text(array: np.ndarray) -> str:

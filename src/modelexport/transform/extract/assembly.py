@@ -146,12 +146,12 @@ class _PartAssembly:
         return name
 
     def _free_name(self, name: str) -> str:
-        found, number = name, 0
-        while found in self._names:
+        free, number = name, 0
+        while free in self._names:
             number += 1
-            found = f"{name}_{number}"
-        self._names.add(found)
-        return found
+            free = f"{name}_{number}"
+        self._names.add(free)
+        return free
 
     def _add_identities(self) -> dict[str, str]:
         """Outputs of a module without nodes, by name; a graph cannot return what it is given under its name."""
@@ -170,27 +170,29 @@ class _PartAssembly:
         tensors: dict[str, onnx.TensorProto] = {}
         sparse: dict[str, onnx.SparseTensorProto] = {}
         for graph in self._graphs_around():
-            tensors.update({one.name: one for one in graph.initializer if one.name in wanted})
-            sparse.update({one.values.name: one for one in graph.sparse_initializer if one.values.name in wanted})
+            tensors.update({tensor.name: tensor for tensor in graph.initializer if tensor.name in wanted})
+            sparse.update(
+                {tensor.values.name: tensor for tensor in graph.sparse_initializer if tensor.values.name in wanted}
+            )
         return list(tensors.values()), list(sparse.values())
 
     def _graphs_around(self) -> list[onnx.GraphProto]:
         """The main graph, and the bodies that nodes are taken out of."""
         wanted = {node.graph for node in self._cut.nodes}
-        found = [self._file.proto.graph]
+        graphs = [self._file.proto.graph]
         for key, node in self._protos.items():
-            found += [body for body_id, body in subgraphs_with_ids(node, key) if body_id in wanted]
-        return found
+            graphs += [body for body_id, body in subgraphs_with_ids(node, key) if body_id in wanted]
+        return graphs
 
     def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
-        found = self._types.get(value) if self._cut.handed is None else self._cut.handed.types[value]
+        stated = self._types.get(value) if self._cut.handed is None else self._cut.handed.types[value]
         name = name or self._local(value)
-        if found is None or not is_shaped(found):
+        if stated is None or not is_shaped(stated):
             raise CutImpossible(
                 f"type and shape of {name!r} are not known, so that a file of its own cannot say what goes in and out",
                 "Run shape inference on the file first, relink the result and extract from that.",
             )
-        return onnx.ValueInfoProto(name=name, type=found)
+        return onnx.ValueInfoProto(name=name, type=stated)
 
     def _copy_descriptions(self, graph: onnx.GraphProto) -> None:
         """What the file says of the values inside of the cut."""
@@ -200,26 +202,26 @@ class _PartAssembly:
             graph.value_info.extend(value for value in around.value_info if value.name in inner)
             there = inner | ends | {tensor.name for tensor in graph.initializer}
             graph.quantization_annotation.extend(
-                one for one in around.quantization_annotation if one.tensor_name in there
+                annotation for annotation in around.quantization_annotation if annotation.tensor_name in there
             )
 
     def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
         known = {function_id(function): function for function in self._file.proto.functions}
         functions: dict[str, onnx.FunctionProto] = {}
-        waiting = [node for one in nodes for node in with_inner(one)] if known else []
+        waiting = [node for outer in nodes for node in with_inner(outer)] if known else []
         while waiting:
             node = waiting.pop()
             name = called_id(node)
             if name in known and name not in functions:
                 functions[name] = known[name]
-                waiting += [inner for one in known[name].node for inner in with_inner(one)]
+                waiting += [inner for outer in known[name].node for inner in with_inner(outer)]
         return [function for name, function in known.items() if name in functions]
 
     def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
-        used = {node.domain for one in proto.graph.node for node in with_inner(one)}
-        used |= {node.domain for function in proto.functions for one in function.node for node in with_inner(one)}
+        used = {node.domain for outer in proto.graph.node for node in with_inner(outer)}
+        used |= {node.domain for function in proto.functions for outer in function.node for node in with_inner(outer)}
         used |= {function.domain for function in proto.functions} | ONNX_DOMAINS
-        yield from (one for one in self._file.proto.opset_import if one.domain in used)
+        yield from (opset for opset in self._file.proto.opset_import if opset.domain in used)
 
     def _record(self, extracted: ModelFile) -> Provenance:
         graph = extracted.graph
@@ -228,9 +230,9 @@ class _PartAssembly:
         nodes: dict[str, NodeEntry] = {}
         for node in graph.nodes:
             known = self._attributions.get(node.key) or self._recorded(node.key)
-            found = known if node.key in here else answer(known)
-            nodes[node.key] = NodeEntry(node.key, node.name, node.op_type, found)
-        before = {self._local(name): found for name, found in self._provenance.initializers.items()}
+            attribution = known if node.key in here else answer(known)
+            nodes[node.key] = NodeEntry(node.key, node.name, node.op_type, attribution)
+        before = {self._local(name): attribution for name, attribution in self._provenance.initializers.items()}
         weights = {name: answer(before.get(name, _UNKNOWN)) for name in graph.initializers}
         return replace(
             self._provenance,
@@ -247,10 +249,10 @@ def _memoize(answer: Callable[[Attribution], Attribution]) -> Callable[[Attribut
     """Most nodes of a module share one attribution."""
     known: dict[Attribution, Attribution] = {}
 
-    def remembered(found: Attribution) -> Attribution:
-        if found not in known:
-            known[found] = answer(found)
-        return known[found]
+    def remembered(attribution: Attribution) -> Attribution:
+        if attribution not in known:
+            known[attribution] = answer(attribution)
+        return known[attribution]
 
     return remembered
 

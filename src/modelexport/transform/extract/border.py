@@ -56,11 +56,11 @@ class Border:
         places = {value: index for index, value in enumerate(graph.inputs)}
         first = len(places)
 
-        def place(value: str) -> tuple[int, str]:
+        def sort_key(value: str) -> tuple[int, str]:
             maker = graph.producers.get(value)
             return (places.get(value, first) if maker is None else first + 1 + maker.position), value
 
-        return tuple(sorted(outside, key=place))
+        return tuple(sorted(outside, key=sort_key))
 
     def _is_made(self, value: str) -> bool:
         maker = self._nest.graph.producers.get(value)
@@ -232,11 +232,11 @@ class ShapeSubgraphFinder:
 
 def _entering(nest: NestedGraph, taken: Iterable[str]) -> tuple[str, ...]:
     graph = nest.graph
-    found = dict.fromkeys(value for key in nest.outermost(taken) for value in nest.values_read(graph.by_key[key]))
+    values = dict.fromkeys(value for key in nest.outermost(taken) for value in nest.values_read(graph.by_key[key]))
     chosen = set(taken)
     return tuple(
         value
-        for value in found
+        for value in values
         if value not in graph.initializers
         and (value not in graph.producers or graph.producers[value].key not in chosen)
     )
@@ -287,7 +287,7 @@ class _SubgraphSearch:
                 continue
             if maker.key in self._nest.graph.computed:
                 return
-            waiting += [one for one in self._nest.values_read(maker) if one not in self._nest.graph.initializers]
+            waiting += [name for name in self._nest.values_read(maker) if name not in self._nest.graph.initializers]
         self.keys.update(chain)
         self.shapes.update(shapes)
 

@@ -119,15 +119,15 @@ class Cutter:
 
     def _in_scope(self, keys: frozenset[str], scope: tuple[str, ...]) -> frozenset[str]:
         """Nodes whole; in the place of one that is in some other body, the node that holds that body."""
-        found: set[str] = set()
+        keys_in_scope: set[str] = set()
         for key in keys:
             node = self._nest.graph.by_key[key]
             around = next(
                 (holder for holder in (node, *self._nest.graph.enclosing_nodes(node)) if holder.graph in scope),
                 None,
             )
-            found.update(() if around is None else [around.key])
-        return self._nest.with_nodes_inside(found)
+            keys_in_scope.update(() if around is None else [around.key])
+        return self._nest.with_nodes_inside(keys_in_scope)
 
     def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
         holders = [self._nest.graph.by_key[self._nest.graph.body_owner[graph]] for graph in graphs if graph]
@@ -158,10 +158,10 @@ class Cutter:
         if not selection.is_one_call:
             raise CutImpossible(f"none of {_calls_text(selection.calls)} has a node in the file")
         call = selection.calls[0]
-        found = self._identity.find_result(selection)
+        result = self._identity.find_result(selection)
         module = self.provenance.hierarchy.modules[call.path]
         reason = self.provenance.absent.get(call.path, "the exporter folded it into constants or removed it")
-        if found is None:
+        if result is None:
             raise CutImpossible(
                 f"{_call_text(call)} ({module.class_name}) has no node in the file: {reason}",
                 f"The smallest cut with it is {_call_text(self._smallest_module(call))}.",
@@ -169,10 +169,10 @@ class Cutter:
             )
         return Cut(
             selection,
-            enters=() if found.stored else tuple(found.types),
-            leaves=tuple(found.types),
-            handed=found,
-            notes=(*selection.notes, *_describe_identity(call, found, reason)),
+            enters=() if result.stored else tuple(result.types),
+            leaves=tuple(result.types),
+            handed=result,
+            notes=(*selection.notes, *_describe_identity(call, result, reason)),
         )
 
     def _smallest_module(self, call: ModuleCall) -> ModuleCall:
@@ -190,8 +190,10 @@ class Cutter:
     def _explain_fusion(self, selection: CutSelection, fused: Sequence[FusedNode]) -> CutImpossible:
         smallest = self._smallest_calls(selection)
         around = self._smallest_module(selection.calls[0])
-        nodes = some_of([f"{one.node.op_type} {one.node.name or one.node.key!r}" for one in fused])
-        others = [owner for one in fused for owner in one.owners if not selection.covers(owner)]
+        nodes = some_of(
+            [f"{fused_node.node.op_type} {fused_node.node.name or fused_node.node.key!r}" for fused_node in fused]
+        )
+        others = [owner for fused_node in fused for owner in fused_node.owners if not selection.covers(owner)]
         also = "" if smallest == (around,) else f"; the smallest module is {_call_text(around)}"
         return CutImpossible(
             f"{_calls_text(selection.calls)} was fused with {_calls_text(tuple(dict.fromkeys(others)))}: "
@@ -218,17 +220,17 @@ def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
     protos = dict(walk_nodes(file.proto))
 
     def part(key: str) -> slice:
-        bounds = {one.name: one.i for one in protos[key].attribute}
+        bounds = {attribute.name: attribute.i for attribute in protos[key].attribute}
         return slice(bounds.get("start"), bounds.get("end"))
 
     return part
 
 
-def _describe_identity(call: ModuleCall, found: IdentityResult, reason: str) -> Iterator[str]:
-    if found.stored:
-        names = some_of(list(found.types))
+def _describe_identity(call: ModuleCall, result: IdentityResult, reason: str) -> Iterator[str]:
+    if result.stored:
+        names = some_of(list(result.types))
         yield f"{_call_text(call)} was folded into a constant: the file is given nothing and returns {names}"
-    elif found.certain:
+    elif result.certain:
         yield f"{_call_text(call)} has no node: it returns what it is given"
     else:
         yield (

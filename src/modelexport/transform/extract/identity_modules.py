@@ -107,8 +107,8 @@ class IdentityModules:
             return direct[:1]
         between = self._between(results[:1], around)
         candidates = [*results[:1], *between, *wanted]
-        for one in () if candidates else around:
-            candidates += [*self._arguments(one), *self._results(one, ())]
+        for outer in () if candidates else around:
+            candidates += [*self._arguments(outer), *self._results(outer, ())]
         if axes is None:
             return self._with_usual_axes(candidates, between)
         return [value for value in candidates if self._may_have(value, axes)] or candidates[:1]
@@ -119,17 +119,17 @@ class IdentityModules:
 
     def _between(self, start: Sequence[str], around: Sequence[ModuleCall]) -> list[str]:
         """Numbers that the call around makes from a value by itself, before other calls get them."""
-        own = {key for one in around for key in self._keys_of.get(one, ())}
-        own -= {key for one in around for call in self._called_by(one) for key in self._keys_of.get(call, ())}
-        found: dict[str, None] = {}
+        own = {key for outer in around for key in self._keys_of.get(outer, ())}
+        own -= {key for outer in around for call in self._called_by(outer) for key in self._keys_of.get(call, ())}
+        values: dict[str, None] = {}
         waiting = list(start)
         while waiting:
             for reader in self._nest.readers(waiting.pop(0)):
-                made = [value for value in reader.outputs if value and value not in found and self._is_data(value)]
+                made = [value for value in reader.outputs if value and value not in values and self._is_data(value)]
                 if reader.key in own:
-                    found.update(dict.fromkeys(made))
+                    values.update(dict.fromkeys(made))
                     waiting += made
-        return list(found)
+        return list(values)
 
     def _called_by(self, call: ModuleCall) -> list[ModuleCall]:
         return [site.call for site in self._hierarchy.calls if site.parent == call]
@@ -148,20 +148,20 @@ class IdentityModules:
         stack = self._hierarchy.stack(call)
         parent = stack[-2] if len(stack) > 1 else None
         made = [site.call for site in self._hierarchy.calls if site.parent == parent]
-        place = made.index(call) if call in made else 0
+        position = made.index(call) if call in made else 0
         return (
-            [one for one in made[:place] if one in self._keys_of],
-            [one for one in made[place + 1 :] if one in self._keys_of],
+            [sibling for sibling in made[:position] if sibling in self._keys_of],
+            [sibling for sibling in made[position + 1 :] if sibling in self._keys_of],
         )
 
     @cached_property
     def _keys_of(self) -> dict[ModuleCall, list[str]]:
-        found: dict[ModuleCall, list[str]] = {}
+        keys: dict[ModuleCall, list[str]] = {}
         for key, entry in self._provenance.nodes.items():
             calls = {call for owner in entry.attribution.owners for call in self._hierarchy.stack(owner)}
             for call in calls:
-                found.setdefault(call, []).append(key)
-        return found
+                keys.setdefault(call, []).append(key)
+        return keys
 
     def _results(self, call: ModuleCall, readers: Sequence[ModuleCall]) -> list[str]:
         """Numbers that come out of a call, the last first; those that `readers` go on with before the others."""

@@ -76,7 +76,7 @@ class PartRecord:
             return False
         if any(is_within(path, call.path) for call in self._selection.calls):
             return True
-        return any(is_within(one, path) for one in called)
+        return any(is_within(inner, path) for inner in called)
 
     def _inside(self, path: str) -> Iterator[str]:
         """A module's paths below the root, without the root's."""
@@ -160,7 +160,7 @@ def attribute_added_node(detail: str) -> Attribution:
 
 def _unused(path: str, taken: Iterable[str]) -> str:
     names = set(taken)
-    found = path or "model"
-    while found in names or any(above in names for above in list(lineage_of(found))[1:-1]):
-        found = f"_{found}"
-    return found
+    unused = path or "model"
+    while unused in names or any(above in names for above in list(lineage_of(unused))[1:-1]):
+        unused = f"_{unused}"
+    return unused

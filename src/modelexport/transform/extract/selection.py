@@ -45,7 +45,7 @@ class CutSelection:
 
     @cached_property
     def _around(self) -> frozenset[ModuleCall]:
-        return frozenset(call for one in self.calls for call in self.hierarchy.stack(one))
+        return frozenset(call for selected in self.calls for call in self.hierarchy.stack(selected))
 
     def covers(self, call: ModuleCall) -> bool:
         """Whether a call is one of those that were selected, or ran inside of one."""
@@ -66,9 +66,9 @@ def select_modules(provenance: Provenance, names: Sequence[str]) -> CutSelection
     calls: dict[ModuleCall, None] = {}
     notes: list[str] = []
     for name in names:
-        found = tuple(_calls_named(name, provenance))
-        calls.update(dict.fromkeys(found))
-        notes += _repeated(name, found, hierarchy)
+        named = tuple(_calls_named(name, provenance))
+        calls.update(dict.fromkeys(named))
+        notes += _repeated(name, named, hierarchy)
     chosen = outermost_calls(calls, hierarchy)
     return CutSelection(tuple(names), hierarchy, chosen, _root(names, chosen, hierarchy), notes=tuple(notes))
 
@@ -169,18 +169,18 @@ class NestedGraph:
         if not bodies:
             return tuple(dict.fromkeys(filter(None, node.inputs)))
         inner = list(self.graph.subgraph_nodes(node))
-        below = [*bodies, *(body for one in inner for body in self.graph.subgraphs.get(one.key, ()))]
-        read = [*node.inputs, *(value for one in inner for value in one.inputs)]
+        below = [*bodies, *(body for member in inner for body in self.graph.subgraphs.get(member.key, ()))]
+        read = [*node.inputs, *(value for member in inner for value in member.inputs)]
         read += [value for body in below for value in self.graph.body_outputs[body]]
         prefixes = tuple(f"{body}{KEY_SEPARATOR}" for body in bodies)
         return tuple(dict.fromkeys(value for value in read if value and not value.startswith(prefixes)))
 
     def graphs_around(self, graph_id: str) -> tuple[str, ...]:
         """A graph and the graphs around it, innermost first; the main graph or a function is the last."""
-        found = [graph_id]
-        while found[-1] in self.graph.body_owner:
-            found.append(self.graph.by_key[self.graph.body_owner[found[-1]]].graph)
-        return tuple(found)
+        graphs = [graph_id]
+        while graphs[-1] in self.graph.body_owner:
+            graphs.append(self.graph.by_key[self.graph.body_owner[graphs[-1]]].graph)
+        return tuple(graphs)
 
     def is_in_function(self, node: Node) -> bool:
         return self.graphs_around(node.graph)[-1] != MAIN
@@ -197,17 +197,17 @@ class NestedGraph:
         """The nodes and all that is in their bodies."""
         by_key = self.graph.by_key
         return frozenset(
-            key for one in keys for key in (one, *(node.key for node in self.graph.subgraph_nodes(by_key[one])))
+            key for outer in keys for key in (outer, *(node.key for node in self.graph.subgraph_nodes(by_key[outer])))
         )
 
     @cached_property
     def returned_by(self) -> dict[str, list[str]]:
         """By value: the keys of the nodes whose body returns it."""
-        found: dict[str, list[str]] = {}
+        returned_by: dict[str, list[str]] = {}
         for body, holder in self.graph.body_owner.items():
             for value in filter(None, self.graph.body_outputs[body]):
-                found.setdefault(value, []).append(holder)
-        return found
+                returned_by.setdefault(value, []).append(holder)
+        return returned_by
 
     def readers(self, value: str) -> Iterator[Node]:
         """Every node that reads a value, wherever it is, and those whose body returns it."""
@@ -317,7 +317,7 @@ class Membership:
         hierarchy = self._selection.hierarchy
         known = set(owners)
         places = [hierarchy.call_order.get(call, -1) for call in known]
-        around = {call for one in known for call in hierarchy.stack(one)}
+        around = {call for owner in known for call in hierarchy.stack(owner)}
         between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
         return not any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
 

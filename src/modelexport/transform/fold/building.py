@@ -55,9 +55,9 @@ class _FoldedModelBuilder:
         self._source = model
         self._plan = plan
         self._regions = plan.regions
-        taken = FreeNames(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
+        free_names = FreeNames(function.name for function in model.functions if function.domain == FOLDED_DOMAIN)
         self._names = {
-            function.number: taken.free(function_identifier(function.class_name)) for function in plan.functions
+            function.number: free_names.free(function_identifier(function.class_name)) for function in plan.functions
         }
         self._versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
         self._weights = {tensor.name for tensor in model.graph.initializer}
@@ -125,9 +125,9 @@ class _FoldedModelBuilder:
             name for fold_node in fold_nodes if fold_node is not None for name in names_inside(fold_node.proto)
         )
         made = (name for item in region.items for name in self._regions.makes(item) if name)
-        found = {name: self._given(function, index) for index, name in enumerate(region.formals)}
-        found.update({name: relative_name(name, region.call) for name in made})
-        return {name: names.free(inside) for name, inside in found.items()}
+        inside_names = {name: self._given(function, index) for index, name in enumerate(region.formals)}
+        inside_names.update({name: relative_name(name, region.call) for name in made})
+        return {name: names.free(inside) for name, inside in inside_names.items()}
 
     def _given(self, function: FunctionPattern, index: int) -> str:
         """What a function is given is called as it is in all calls, or as it is in the module, or by what it is."""
@@ -172,8 +172,8 @@ class _FoldedModelBuilder:
                     yield from self._type(spoken, inside[name])
 
     def _type(self, names: Sequence[str], inside: str) -> Iterator[onnx.ValueInfoProto]:
-        found = [value.type for value in map(self._types.get, names) if value is not None]
-        common = _intersect_types(found) if len(found) == len(names) else None
+        types = [value.type for value in map(self._types.get, names) if value is not None]
+        common = _intersect_types(types) if len(types) == len(names) else None
         if common is not None:
             yield onnx.ValueInfoProto(name=inside, type=common)
 
@@ -182,7 +182,7 @@ def _intersect_types(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
     """What several types have in common: exporters and optimizers name unknown axes, each by a name of its own."""
     common = onnx.TypeProto()
     common.CopyFrom(types[0])
-    others = [one for one in types[1:] if one != common]
+    others = [other for other in types[1:] if other != common]
     if not others:
         return common
     tensors = [other.tensor_type for other in (common, *others) if other.HasField("tensor_type")]
@@ -193,7 +193,7 @@ def _intersect_types(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
         common.tensor_type.ClearField("shape")
         return common
     for dim, *same in zip(*(tensor.shape.dim for tensor in tensors), strict=True):
-        if any(dim != one for one in same):
+        if any(dim != other for other in same):
             dim.Clear()
     return common
 
@@ -211,8 +211,8 @@ def _merge_nodes(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     ]
     del shared.metadata_props[:]
     shared.metadata_props.extend(kept)
-    held = [one for one in map(constant_tensor, nodes) if one is not None]
-    if len({one.name for one in held}) > 1:
+    held = [tensor for tensor in map(constant_tensor, nodes) if tensor is not None]
+    if len({tensor.name for tensor in held}) > 1:
         shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
         shared.ClearField("doc_string")
@@ -274,28 +274,28 @@ class _FoldedAttributions:
         return Attribution(
             owners,
             self._record.hierarchy.common_ancestor(owners),
-            min((one.confidence for one in inside if one.owners), default=Confidence.INFERRED),
+            min((attribution.confidence for attribution in inside if attribution.owners), default=Confidence.INFERRED),
             (Evidence(EvidenceKind.LINEAGE, "fold", f"{len(inside)} node{'s' * (len(inside) > 1)}"),),
-            layer_id=_single_value([one.layer_id for one in inside]) if len(owners) == 1 else None,
+            layer_id=_single_value([attribution.layer_id for attribution in inside]) if len(owners) == 1 else None,
         )
 
 
-def merge_attributions(found: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
+def merge_attributions(attributions: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
     """The attribution of a node that stands for several."""
-    if len(found) == 1:
-        return found[0]
-    known = [one for one in found if one.owners] or list(found[:1])
-    owners = tuple(dict.fromkeys(call for one in known for call in one.owners))
-    common = set.intersection(*(set(one.evidence) for one in known))
-    reason = Evidence(EvidenceKind.LINEAGE, "fold", f"{len(found)} calls")
+    if len(attributions) == 1:
+        return attributions[0]
+    known = [attribution for attribution in attributions if attribution.owners] or list(attributions[:1])
+    owners = tuple(dict.fromkeys(call for attribution in known for call in attribution.owners))
+    common = set.intersection(*(set(attribution.evidence) for attribution in known))
+    reason = Evidence(EvidenceKind.LINEAGE, "fold", f"{len(attributions)} calls")
     return Attribution(
         owners,
         hierarchy.common_ancestor(owners),
-        min(one.confidence for one in known),
-        (*(one for one in known[0].evidence if one in common), reason) if owners else (),
+        min(attribution.confidence for attribution in known),
+        (*(attribution for attribution in known[0].evidence if attribution in common), reason) if owners else (),
         known[0].reason,
-        role=_single_value([one.role for one in known]) or "",
-        layer_id=_single_value([one.layer_id for one in known]),
+        role=_single_value([attribution.role for attribution in known]) or "",
+        layer_id=_single_value([attribution.layer_id for attribution in known]),
     )
 
 

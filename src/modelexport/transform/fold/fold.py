@@ -263,7 +263,9 @@ def _summarize_plan(plan: FoldingPlan, names: Mapping[int, str], before: int, af
             for function in plan.functions
         ),
         tuple(
-            Unfolded(name, count, reason) for name, found in plan.unfolded.items() for reason, count in found.items()
+            Unfolded(name, count, reason)
+            for name, reasons in plan.unfolded.items()
+            for reason, count in reasons.items()
         ),
         dict(plan.outside),
     )

@@ -171,7 +171,9 @@ class _FlatModel:
         nodes = self.build_nodes(graph_id, ids.values(), outer)
         names = {name: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for name, value in ids.items()}
         returned = (outer.get(value, value) for value in self.inlined.graph.body_outputs[graph_id])
-        rename_values(subgraph, {**dict(zip((one.name for one in subgraph.output), returned, strict=True)), **names})
+        rename_values(
+            subgraph, {**dict(zip((value.name for value in subgraph.output), returned, strict=True)), **names}
+        )
         del subgraph.node[:]
         subgraph.node.extend(nodes)
 

@@ -166,12 +166,12 @@ class _SubpatternMatch:
     def match_items(self) -> dict[int, int] | None:
         waiting = list(self._results())
         while waiting:
-            one, other = waiting.pop()
-            if one in self._items:
-                if self._items[one] != other:
+            item, other = waiting.pop()
+            if item in self._items:
+                if self._items[item] != other:
                     return None
                 continue
-            below = self._pair(one, other)
+            below = self._pair(item, other)
             if below is None:
                 return None
             waiting += below
@@ -186,21 +186,21 @@ class _SubpatternMatch:
             number, slot = self._small.values[name]
             kind = self._small.rows[number][0]
             same = (item for item, at in results if at == slot and self._large.rows[item][0] == kind)
-            yield from ((number, one) for one in [next(same, None)] if one is not None)
+            yield from ((number, item) for item in [next(same, None)] if item is not None)
 
-    def _pair(self, one: int, other: int) -> list[tuple[int, int]] | None:
+    def _pair(self, item: int, other: int) -> list[tuple[int, int]] | None:
         """Two items that must do the same; what has to be the same before them, or None if they do not."""
-        (kind, reads, makes), (other_kind, other_reads, other_makes) = self._small.rows[one], self._large.rows[other]
+        (kind, reads, makes), (other_kind, other_reads, other_makes) = self._small.rows[item], self._large.rows[other]
         same = (kind, len(reads), makes) == (other_kind, len(other_reads), other_makes)
-        if not same or self._small.contents[one] != self._large.contents[other]:
+        if not same or self._small.contents[item] != self._large.contents[other]:
             return None
-        self._items[one] = other
+        self._items[item] = other
         below = []
-        for place, there in zip(reads, other_reads, strict=True):
-            if place[0] >= 0:
-                if there[0] < 0 or place[1] != there[1]:
+        for here, there in zip(reads, other_reads, strict=True):
+            if here[0] >= 0:
+                if there[0] < 0 or here[1] != there[1]:
                     return None
-                below.append((place[0], there[0]))
-            elif (place == NOTHING) != (there == NOTHING) or self._given.setdefault(place, there) != there:
+                below.append((here[0], there[0]))
+            elif (here == NOTHING) != (there == NOTHING) or self._given.setdefault(here, there) != there:
                 return None
         return below

@@ -39,7 +39,7 @@ def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Itera
     """All calls with nodes but the outermost, those that made none first; a call comes after all that it made."""
     branches = _build_branches(fold_nodes, provenance)
     levels: dict[int, list[CallBranch]] = {}
-    for call in sorted(branches, key=lambda one: -len(provenance.hierarchy.stack(one))):
+    for call in sorted(branches, key=lambda call: -len(provenance.hierarchy.stack(call))):
         branch = branches[call]
         branch.height = 1 + max((below.height for below in branch.below), default=-1)
     for call, branch in branches.items():
@@ -59,18 +59,18 @@ def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> M
     return branches
 
 
-def _grow_branch(found: dict[ModuleCall, CallBranch], call: ModuleCall, hierarchy: Hierarchy) -> CallBranch:
+def _grow_branch(branches: dict[ModuleCall, CallBranch], call: ModuleCall, hierarchy: Hierarchy) -> CallBranch:
     """The branch of a call, made if there is none, with all that lead to it."""
-    if call not in found:
+    if call not in branches:
         above: CallBranch | None = None
-        for one in hierarchy.stack(call):
-            branch = found.get(one)
+        for outer in hierarchy.stack(call):
+            branch = branches.get(outer)
             if branch is None:
-                branch = found[one] = CallBranch(one)
+                branch = branches[outer] = CallBranch(outer)
                 if above is not None:
                     above.below.append(branch)
             above = branch
-    return found[call]
+    return branches[call]
 
 
 def find_convex_part(working: WorkingGraph, members: Collection[int]) -> list[int]:
@@ -149,20 +149,20 @@ def plan_folding(
     fold_nodes: Sequence[FoldNode], kept: Iterable[str], provenance: Provenance, classes: Collection[str] = ()
 ) -> FoldingPlan:
     """`classes`: those that are folded, also if they are called once; without any, all that repeat."""
-    found = list(list_levels(fold_nodes, provenance))
+    levels = list(list_levels(fold_nodes, provenance))
     planner = _Planner(
-        WorkingGraph(fold_nodes, kept), provenance, frozenset(classes) or _find_repeated_classes(found, provenance)
+        WorkingGraph(fold_nodes, kept), provenance, frozenset(classes) or _find_repeated_classes(levels, provenance)
     )
     planner.smallest = 1 if classes else 2
-    for level in found:
+    for level in levels:
         planner.fold(level)
     return planner.plan()
 
 
-def _find_repeated_classes(found: Iterable[Iterable[CallBranch]], provenance: Provenance) -> frozenset[str]:
+def _find_repeated_classes(levels: Iterable[Iterable[CallBranch]], provenance: Provenance) -> frozenset[str]:
     """Classes that are called several times."""
     modules = provenance.hierarchy.modules
-    paths = [branch.call.path for level in found for branch in level]
+    paths = [branch.call.path for level in levels for branch in level]
     counts = Counter(modules[path].class_name for path in paths if path in modules)
     return frozenset(name for name, count in counts.items() if count > 1)
 
@@ -219,9 +219,9 @@ class _Planner:
         for group in groups.values():
             self._lift_differing_constants(group)
         bodies: dict[_Body, list[_Candidate]] = {}
-        for candidate in (one for group in groups.values() for one in group):
+        for candidate in (member for group in groups.values() for member in group):
             bodies.setdefault(candidate.body, []).append(candidate)
-        for candidates in sorted(bodies.values(), key=lambda one: len(one[0].region.items)):
+        for candidates in sorted(bodies.values(), key=lambda group: len(group[0].region.items)):
             self._find_shared_body(candidates)
             self._make_calls(candidates)
 
@@ -257,8 +257,8 @@ class _Planner:
         part = self._without_shared(members)
         if not part:
             return []
-        found = find_convex_part(self.working, part)
-        return found if len(found) == len(part) else self._without_shared(found)
+        convex = find_convex_part(self.working, part)
+        return convex if len(convex) == len(part) else self._without_shared(convex)
 
     def _without_shared(self, members: Sequence[int]) -> list[int]:
         working, inside = self.working, set(members)
@@ -286,7 +286,7 @@ class _Planner:
             for function in self.functions.values()
             if function.class_name == first.class_name and function.calls
         ]
-        for function in sorted(known, key=lambda one: -len(one.calls[0].items))[:_MOST_TRIED]:
+        for function in sorted(known, key=lambda pattern: -len(pattern.calls[0].items))[:_MOST_TRIED]:
             core = find_subpattern(function.calls[0], first.region)
             if core is not None and first.body not in self.functions:
                 for candidate in candidates:

@@ -136,17 +136,17 @@ def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
         "metadata": _delta_encode(columns),
         "metadata_table": [[number for pair in entry for number in pair] for entry in metadata],
         "order": _delta_encode(recipe.order),
-        "explicit": [[place, _text(node)] for place, node in recipe.explicit.items()],
-        "type_places": _delta_encode(one.place for one in recipe.types),
-        "type_names": _delta_encode(one.name for one in recipe.types),
-        "type_rests": [one.rest for one in recipe.types],
+        "explicit": [[number, _text(node)] for number, node in recipe.explicit.items()],
+        "type_places": _delta_encode(hidden.place for hidden in recipe.types),
+        "type_names": _delta_encode(hidden.name for hidden in recipe.types),
+        "type_rests": [hidden.rest for hidden in recipe.types],
         "rests": [_text(rest) for rest in recipe.rests],
     }
 
 
 def _from_document(document: dict[str, Any]) -> FlatteningRecipe:
     table = [tuple(zip(row[::2], row[1::2], strict=True)) for row in document["metadata_table"]]
-    places = [table[place] for place in _delta_decode(document["metadata"])]
+    places = [table[number] for number in _delta_decode(document["metadata"])]
     nodes = zip(_delta_decode(document["names"]), document["docs"], document["tensors"], places, strict=True)
     types = zip(
         _delta_decode(document["type_places"]),
@@ -164,27 +164,27 @@ def _from_document(document: dict[str, Any]) -> FlatteningRecipe:
         values=_delta_decode(document["values"]),
         nodes=tuple(NodeLabels(*node) for node in nodes),
         order=_delta_decode(document["order"]),
-        explicit={place: _bytes(node) for place, node in document["explicit"]},
-        types=tuple(HiddenType(place, name, rest) for place, name, rest in types),
+        explicit={number: _bytes(node) for number, node in document["explicit"]},
+        types=tuple(HiddenType(number, name, rest) for number, name, rest in types),
         rests=tuple(map(_bytes, document["rests"])),
     )
 
 
 def _delta_encode(numbers: Any) -> list[int]:
     """Each number as the step from the one before: numbers mostly rise by one, and equal steps compress well."""
-    found, before = [], 0
+    steps, before = [], 0
     for number in numbers:
-        found.append(number - before)
+        steps.append(number - before)
         before = number
-    return found
+    return steps
 
 
 def _delta_decode(steps: Any) -> tuple[int, ...]:
-    found, before = [], 0
+    numbers, before = [], 0
     for step in steps:
         before += step
-        found.append(before)
-    return tuple(found)
+        numbers.append(before)
+    return tuple(numbers)
 
 
 def _text(data: bytes) -> str:
@@ -233,10 +233,10 @@ def unfold_nodes(model: onnx.ModelProto, recipe: FlatteningRecipe) -> list[onnx.
     places = dict(zip(order, unfolded, strict=True))
     if len(places) != len(unfolded) or (places and (min(places) != 0 or max(places) != len(unfolded) - 1)):
         raise ValueError("two nodes have one place")
-    found = [places[place] for place in range(len(places))]
-    for place, explicit in recipe.explicit.items():
-        found[place] = onnx.NodeProto.FromString(explicit)
-    return found
+    nodes = [places[number] for number in range(len(places))]
+    for number, explicit in recipe.explicit.items():
+        nodes[number] = onnx.NodeProto.FromString(explicit)
+    return nodes
 
 
 @dataclass(eq=False)
@@ -265,8 +265,8 @@ class _Unfolding:
             for output in node.output:
                 if output and output not in names:
                     names[output] = self.recipe.texts[next(self.values)]
-            given = [names[one] if one else one for one in node.input]
-            made = [names[one] if one else one for one in node.output]
+            given = [names[name] if name else name for name in node.input]
+            made = [names[name] if name else name for name in node.output]
             if node.domain == FOLDED_DOMAIN:
                 yield from self._called(node.op_type, given, made)
             else:
@@ -299,8 +299,8 @@ class _Unfolding:
 def has_same_opsets(model: onnx.ModelProto, recipe: FlatteningRecipe) -> bool:
     """Whether operators still mean what they meant when the model was folded."""
     before, now = (
-        {entry.domain: entry.version for entry in one.opset_import if entry.domain != FOLDED_DOMAIN}
-        for one in (onnx.ModelProto.FromString(recipe.header), model)
+        {entry.domain: entry.version for entry in proto.opset_import if entry.domain != FOLDED_DOMAIN}
+        for proto in (onnx.ModelProto.FromString(recipe.header), model)
     )
     return before == now
 
@@ -324,27 +324,27 @@ def _merge_types(shown: Iterable[onnx.ValueInfoProto], recipe: FlatteningRecipe)
     Many tools take types away, or add some: then those of the recipe are still true, and only their places are not.
     """
     waiting = iter(shown)
-    place = 0
-    for one in recipe.types:
-        yield from islice(waiting, one.place - place)
-        value = onnx.ValueInfoProto.FromString(recipe.rests[one.rest])
-        value.name = recipe.texts[one.name]
+    position = 0
+    for hidden in recipe.types:
+        yield from islice(waiting, hidden.place - position)
+        value = onnx.ValueInfoProto.FromString(recipe.rests[hidden.rest])
+        value.name = recipe.texts[hidden.name]
         yield value
-        place = one.place + 1
+        position = hidden.place + 1
     yield from waiting
 
 
 def digest_graph(graph: onnx.GraphProto) -> str:
     """What a graph computes and what its nodes and values are called, but no shapes and no data of initializers."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (*graph.node, *graph.quantization_annotation):
-        found.update(part.SerializeToString(deterministic=True))
+        digest.update(part.SerializeToString(deterministic=True))
     ends = [
         [(value.name, _type_without_shape(value.type)) for value in values] for values in (graph.input, graph.output)
     ]
     headers = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer]
-    found.update(repr((ends, headers)).encode())
-    return found.hexdigest()
+    digest.update(repr((ends, headers)).encode())
+    return digest.hexdigest()
 
 
 def _type_without_shape(given: onnx.TypeProto) -> bytes:
@@ -356,7 +356,7 @@ def _type_without_shape(given: onnx.TypeProto) -> bytes:
 
 def digest_io(graph: onnx.GraphProto) -> str:
     """What goes in and comes out, with all shapes: as long as it is the same, so are those inside."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for value in (*graph.input, *graph.output):
-        found.update(value.SerializeToString(deterministic=True))
-    return found.hexdigest()
+        digest.update(value.SerializeToString(deterministic=True))
+    return digest.hexdigest()

@@ -103,13 +103,13 @@ class FreeNames:
 
     def free(self, name: str) -> str:
         """The name, with a number behind it if it is taken."""
-        found, number = name, self._numbers.get(name, 1)
-        while found in self._taken:
+        free, number = name, self._numbers.get(name, 1)
+        while free in self._taken:
             number += 1
-            found = f"{name}_{number}"
+            free = f"{name}_{number}"
         self._numbers[name] = number
-        self._taken.add(found)
-        return found
+        self._taken.add(free)
+        return free
 
 
 def function_identifier(class_name: str) -> str:
@@ -194,8 +194,8 @@ class WorkingGraph:
         return root
 
     def maker(self, name: str) -> int | None:
-        found = self._maker.get(name)
-        return None if found is None else self.find_item(found)
+        number = self._maker.get(name)
+        return None if number is None else self.find_item(number)
 
     def before(self, item: int) -> set[int]:
         """The items that an item reads from."""

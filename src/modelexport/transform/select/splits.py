@@ -84,10 +84,12 @@ def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
 def _check_order(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> None:
     moved = [key for key, split in wanted.items() if _counts(graph.by_key[key]) and placed[key] != split]
     if moved:
-        told = [f"{graph.by_key[key].name!r} (of split {wanted[key]}, reads from split {placed[key]})" for key in moved]
+        described = [
+            f"{graph.by_key[key].name!r} (of split {wanted[key]}, reads from split {placed[key]})" for key in moved
+        ]
         raise SelectionInexpressible(
             f"Olive's splits run one after the other, and some nodes read what a later split makes: "
-            f"{some_of(told, _SHOWN)}",
+            f"{some_of(described, _SHOWN)}",
             "Let each query select a stretch of the model, with all that lies between; the first one first.",
         )
 
@@ -238,10 +240,10 @@ def _devices(selection: Selection, settings: Settings) -> tuple[str, ...]:
 def _check_free(selection: Selection, settings: Settings) -> None:
     """A label that other nodes bear already would take them along."""
     labels = set(_labels(selection, settings))
-    taken = list(_strangers(selection, labels))
-    if taken:
+    strangers = list(_strangers(selection, labels))
+    if strangers:
         raise SelectionInexpressible(
-            f"{len(taken)} nodes that are not selected bear the label already, among them {taken[0]}",
+            f"{len(strangers)} nodes that are not selected bear the label already, among them {strangers[0]}",
             "Give another one: --label NAME.",
         )
 

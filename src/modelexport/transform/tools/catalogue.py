@@ -104,7 +104,7 @@ def _unknown_tool(text: str) -> UserError:
     if len(several) > 1:
         return UserError(f"unknown tool {text!r}", f"Join several tools by {_CHAIN}: {_CHAIN.join(several)}.")
     written = {f"{tool.name}{_OPTION}{option}" for tool in TOOLS.values() for option in tool.options}
-    alike = [one for one in written if re.sub(r"\W|_", "", one) == re.sub(r"\W|_", "", text.casefold())]
+    alike = [name for name in written if re.sub(r"\W|_", "", name) == re.sub(r"\W|_", "", text.casefold())]
     return UnknownName("tool", text, alike or TOOLS)
 
 

@@ -53,10 +53,10 @@ def _screen_nodes(graph: onnx.GraphProto, surroundings: _QuantizedGraph) -> int:
     for node in graph.node:
         for name in names_read(node):
             readers.setdefault(name, []).append(node)
-    found = {node.name: surroundings.screen(node, old, readers) for node, old in surroundings.to_be_free()}
-    screens = {name: screen for name, screen in found.items() if screen is not None}
+    candidates = {node.name: surroundings.screen(node, old, readers) for node, old in surroundings.to_be_free()}
+    screens = {name: screen for name, screen in candidates.items() if screen is not None}
     if screens:
-        both = [one for node in graph.node for one in (screens.get(node.name), node) if one is not None]
+        both = [kept for node in graph.node for kept in (screens.get(node.name), node) if kept is not None]
         _replace_nodes(graph, both)
     return len(screens)
 
@@ -112,20 +112,20 @@ class _QuantizedGraph:
     def free(self, node: onnx.NodeProto, before: onnx.NodeProto) -> int:
         """How many of its inputs were changed, at nobody's cost."""
         places = list(self._places(node))
-        return sum(self._weight_back(node, before, place) or self._own_back(node, place) for place in places)
+        return sum(self._weight_back(node, before, index) or self._own_back(node, index) for index in places)
 
     def screen(
         self, node: onnx.NodeProto, before: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]
     ) -> onnx.NodeProto | None:
         """A node through which this one reads a value, if it would be run in integers otherwise."""
         rounded = set(self._places(node))
-        places = [place for place in self._floats(before) if not self._may_be_rounded(before, place)]
+        places = [index for index in self._floats(before) if not self._may_be_rounded(before, index)]
         if not places or not rounded.issuperset(places) or not self._ends_in_integers(node, readers):
             return None
-        place = places[0]
-        value = f"{node.output[0]}_reads_{place}"
-        screen = onnx.helper.make_node(_SCREEN, [node.input[place]], [value], name=f"{node.name}_reads_{place}")
-        node.input[place] = value
+        index = places[0]
+        value = f"{node.output[0]}_reads_{index}"
+        screen = onnx.helper.make_node(_SCREEN, [node.input[index]], [value], name=f"{node.name}_reads_{index}")
+        node.input[index] = value
         return screen
 
     def _floats(self, before: onnx.NodeProto) -> Iterator[int]:
@@ -140,11 +140,11 @@ class _QuantizedGraph:
         """Whether what a node makes is rounded by all that read it, be it after it was moved."""
         if node.op_type in _MAKING_FLOATS:
             return True
-        found = [reader for output in node.output for reader in readers.get(output, ())]
-        return bool(found) and all(
+        reading = [reader for output in node.output for reader in readers.get(output, ())]
+        return bool(reading) and all(
             reader.op_type == _QUANTIZE
             or (reader.op_type in QDQ_PROPAGATED and self._ends_in_integers(reader, readers))
-            for reader in found
+            for reader in reading
         )
 
     def _is_quantized(self, node: onnx.NodeProto) -> bool:
@@ -205,7 +205,7 @@ def _remove_unread_pairs(graph: onnx.GraphProto) -> None:
             break
         kept = left
     gone = {name for node in graph.node for name in node.input} - read
-    holder = onnx.GraphProto(initializer=[one for one in graph.initializer if one.name not in gone])
+    holder = onnx.GraphProto(initializer=[tensor for tensor in graph.initializer if tensor.name not in gone])
     del graph.initializer[:]
     graph.initializer.extend(holder.initializer)
     _replace_nodes(graph, kept)

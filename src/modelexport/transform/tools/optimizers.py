@@ -86,8 +86,8 @@ def onnxslim(job: Job) -> None:
 def onnxsim(job: Job) -> None:
     import onnxsim as sim
 
-    found = sim.simplify(read_whole(job.source))
-    write_whole(found[0] if isinstance(found, tuple) else found, job.target)
+    simplified = sim.simplify(read_whole(job.source))
+    write_whole(simplified[0] if isinstance(simplified, tuple) else simplified, job.target)
 
 
 def onnxoptimizer(job: Job) -> None:

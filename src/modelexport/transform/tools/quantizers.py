@@ -157,7 +157,7 @@ def _static(settings: Quantization, job: Job) -> None:
 def _shared_options(settings: Quantization, source: Path) -> dict[str, Any]:
     from onnxruntime.quantization import QuantType
 
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "per_channel": settings.per_channel,
         "reduce_range": settings.reduce_range,
         "op_types_to_quantize": list(settings.op_types),
@@ -165,7 +165,7 @@ def _shared_options(settings: Quantization, source: Path) -> dict[str, Any]:
         "nodes_to_exclude": list(settings.exclude),
         "use_external_data_format": is_spread(source),
     }
-    return told | {"weight_type": QuantType[TYPES[settings.weight_type]]} if settings.weight_type else told
+    return options | {"weight_type": QuantType[TYPES[settings.weight_type]]} if settings.weight_type else options
 
 
 def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
@@ -208,5 +208,5 @@ class _CalibrationFeeds:
         self._left: Iterator[Feed] = iter(feeds)
 
     def get_next(self) -> dict[str, Any] | None:
-        found = next(self._left, None)
-        return None if found is None else dict(found)
+        feed = next(self._left, None)
+        return None if feed is None else dict(feed)
