@@ -185,16 +185,12 @@ class PreparedModel:
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     """Load a model and make its inputs; `step` is told about each, for progress and timing."""
+    model = source.model
     with step("load"):
-        loaded = _load_source(source)
+        is_module = isinstance(model, torch.nn.Module)
+        loaded = LoadedModel(model, type(model).__name__) if is_module else load_model(str(model), source)
     with step("inputs"):
         return _bind_inputs(loaded, source)
-
-
-def _load_source(source: ModelSource) -> LoadedModel:
-    if isinstance(source.model, torch.nn.Module):
-        return LoadedModel(source.model, type(source.model).__name__, None, None, ())
-    return load_model(str(source.model), source)
 
 
 def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:

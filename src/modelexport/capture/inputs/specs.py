@@ -188,7 +188,8 @@ _MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4
 
 def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
     """The dynamic axes of one input by name and rank; `audio` says that its sequence is that of raw samples."""
-    if rank == 0 or _BATCHLESS.fullmatch(name) or _is_flattened(name, rank):
+    is_flattened = name.startswith("pixel_values") and rank < _IMAGE_RANK - 1
+    if rank == 0 or _BATCHLESS.fullmatch(name) or is_flattened:
         return {}
     matched = _PER_TOKEN.fullmatch(name)
     if matched is None:
@@ -198,10 +199,6 @@ def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
     part = "" if matched["part"] in _SAME_SEQUENCE else matched["part"]
     sequence = AUDIO_SAMPLES if audio and name == "attention_mask" else f"{part}{SEQUENCE}"
     return {0: BATCH, _sequence_axis(matched["kind"], rank): sequence}
-
-
-def _is_flattened(name: str, rank: int) -> bool:
-    return name.startswith("pixel_values") and rank < _IMAGE_RANK - 1
 
 
 def _sequence_axis(kind: str, rank: int) -> int:

@@ -47,10 +47,6 @@ def has_text(context: RecipeContext) -> bool:
     return context.fields.number(*_VOCABULARY, within=("text",)) is not None
 
 
-def _tokens_if_known(context: RecipeContext) -> Shape | None:
-    return tokens_shape(context) if has_text(context) else None
-
-
 def token_filler(*within: str) -> Callable[[RecipeContext, Shape, RandomSource], torch.Tensor]:
     """Ordinary tokens of the vocabulary found in the nested configuration that `within` names."""
 
@@ -101,20 +97,22 @@ def _decodes(context: RecipeContext) -> bool:
     return continues and context.fields.number(*_VOCABULARY) is not None
 
 
-def _embeddings(context: RecipeContext) -> Shape | None:
-    return context.per_sample(context.size(SEQUENCE), context.fields.number("hidden_size", within=("text",)))
-
-
 def _decoder_tokens(context: RecipeContext) -> Shape:
     return (context.batch, context.size(DECODER_SEQUENCE))
 
 
 TEXT_RECIPES: Mapping[str, InputRecipe] = {
-    "input_ids": InputRecipe(_tokens_if_known, _sentences, has_text),
+    "input_ids": InputRecipe(
+        lambda context: tokens_shape(context) if has_text(context) else None, _sentences, has_text
+    ),
     "attention_mask": InputRecipe(tokens_shape, ones, wanted_with("input_ids")),
     "token_type_ids": InputRecipe(tokens_shape, _segments, _has_segments),
     "position_ids": InputRecipe(tokens_shape, _positions),
-    "inputs_embeds": InputRecipe(_embeddings, floats),
+    "inputs_embeds": InputRecipe(
+        lambda context: context.per_sample(
+            context.size(SEQUENCE), context.fields.number("hidden_size", within=("text",))
+        )
+    ),
     "bbox": InputRecipe(lambda context: (*tokens_shape(context), _BOX_CORNERS), _boxes, wanted_with("input_ids")),
     "decoder_input_ids": InputRecipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
     "decoder_attention_mask": InputRecipe(_decoder_tokens, ones, wanted_with("decoder_input_ids")),
