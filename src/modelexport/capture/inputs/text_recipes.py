@@ -25,7 +25,6 @@ from modelexport.capture.inputs.input_recipe import (
     RandomSource,
     RecipeContext,
     Shape,
-    floats,
     ones,
     wanted_with,
     zeros,
