@@ -216,6 +216,7 @@ class _ValueNumbers:
         return not any(self.samples[number].trouble for number in numbers)
 
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
+        """An operator wrote into this tensor: it has its new number, other views of the memory get theirs when met."""
         self._writes[storage_pointer(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
         number, _ = self._numbers[tensor]
         self._numbers[tensor] = (number, self._writes_into(tensor))

@@ -97,6 +97,7 @@ class ForwardSignature:
 
 
 def read_signature(module: torch.nn.Module) -> ForwardSignature:
+    """Arguments that can be given by name; `*args` cannot, and `**kwargs` makes the signature open-ended."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
@@ -178,12 +179,12 @@ _PER_TOKEN = re.compile(
     r"(?P<part>|decoder_|encoder_|qformer_|mm_|global_)"
     r"(?P<kind>input_ids|attention_mask|token_type_ids|position_ids|inputs_embeds|hidden_states|bbox)"
 )
-_SAME_SEQUENCE = {"mm_", "global_"}
+_SAME_SEQUENCE = {"mm_", "global_"}  # prefixes of inputs that go token by token with input_ids
 # One vector per token: the sequence is axis 1. The others hold one number per token: it is the last axis.
 _VECTORS = {"inputs_embeds", "hidden_states", "bbox"}
 # Not one row per sample: flattened patches of all images, and the layout of those patches.
 _BATCHLESS = re.compile(r"(\w+_)?grid_thw|cache_position")
-_MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4
+_MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4  # ranks: batch x sequence, one more, batch x channels x height x width
 
 
 def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:

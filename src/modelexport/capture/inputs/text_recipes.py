@@ -34,8 +34,8 @@ from modelexport.capture.loading.third_party import quiet_transformers
 
 # The number of ids that a model knows; a model that hashes characters has buckets in place of a vocabulary.
 _VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
-_BOX_CORNERS = 4
-_FEWEST_CHOICES = 2
+_BOX_CORNERS = 4  # left, top, right, bottom of the word on its page
+_FEWEST_CHOICES = 2  # tokens to choose from where a nested configuration names no vocabulary
 
 
 def tokens_shape(context: RecipeContext) -> Shape:
@@ -43,6 +43,7 @@ def tokens_shape(context: RecipeContext) -> Shape:
 
 
 def has_text(context: RecipeContext) -> bool:
+    """A model with a vocabulary reads text, whatever else it reads."""
     return context.fields.number(*_VOCABULARY, within=("text",)) is not None
 
 
@@ -140,7 +141,7 @@ class Medium:
     kind: int
 
 
-_MARKED = ("input_ids", "mm_token_type_ids")
+_MARKED = ("input_ids", "mm_token_type_ids")  # the inputs that show where a medium stands in the text
 
 MEDIA = (
     Medium(

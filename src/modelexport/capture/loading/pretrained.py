@@ -139,8 +139,8 @@ def _task_name(auto_class: str) -> str:
 
 
 CONFIG = "config.json"
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")  # the index names the shards of a large model
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # unpickling runs code
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _check_shard(index: Path, shard: str) -> None:
         )
 
 
-_SHOWN_KEYS = 3
+_SHOWN_KEYS = 3  # names of missing weights in a note
 
 
 @dataclass(frozen=True)
