@@ -180,6 +180,12 @@ class _ValueNumbers:
         self._writes: dict[int, _LatestWrite] = {}  # by the address of the memory
 
     def add(self, tensor: torch.Tensor, *, computed: bool, reads: Collection[int] = (), is_sound: bool = False) -> int:
+        """A new number for what the tensor holds now.
+
+        computed  it depends on the inputs of the run; constants and weights do not
+        reads     what it was made from: a value made of one that is not finite is no news
+        is_sound  known to be finite without looking
+        """
         number = len(self.samples)
         self.samples.append(_sample(tensor, is_sound).made_from(self.samples[read] for read in reads))
         if computed:
@@ -191,6 +197,7 @@ class _ValueNumbers:
         return number
 
     def number(self, tensor: torch.Tensor) -> int:
+        """The number of what a tensor holds: a known one, or a new one if it is new or its memory was written into."""
         known = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
         if known is None:
             # What is wrong with a parameter shows in whatever is made of it.

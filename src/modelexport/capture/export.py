@@ -187,8 +187,10 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     """Load a model and make its inputs; `step` is told about each, for progress and timing."""
     model = source.model
     with step("load"):
-        is_module = isinstance(model, torch.nn.Module)
-        loaded = LoadedModel(model, type(model).__name__) if is_module else load_model(str(model), source)
+        if isinstance(model, torch.nn.Module):
+            loaded = LoadedModel(model, type(model).__name__)
+        else:
+            loaded = load_model(str(model), source)
     with step("inputs"):
         return _bind_inputs(loaded, source)
 
