@@ -153,6 +153,7 @@ class QueryInvalid(UserError):
 
 def _pointed(text: str, position: int, around: int = 60) -> str:
     """The text around a character, and a caret under it."""
+    # Only needed to point at a character, and not quick to import.
     import unicodedata
 
     before = text[max(0, position - around) : position]
@@ -168,6 +169,7 @@ def _visible(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
 
 
+# What spreadsheets take for the start of a formula: https://owasp.org/www-community/attacks/CSV_Injection
 _FORMULA_STARTS = ("=", "+", "-", "@")
 
 

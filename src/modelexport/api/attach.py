@@ -73,6 +73,8 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     progress: Progress | None = None,
 ) -> ExportResult:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed."""
+    # A misspelt strategy is said before anything is opened.
+    strategy = ensure_known("strategy", strategy, NAMES)
     policy = parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
     embedding = parse_embedding(embed, names, strip_exporter_metadata)
     target = Path(output)
@@ -82,7 +84,7 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     tagged = open_tagged(Path(file))
-    verdict = judge_file(tagged, source, ensure_known("strategy", strategy, NAMES), clock)
+    verdict = judge_file(tagged, source, strategy, clock)
     with clock.step("write"):
         provenance = replace(verdict.provenance, policy=policy)
         written = write_tagged(tagged, provenance, target, embedding)
@@ -139,6 +141,7 @@ def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) 
     """The model, with inputs that the file can be run on as well."""
     from modelexport.capture.export import prepare_model
 
+    # The file has one graph for one run: dynamic axes are the exporter's business.
     source = replace(source, static=True)
     try:
         prepared = prepare_model(source, clock.step)

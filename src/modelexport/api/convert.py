@@ -87,6 +87,7 @@ def convert(
     if to != _EXPLORER and (given or other is not None):
         raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
     inputs = [path, *given, *([] if other is None else [other])]
+    # Checked twice: before anything is read, and again once the names of side files and weights are known.
     ensure_spared([target], inputs)
     if to == NETRON:
         return _write_netron(path, target, depth)

@@ -19,6 +19,7 @@ from modelexport.errors import ExtraMissing
 
 Progress = Callable[[str], None]
 
+# Those whose version decides what a name or a scope means.
 _TOOLS = ("modelexport", "torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 

@@ -6,7 +6,7 @@
     embed, save        ─► file.onnx          record in the metadata and beside it  graph/file
 
 The file is the one that plain `torch.onnx.export` writes, metadata aside.
-https://docs.pytorch.org/docs/stable/onnx_export.html
+https://docs.pytorch.org/docs/stable/onnx.html
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         fx_graph=parse_fx_graphs(fx_graph),
         jit_graph=None if jit_graph is None else Path(jit_graph),
     )
+    # Whatever can be wrong with the options is said before the model is loaded, which may take minutes.
     ensure_opset(opset)
     if not (atol >= 0 and rtol >= 0):
         raise UserError(f"tolerances are not negative: atol {atol:g}, rtol {rtol:g}", "Give numbers from 0 on.")
@@ -118,6 +119,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
     path = Path(output)
     ensure_model_target(path)
+    # torch is imported behind this line only: every other verb must start without it.
     need_torch("exporting")
     from modelexport.capture.export import prepare_model
 
@@ -238,11 +240,11 @@ class _Export:
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()
-        from modelexport.capture.export import OutputChecker, Tolerance, runtime_installed
+        from modelexport.capture.export import OutputChecker, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
-        checker = OutputChecker(self.path, run, Tolerance(self.options.atol, self.options.rtol))
+        checker = OutputChecker(self.path, run, self.options.atol, self.options.rtol)
         if not checker.can_run:
             return None, ("outputs not compared with PyTorch: ONNX Runtime takes no bfloat16 from outside",)
         check = checker.check()

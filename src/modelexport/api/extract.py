@@ -73,6 +73,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     tolerance  1e-4 if none is given, and relative to numbers of a type with few bits what these can tell apart
     """
     target = Path(output)
+    # Fail before the cut if the part cannot be written, or would replace what is read.
     ensure_model_target(target)
     ensure_apart(target, Path(file))
     if tolerance is not None and not tolerance >= 0:
@@ -106,6 +107,7 @@ def write_part(
     extracted = assemble_part(opened, cutter.provenance, cut, cutter.types)
     _mark_origin(extracted, opened, cut)
     _ensure_valid(extracted, cut)
+    # Parts are small; a data file is worth its trouble only for a large one.
     inside = False if _weight_bytes(extracted) <= _INSIDE else None
     embedding = options or EmbedOptions()
     written = write_tagged(extracted.file, extracted.provenance, target, embedding, external_data=inside)

@@ -70,6 +70,7 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     folding = replace(
         folded.folding, note="; ".join(filter(None, (_note_staleness(opened), _note_loss(folded.folding))))
     )
+    # Nothing was folded: the file goes out as it came in, with the record as it is stored.
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
@@ -131,6 +132,7 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     ensure_apart(target, source)
     ensure_sound(opened.proto, opened.graph, str(source))
     ensure_whole(opened.proto, str(source))
+    # A recipe gives back the very file; inlining the functions of other tools has to invent names.
     restored = restore_model(opened.proto)
     if restored.model is None:
         return _inline_calls(opened, target, restored.note)

@@ -46,8 +46,10 @@ from modelexport.record.tags import TorchNN
 if TYPE_CHECKING:
     import torch
 
+# torch's refusals go on for pages; the first lines say what it did not like.
 _LONGEST_REASON = 300
 SELF, CROSS = "attention", "cross_attention"
+# Roles of matrix products with trained weights. Exporters fuse some of them (`qkv`, `gate_up`), hence the long list.
 _PROJECTIONS = frozenset(
     {
         *(f"{kind}.{part}" for kind in (SELF, CROSS) for part in ("query", "key", "value", "output")),

@@ -68,6 +68,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
             target = Path(folder) / "optimized.onnx"
+            # The graph that is timed is the one that is saved; a second optimization could give another one.
             options = saving_options(target, optimization, weights_beside=True)
             ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
         with clock.step("link"):

@@ -105,6 +105,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)
         job.choose(as_sequence(exclude), as_sequence(include))
+        # A dynamic quantizer that is not checked needs no inputs, and making some may fail.
         wanted = static or check or report
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:

@@ -70,6 +70,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))
         wanted = check or any(step.calibrates for step, _ in chain)
+        # Inputs are made before the first tool runs: the check and every calibrating tool get the same ones.
         feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
     return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
 
@@ -111,6 +112,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
         ancestor = find_ancestor(opened)
     with tempfile.TemporaryDirectory() as folder:
         steps = _Steps(opened, Path(folder), run, clock)
+        # The names that a quantizer is told are in memory so far.
         if run.renamed:
             steps.write_first()
         for tool, option in run.chain:

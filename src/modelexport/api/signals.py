@@ -64,6 +64,7 @@ def record_signals(
 ) -> Recorded:
     """Run the model and the file again, as far as the strategies ask for it."""
     needs = {need for strategy in strategies for need in strategy.needs}
+    # dynamo's own FX nodes name ONNX nodes one by one, so that no run has to be matched with the graph.
     if Need.TRACE not in needs and _has_own_fx(scopes, options):
         needs = set()
     kinds = options.fx_kinds or (_DEFAULT_FX if Need.FX in needs and not scopes.fx_calls else ())
@@ -80,6 +81,7 @@ def record_signals(
         return Recorded(Signals(scopes), captures)
     values = _record_values(file, probed, options)
     graph = file.graph
+    # Values that many graphs share (zeros, masks) prove nothing; the overlap counts the telling ones.
     common = measure_value_overlap(graph, probed.trace, values)
     signals = Signals(scopes, trace=probed.trace, values=_trusted_values(values, graph, common))
     return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)

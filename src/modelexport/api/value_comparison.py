@@ -30,7 +30,7 @@ from modelexport.verify.divergence import (
     summarize_calls,
 )
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
-from modelexport.verify.weights import find_coarse_weights
+from modelexport.verify.parameter_check import find_coarse_weights
 
 _TOOL = "ort:all"
 
@@ -77,6 +77,7 @@ class RunComparison:
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
+            # The first in the order of execution: all that come behind it may only repeat its error.
             divergence=find_first_divergence(compared, numbers, graph, self._file.crossings, provenance)
             or self._wrong_output(),
             not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),

@@ -76,6 +76,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     samples  how many inputs to run on; the first is the given or made one, the others are drawn like it
     as_deployed  judge the graph that ONNX Runtime makes of the file, with all optimizations, in its place
     """
+    # Without either there are numbers, and nothing to hold them against.
     if model is None and against is None:
         raise UserError(
             "there is nothing to verify the file against",
@@ -105,6 +106,7 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
     notes = _overlap_notes(file, believed)
+    # Only what crosses a module is kept of the believed run: the rest would be all activations of the model at once.
     reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
     findings: list[SampleComparison] = []
     with open_judged(file, options, clock) as judged:
@@ -138,6 +140,7 @@ class _ReferenceRecorder:
     def see(self, name: str, array: np.ndarray) -> None:
         number = self._numbers[name] = len(self._numbers)
         taken = self._samples[number] = self._sampler.take(name, array)
+        # Strings and sequences have no distance.
         if taken.kind != "other":
             self._spool.put(number, array)
 

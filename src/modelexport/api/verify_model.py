@@ -31,7 +31,7 @@ from modelexport.record.results.verification import (
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.divergence import is_rounding, merge_runs
 from modelexport.verify.numbers import ReferenceRun, measure
-from modelexport.verify.weights import compare_parameters
+from modelexport.verify.parameter_check import compare_parameters
 from modelexport.verify.witness import OperatorSources, find_first_difference
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
     findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
     with _blame_weights(parameters), open_judged(file, options, clock) as judged:
+        # All values, and not only those at borders: the proof looks at every node.
         pieces = PiecewiseRun(judged, often=options.runs_often)
         for run in runs.all():
             with TensorSpill() as spool:

@@ -40,6 +40,7 @@ def write_tagged(
     """Write the model with its record inside, the record beside it, and further texts."""
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
+    # Taken before keys are written, so that it tells of the graph alone.
     outline = None if options.level is Level.NONE else outlined(model.graph, sketches_of(model))
     embed(model.proto, provenance, options, outline)
     sidecar = sidecar_path(path)

@@ -45,6 +45,7 @@ def to_document(provenance: Provenance) -> Json:
 
 def write_document(provenance: Provenance) -> str:
     """The document as text, one line for each entry: quick to write, and to read with grep and diff."""
+    # For readers only: tags follow from the modules and the policy.
     tags = provenance.tags.by_path
     hierarchy = provenance.hierarchy
 

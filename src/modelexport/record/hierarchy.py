@@ -167,6 +167,7 @@ class Hierarchy:
     @cached_property
     def stacks(self) -> Mapping[ModuleCall, tuple[ModuleCall, ...]]:
         """For each recorded call, the calls that were open while it ran, root first, itself last."""
+        # Calls are listed as they began, so the stack of a parent is always there first.
         stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
         for site in self.calls:
             above = () if site.parent is None else stacks[site.parent]

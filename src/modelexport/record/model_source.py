@@ -61,6 +61,7 @@ class ModelSource:
     @property
     def samples(self) -> tuple[object, ...]:
         """The inputs of each run: one, or several if they are files or a list of dictionaries."""
+        # Files first: a tuple of paths would also pass for a tuple of positional inputs.
         if self.input_files:
             return self.input_files
         if isinstance(self.inputs, list) and self.inputs and all(isinstance(item, Mapping) for item in self.inputs):

@@ -47,6 +47,7 @@ class Table:
         self._places: dict[str, int] = {}
 
     def place(self, value: Any) -> int:
+        # Lists cannot be keys, and 1 and True must stay two values.
         key = json.dumps(value)
         if key not in self._places:
             self._places[key] = len(self.values)
@@ -114,6 +115,7 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
         "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
         "calls": _fold_calls(provenance.hierarchy, numbers),
         "through": [_NOT_THROUGH if site.through is None else site.through for site in provenance.hierarchy.calls],
+        # Columns: alike values stand side by side, which compresses far better than rows.
         "keys": [entry.key for entry in entries],
         "names": [entry.name for entry in entries],
         "operators": [operators.place(entry.op_type) for entry in entries],
@@ -201,6 +203,7 @@ def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[i
 
 
 def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list[CallSite]:
+    # The number of a call is how often its module was called before it, so it is not stored either.
     counts: dict[str, int] = {}
     calls: list[ModuleCall] = []
     sites: list[CallSite] = []
@@ -225,6 +228,7 @@ def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[A
 
 def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hierarchy) -> Attribution:
     owners = [[paths[module] if isinstance(module, int) else module, index] for module, index in folded[0]]
+    # Not stored: it follows from the owners.
     ancestor = hierarchy.common_ancestor(ModuleCall(path, index) for path, index in owners)
     return attribution_in(
         {

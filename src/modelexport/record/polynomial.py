@@ -135,6 +135,7 @@ class Polynomial:
         return -self + other
 
     def __pow__(self, power: int) -> Polynomial:
+        # Powers are small (an axis squared), so repeated products beat anything clever.
         return reduce(lambda product, _: product * self, range(power), Polynomial.of(1))
 
     def __floordiv__(self, other: Size) -> Polynomial:

@@ -268,6 +268,7 @@ class Provenance:
 
     def entry(self, name_or_key: str) -> NodeEntry:
         """The node with this name or key."""
+        # Keys first: they are unique, while a tool may have given two nodes one name.
         entry = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)
         if entry is None:
             raise UnknownName("node", name_or_key, [entry.name or entry.key for entry in self.nodes.values()])

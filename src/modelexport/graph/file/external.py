@@ -83,6 +83,7 @@ def external_data(tensor: onnx.TensorProto, directory: Path | None) -> Lazy:
         nbytes = int(entries.get("length") or storage_size(tensor))
     except ValueError as error:
         raise FileUnreadable(f"{subject} has external data at a place that is not a number: {entries}") from error
+    # Entries are text in the file and may say anything.
     if offset < 0 or nbytes < 0 or not entries.get("location"):
         raise FileUnreadable(f"{subject} does not say where its external data is: {entries}")
     return Lazy(nbytes, partial(_read, subject, directory, entries["location"], slice(offset, offset + nbytes)))

@@ -101,6 +101,7 @@ def _mapped(path: Path) -> memoryview:
         if path.exists() and not path.is_file():
             raise FileUnreadable(f"{path} is not a regular file")
         with path.open("rb") as file:
+            # mmap refuses empty files with a message about its own arguments.
             if file.seek(0, 2) == 0:
                 raise FileUnreadable(f"{path} is empty", "Export the model again.")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -114,6 +115,7 @@ def _model_file(data: memoryview, subject: str, directory: Path | None, file_nam
         proto, weights = _take_apart(data)
     except (DecodeError, ValueError) as error:  # ValueError: not wire format, or a name that is not UTF-8
         raise _not_onnx(data, subject) from error
+    # Any bytes can be valid protobuf; these three fields tell a model from a coincidence.
     opsets_missing = proto.ir_version >= _IR_WITH_OPSETS and not proto.opset_import
     if not proto.HasField("graph") or not proto.ir_version or opsets_missing:
         raise _not_onnx(data, subject)
@@ -167,6 +169,7 @@ def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
 
 def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     """A view of the file where numpy has the type, else a copy."""
+    # Types that numpy lacks (bfloat16, int4) are decoded by onnx, which copies.
     if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
         return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
     kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)

@@ -93,6 +93,7 @@ class TaggedFile(ModelFile):
 
         What is in the file cannot have been mixed up with another file's, so the sidecar is not even opened then.
         """
+        # Relinking has just made it for this graph; what the tool left in the metadata is older.
         if self.believed is not None:
             return self.believed
         stored = self.embedded.provenance or self.sidecar.provenance
@@ -147,6 +148,7 @@ class TaggedFile(ModelFile):
         """The same file with names for nodes that have none of their own or a refused one, and how many those are."""
         attributions = {key: entry.attribution for key, entry in self.provenance.nodes.items()}
         changed = name_nodes(self.proto, attributions, refuses)
+        # A new value, because everything cached here was made with the old names.
         return replace(self), len(changed)
 
     def _fit_record(self) -> Provenance:
@@ -165,6 +167,7 @@ class TaggedFile(ModelFile):
 
 def open_tagged(path: Path) -> TaggedFile:
     """Raise FileUnreadable for a path that is no model; a missing record is an error when it is first asked for."""
+    # Tab completion offers it beside the model, and "not an ONNX model" would not say what to do.
     if path.suffix == SIDECAR_SUFFIX:
         raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
     model = open_model(path)
@@ -210,6 +213,7 @@ def _weaken_attribution(recorded: NodeEntry) -> Attribution:
     """Another operator makes the same value now; it may cover more than the one that did before."""
     before = recorded.attribution
     evidence = Evidence(EvidenceKind.LINEAGE, "same output", f"was {recorded.op_type}")
+    # An operator that was replaced may do more than its module's work: never better than inferred.
     confidence = min(before.confidence, Confidence.INFERRED)
     return replace(before, confidence=confidence, evidence=(*before.evidence, evidence))
 
@@ -238,6 +242,7 @@ def find_ancestor(file: TaggedFile) -> Ancestor:
 
 def tagged_ancestor(file: TaggedFile) -> Ancestor:
     """The graph of the file itself, whatever it was made from."""
+    # Lineage walks producers, and would not return from a cycle.
     ensure_sound(file.proto, file.graph, str(file.path))
     return Ancestor(str(file.path), file.provenance, digested(file.graph), skip_unreadable(sketches_of(file)))
 

@@ -63,6 +63,7 @@ def fields(message: memoryview) -> Iterator[Field]:
         tag, position = _read_varint(message, position)
         number, wire_type = tag >> 3, tag & 7
         value, position = _bounds(message, position, wire_type)
+        # Field 0 does not exist, and a length that points behind the end is how truncation shows.
         if number == 0 or position > size:
             raise WireError(f"a field at byte {start} of {size} does not end")
         yield Field(number, wire_type, start, value, position)
@@ -131,6 +132,7 @@ def join(parts: Sequence[Part]) -> bytes:
 
 
 _SEGMENT, _STRING_DATA, _NAME, _RAW_DATA, _EXTERNAL_DATA = 3, 6, 8, 9, 13
+# Numbers of the fields of onnx.TensorProto: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 _DATA_FIELDS = {
     4: "float_data",
     5: "int32_data",
@@ -141,6 +143,7 @@ _DATA_FIELDS = {
     11: "uint64_data",
 }
 
+# Bits of one element; types below eight are packed, low bits first.
 _TYPES_OF_WIDTH = {
     128: "COMPLEX128",
     64: "INT64 UINT64 DOUBLE COMPLEX64",
@@ -248,6 +251,7 @@ def storage_size(tensor: onnx.TensorProto) -> int:
 
 def detach(tensor: memoryview, above: int) -> Detached | None:
     """Take a serialized TensorProto apart; None if it has no name or no more than `above` bytes of data."""
+    # The whole message is no larger than its data may be: no need to look inside.
     if len(tensor) <= above:
         return None
     header, values = _split(tensor)
@@ -261,6 +265,7 @@ def detach(tensor: memoryview, above: int) -> Detached | None:
 def attach(header: memoryview, data: WeightData) -> list[Part]:
     """The serialized TensorProto with its data in it, fields in the order that protobuf writes."""
     later = (field.start for field in fields(header) if field.number > data.field_number)
+    # Readers accept any order, but bytes that equal protobuf's own keep files comparable.
     at = next(later, len(header))
     return [header[:at], *data.fields(), header[at:]]
 
@@ -337,6 +342,7 @@ def _data(tensor: memoryview, header: memoryview, values: list[tuple[int, memory
     numbers = {number for number, _ in values}
     if numbers == {_RAW_DATA}:
         return _raw_span([run for _, run in values])
+    # More than one kind of data is invalid; which of them counts is left to protobuf.
     if len(numbers) != 1 or numbers & {_RAW_DATA, _STRING_DATA}:
         return None
     size = storage_size(onnx.TensorProto.FromString(bytes(header)))
@@ -345,6 +351,7 @@ def _data(tensor: memoryview, header: memoryview, values: list[tuple[int, memory
 
 def _raw_span(runs: list[memoryview]) -> Span | None:
     spans = [(run, field) for run in runs for field in fields(run)]
+    # A field that occurs twice is legal for protobuf, where the last one wins.
     if len(spans) != 1 or spans[0][1].wire_type != DELIMITED:
         return None
     run, field = spans[0]

@@ -3,7 +3,7 @@
 `Layout` decides for each tensor whether its data goes into the model file or a data file beside it. A protobuf
 message ends at 2 GiB, so larger models are split. A model that was read from two files and is saved over the first one
 keeps the second.
-https://protobuf.dev/programming-guides/encoding/#size-limit
+https://protobuf.dev/programming-guides/proto-limits/
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, st
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, with_initializers
 from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
 
+# protobuf refuses messages of 2 GiB and more.
 PROTOBUF_LIMIT = 2**31 - 1
 # A file that is written just below the limit could not be given metadata any more.
 _COMFORTABLE = PROTOBUF_LIMIT - 2**26
@@ -60,10 +61,12 @@ def lay_out(model: ModelFile, path: Path, external_data: bool | None, threshold:
     crowded = external_data is None and _inside_size(model) > _COMFORTABLE
     leaving = list(_movable(model, threshold)) if external_data or crowded else []
     outside = [tensor for tensor in external.tensors(model.proto) if external.is_external(tensor)]
+    # Nothing moves: the layout is the model as it is, and no copy of the structure is made.
     if not leaving and (not outside or (_in_place(model, path) and external_data is not False)):
         return Layout(model.proto, model.weights)
     if external_data is False:
         return _all_inside(model)
+    # A copy may not overwrite the data file that it is still reading from.
     if not _in_place(model, path):
         _check_not_source(model, outside, data_file(path))
     return _moved_out(model, set(leaving), data_file(path).name)
@@ -180,6 +183,7 @@ def stage_model(
     stage: Stage, model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
 ) -> tuple[Path, ...]:
     """Like `save_model`, for a model that appears together with other files."""
+    # Sizes are known from headers; no weight has been read up to here.
     layout = lay_out(model, path, external_data, threshold)
     parts = _spliced(layout)
     if wire.size_of(parts) > PROTOBUF_LIMIT:
