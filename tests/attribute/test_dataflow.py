@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.building import body, claim, graph, node, owners, tree
 
-from modelexport.attribute.dataflow import dataflow_claims, initializer_dataflow
+from modelexport.attribute.dataflow import claim_by_dataflow, claim_initializers_by_dataflow
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.provenance import Claim, Confidence
 
@@ -13,12 +13,12 @@ NET = tree({"": "Net", "a": "Block", "a.p": "Linear", "a.q": "Linear", "b": "Lin
 
 
 def inferred(found: Graph, known: dict[str, Claim]) -> dict[str, tuple[str, ...]]:
-    return owners(dataflow_claims(found, NET, known, "s"))
+    return owners(claim_by_dataflow(found, NET, known, "s"))
 
 
 def test_a_constant_belongs_to_what_reads_it() -> None:
     made = graph(node("Constant", "", "c", value_float=1.0), node("Add", "x c", "y"))
-    found = dataflow_claims(made, NET, {"y": claim("a.p")}, "s")
+    found = claim_by_dataflow(made, NET, {"y": claim("a.p")}, "s")
     assert owners(found) == {"c": ("a.p",)}
     assert found["c"].confidence is Confidence.INFERRED
     assert str(found["c"].evidence[0]) == "dataflow:made for"
@@ -41,7 +41,7 @@ def test_arithmetic_on_shapes_belongs_to_what_it_is_for() -> None:
 
 def test_data_lies_between_what_it_reads_and_what_reads_it() -> None:
     made = graph(node("Relu", "x", "h"), node("Neg", "h", "m"), node("Abs", "m", "n"), node("Relu", "n", "y"))
-    found = dataflow_claims(made, NET, {"h": claim("a.p"), "y": claim("a.q")}, "s")
+    found = claim_by_dataflow(made, NET, {"h": claim("a.p"), "y": claim("a.q")}, "s")
     assert owners(found) == {"m": ("a",), "n": ("a",)}
     assert str(found["m"].evidence[0]) == "dataflow:between"
     assert inferred(made, {"h": claim("a.p"), "y": claim("a.p")}) == {"m": ("a.p",), "n": ("a.p",)}
@@ -50,7 +50,7 @@ def test_data_lies_between_what_it_reads_and_what_reads_it() -> None:
 
 def test_what_nothing_claimed_reads_belongs_to_what_it_was_made_from() -> None:
     made = graph(node("Relu", "x", "h"), node("Neg", "h", "m"), node("Abs", "m", "y"))
-    found = dataflow_claims(made, NET, {"h": claim("a.p")}, "s")
+    found = claim_by_dataflow(made, NET, {"h": claim("a.p")}, "s")
     assert owners(found) == {"m": ("a.p",), "y": ("a.p",)}
     assert str(found["y"].evidence[0]) == "dataflow:made from"
 
@@ -74,7 +74,7 @@ def test_a_body_that_nothing_names_belongs_to_the_node_that_holds_it() -> None:
         node("Constant", "", "t", value_float=1.0), node("Constant", "", "unused", value_float=1.0), outputs="t"
     )
     made = graph(conditional(inside), inputs="c")
-    found = dataflow_claims(made, NET, {"y": claim("a.p")}, "s")
+    found = claim_by_dataflow(made, NET, {"y": claim("a.p")}, "s")
     assert owners(found) == {"y|then_branch|t": ("a.p",), "y|then_branch|unused": ("a.p",)}
     assert str(found["y|then_branch|unused"].evidence[0]) == "dataflow:inside the body of"
 
@@ -106,7 +106,7 @@ def test_what_is_not_connected_gets_no_claim() -> None:
 
 def test_a_constant_that_the_model_returns_belongs_to_the_root() -> None:
     made = graph(node("Relu", "x", "h"), node("Constant", "", "y", value_float=1.0))
-    found = dataflow_claims(made, NET, {"h": claim("a.p")}, "s")
+    found = claim_by_dataflow(made, NET, {"h": claim("a.p")}, "s")
     assert owners(found) == {"y": ("",)}
     assert str(found["y"].evidence[0]) == "dataflow:returned by"
 
@@ -128,7 +128,7 @@ def test_every_node_of_a_connected_graph_is_inferred_from_one(data: st.DataObjec
     made = graph(*nodes)
     seed = data.draw(st.sampled_from(made.nodes)).key
     known = {seed: claim("a.p")}
-    found = dataflow_claims(made, NET, known, "s")
+    found = claim_by_dataflow(made, NET, known, "s")
     assert set(found) == {item.key for item in made.nodes} - {seed}
     assert set(owners(found).values()) <= {("a.p",)}
 
@@ -141,7 +141,7 @@ def test_initializers_belong_to_what_reads_them() -> None:
         weights=["w", "s", "unused", "known"],
     )
     nodes = {"h": claim("b"), "m": claim("a.p"), "y": claim("a.q")}
-    found = initializer_dataflow(made, NET, nodes, {"known": claim("b")}, "s")
+    found = claim_initializers_by_dataflow(made, NET, nodes, {"known": claim("b")}, "s")
     assert owners(found) == {"w": ("b",), "s": ("a",)}
     assert {item.confidence for item in found.values()} == {Confidence.INFERRED}
 
@@ -149,7 +149,7 @@ def test_initializers_belong_to_what_reads_them() -> None:
 def test_an_initializer_that_several_calls_read_belongs_to_their_module() -> None:
     twice = tree({"": "Net", "a": "Linear"}, "", "a", "a")
     made = graph(node("MatMul", "x w", "h"), node("MatMul", "h w", "y"), weights=["w"])
-    found = initializer_dataflow(made, twice, {"h": claim("a"), "y": claim("a#1")}, {}, "s")
+    found = claim_initializers_by_dataflow(made, twice, {"h": claim("a"), "y": claim("a#1")}, {}, "s")
     assert owners(found) == {"w": ("a",)}
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.support.building import body, graph, module, node, owners, run, set_metadata, tree
 
-from modelexport.attribute.scopes import SCOPES_KEY, dynamo_calls, dynamo_claims
+from modelexport.attribute.scopes import SCOPES_KEY, claim_dynamo_scopes, dynamo_calls
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Confidence
 from modelexport.record.signals import ExporterScopes
@@ -14,7 +14,7 @@ TWICE = tree({"": "Net", "fc": "Linear"}, "", "fc", "fc")
 
 
 def test_the_innermost_module_is_named_before_the_operator() -> None:
-    found = dynamo_claims(
+    found = claim_dynamo_scopes(
         graph(
             node("MatMul", "x w", "h", scope=["", "enc", "enc.fc", "linear"]),
             node("Relu", "h", "y", scope=["", "relu"]),
@@ -29,16 +29,16 @@ def test_the_innermost_module_is_named_before_the_operator() -> None:
 
 
 def test_a_node_without_scope_gets_no_claim() -> None:
-    assert dynamo_claims(graph(node("Relu", "x", "y")), NET, NONE, "s") == {}
+    assert claim_dynamo_scopes(graph(node("Relu", "x", "y")), NET, NONE, "s") == {}
 
 
 def test_an_operator_alone_names_no_module() -> None:
-    assert dynamo_claims(graph(node("Relu", "x", "y", scope=["relu"])), NET, NONE, "s") == {}
+    assert claim_dynamo_scopes(graph(node("Relu", "x", "y", scope=["relu"])), NET, NONE, "s") == {}
 
 
 def test_a_scope_that_is_no_module_is_a_fake() -> None:
     fake = ["", "_empty_nn_module_stack_from_metadata_hook", "sym_size"]
-    assert dynamo_claims(graph(node("Shape", "x", "y", scope=fake)), NET, NONE, "s") == {}
+    assert claim_dynamo_scopes(graph(node("Shape", "x", "y", scope=fake)), NET, NONE, "s") == {}
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,24 @@ def test_a_scope_that_is_no_module_is_a_fake() -> None:
 def test_malformed_metadata_names_no_module(text: str) -> None:
     proto = node("Relu", "x", "y")
     set_metadata(proto, {SCOPES_KEY: text})
-    assert dynamo_claims(graph(proto), NET, NONE, "s") == {}
+    assert claim_dynamo_scopes(graph(proto), NET, NONE, "s") == {}
 
 
 def test_an_alias_means_the_module_itself() -> None:
     shared = Hierarchy.of([module("", "Net"), module("a", "Linear", aliases=("b",))], run("", "a"))
-    found = dynamo_claims(graph(node("MatMul", "x w", "y", scope=["", "b", "linear"])), shared, NONE, "s")
+    found = claim_dynamo_scopes(graph(node("MatMul", "x w", "y", scope=["", "b", "linear"])), shared, NONE, "s")
     assert owners(found) == {"y": ("a",)}
 
 
 def test_a_module_that_was_not_seen_running_is_named_all_the_same() -> None:
     silent = tree({"": "Net", "fc": "Linear"}, "")
-    found = dynamo_claims(graph(node("MatMul", "x w", "y", scope=["", "fc", "linear"])), silent, NONE, "s")
+    found = claim_dynamo_scopes(graph(node("MatMul", "x w", "y", scope=["", "fc", "linear"])), silent, NONE, "s")
     assert owners(found) == {"y": ("fc",)}
 
 
 def test_the_exported_program_numbers_calls() -> None:
     scopes = ExporterScopes({"linear": ModuleCall("fc", 1), "linear_1": ModuleCall("fc")})
-    found = dynamo_claims(
+    found = claim_dynamo_scopes(
         graph(
             node("MatMul", "x w", "h", scope=["", "fc", "linear"]),
             node("MatMul", "h w", "y", scope=["", "fc", "linear_1"]),
@@ -92,7 +92,7 @@ def test_the_exported_program_numbers_calls() -> None:
 
 
 def test_calls_without_number_are_told_apart_by_order() -> None:
-    found = dynamo_claims(
+    found = claim_dynamo_scopes(
         graph(
             node("MatMul", "x w", "a", scope=["", "fc", "linear"]),
             node("Add", "a b", "c", scope=["", "fc", "linear"]),
@@ -113,7 +113,7 @@ def test_calls_without_number_are_told_apart_by_order() -> None:
 @pytest.mark.parametrize("operators", [["MatMul", "MatMul", "Add"], ["MatMul", "Add"], ["MatMul"]])
 def test_calls_that_order_does_not_tell_apart_share_their_nodes(operators: list[str]) -> None:
     nodes = [node(op, f"v{place} w", f"v{place + 1}", scope=["", "fc", "op"]) for place, op in enumerate(operators)]
-    found = dynamo_claims(graph(*nodes, inputs="v0"), TWICE, NONE, "s")
+    found = claim_dynamo_scopes(graph(*nodes, inputs="v0"), TWICE, NONE, "s")
     assert set(owners(found).values()) == {("fc", "fc#1")}
     assert len(found) == len(operators)
     assert {claim.confidence for claim in found.values()} == {Confidence.STRONG}
@@ -132,7 +132,7 @@ def test_a_scope_alone_stands_for_all_calls_of_its_module() -> None:
 def test_nodes_in_bodies_have_scopes_of_their_own() -> None:
     branch = body(node("Relu", "x", "t", scope=["", "enc", "relu"]), outputs="t")
     other = body(node("Neg", "x", "e"), outputs="e")
-    found = dynamo_claims(
+    found = claim_dynamo_scopes(
         graph(node("If", "c", "y", scope=["", "cond"], then_branch=branch, else_branch=other), inputs="x c"),
         NET,
         NONE,
@@ -143,7 +143,7 @@ def test_nodes_in_bodies_have_scopes_of_their_own() -> None:
 
 def test_fx_names_in_a_body_are_those_of_another_program() -> None:
     branch = body(node("MatMul", "x w", "t", scope=["", "fc", "linear"]), outputs="t")
-    found = dynamo_claims(
+    found = claim_dynamo_scopes(
         graph(node("If", "c", "y", then_branch=branch), inputs="x c"),
         tree({"": "Net", "fc": "Linear"}),
         ExporterScopes({"linear": ModuleCall("", 0)}),

@@ -15,7 +15,7 @@ from tests.support.building import graph, node, tree
 
 from modelexport.attribute import projection as order
 from modelexport.attribute.anchor_regions import Anchor
-from modelexport.attribute.matched_values import ValueIndex, weight_uses
+from modelexport.attribute.matched_values import ValueIndex, find_weight_uses
 from modelexport.attribute.projection import project
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.index import Graph, Node
@@ -198,7 +198,7 @@ def test_a_rearranged_weight_is_used_where_the_result_is() -> None:
     run.op("t", "a", "w", "wt", W.T.copy()).op("view", "a", "wt", "wv", W.T.reshape(9)).op("mm", "b", "x wv", "h", Z)
     trace = run.trace
     number = {name: place for place, name in enumerate(run.arrays)}
-    uses = weight_uses(trace)
+    uses = find_weight_uses(trace)
     assert {name: uses.get(number[name]) for name in ("w", "wt", "wv", "idle", "x")} == {
         "w": (2,),
         "wt": (2,),

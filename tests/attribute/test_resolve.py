@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.building import claim, claims_on, graph, hierarchies, node, tree
 
-from modelexport.attribute.resolve import absent_modules, build_provenance, disagreements, resolve
+from modelexport.attribute.resolve import build_provenance, disagreements, explain_absent_modules, resolve
 from modelexport.attribute.strategies import GraphClaims, claims_by_initializer, claims_by_node
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind, Origin
@@ -208,15 +208,15 @@ def test_claims_of_several_strategies_meet_in_one_answer() -> None:
 
 def test_a_module_that_owns_nothing_has_a_reason() -> None:
     net = tree({"": "Net", "a": "Block", "a.p": "Linear", "drop": "Dropout", "norm": "LayerNorm", "gone": "Linear"})
-    reasons = absent_modules(net, {"a.p"}, {"norm"})
+    reasons = explain_absent_modules(net, {"a.p"}, {"norm"})
     assert set(reasons) == {"", "a", "drop", "norm", "gone"}
     assert reasons["a"] == reasons[""] == "the modules inside of it issue all of its operators"
     assert reasons["norm"].startswith("the operators that it issues itself were removed by the exporter's optimizer")
     assert "exporter" in reasons["gone"]
     assert "optimizer" not in reasons["gone"]
     assert "issues none when evaluated" in reasons["drop"]
-    assert "shared or removed" in absent_modules(net, {"a.p"}, None)["drop"]
+    assert "shared or removed" in explain_absent_modules(net, {"a.p"}, None)["drop"]
 
 
 def test_a_module_that_did_not_run_is_not_missed() -> None:
-    assert absent_modules(tree({"": "Net", "spare": "Linear"}, ""), {""}, None) == {}
+    assert explain_absent_modules(tree({"": "Net", "spare": "Linear"}, ""), {""}, None) == {}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.support.building import graph, module, node, owners, tree
 
-from modelexport.attribute.scopes import expected_scope, torchscript_calls, torchscript_claims
+from modelexport.attribute.scopes import claim_torchscript_scopes, expected_scope, torchscript_calls
 from modelexport.record.hierarchy import CallSite, Hierarchy, ModuleCall
 from modelexport.record.provenance import Confidence
 
@@ -11,7 +11,7 @@ from modelexport.record.provenance import Confidence
 def claimed(hierarchy: Hierarchy, *names: str) -> dict[str, tuple[str, ...]]:
     """The owners of a chain of nodes with these names."""
     nodes = [node("Relu", f"v{place}", f"v{place + 1}", name) for place, name in enumerate(names)]
-    found = owners(torchscript_claims(graph(*nodes, inputs="v0"), hierarchy, "s"))
+    found = owners(claim_torchscript_scopes(graph(*nodes, inputs="v0"), hierarchy, "s"))
     return {name: found[f"v{place + 1}"] for place, name in enumerate(names) if f"v{place + 1}" in found}
 
 
@@ -29,7 +29,7 @@ def test_a_scope_has_one_part_for_each_open_call() -> None:
 
 
 def test_one_meaning_is_exact() -> None:
-    (claim,) = torchscript_claims(graph(node("Relu", "x", "y", "/Relu")), tree({"": "Net"}), "s").values()
+    (claim,) = claim_torchscript_scopes(graph(node("Relu", "x", "y", "/Relu")), tree({"": "Net"}), "s").values()
     assert (claim.confidence, claim.strategy) == (Confidence.EXACT, "s")
     assert str(claim.evidence[0]) == "scope:torchscript"
 
@@ -94,7 +94,7 @@ def test_calls_that_left_no_node_make_the_others_unsure() -> None:
         "/fc_1/MatMul": ("fc#1",),
     }
     nodes = graph(node("MatMul", "x w", "y", "/fc/MatMul"))
-    found = torchscript_claims(nodes, net, "s")["y"]
+    found = claim_torchscript_scopes(nodes, net, "s")["y"]
     assert found.confidence is Confidence.INFERRED
     assert found.evidence[0].detail == "one of fc, fc#1, fc#2"
 
@@ -111,7 +111,7 @@ def test_nodes_around_tell_which_call_left_no_node() -> None:
 
 def test_a_module_named_like_a_second_call_is_told_by_its_parameters() -> None:
     net = tree({"": "Net", "fc": "Linear", "fc_1": "Linear"}, "", "fc", "fc", "fc_1")
-    found = torchscript_claims(
+    found = claim_torchscript_scopes(
         graph(
             node("Gemm", "x fc.weight", "a", "/fc/Gemm"),
             node("Gemm", "a fc.weight", "b", "/fc_1/Gemm"),
@@ -143,8 +143,8 @@ def test_the_scope_of_a_stack() -> None:
 def test_the_exporters_own_names_come_first() -> None:
     net = tree({"": "Net", "a": "Block", "a.fc": "Linear"})
     made = graph(node("Relu", "x", "y", "/renamed/fc/Relu"))
-    assert torchscript_claims(made, net, "s") == {}
-    assert owners(torchscript_claims(made, net, "s", {"a": "renamed"})) == {"y": ("a.fc",)}
+    assert claim_torchscript_scopes(made, net, "s") == {}
+    assert owners(claim_torchscript_scopes(made, net, "s", {"a": "renamed"})) == {"y": ("a.fc",)}
 
 
 def test_a_scope_alone_may_stand_for_several_calls() -> None:

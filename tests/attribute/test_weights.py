@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.support.building import graph, node, owners, tree
 
-from modelexport.attribute.dataflow import weight_claims
+from modelexport.attribute.dataflow import claim_weights_by_content
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall, TensorInfo
 from modelexport.record.provenance import Confidence
@@ -33,7 +33,7 @@ def said(
     )
     prints = tuple(map(fingerprint, [*tensors.values(), *made]))
     trace = Trace("test", traced, prints, {}, number)
-    found = weight_claims(
+    found = claim_weights_by_content(
         graph(node("Sin", "x", "y"), weights=["held"]),
         hierarchy,
         trace,
@@ -87,7 +87,7 @@ def test_what_is_made_of_data_is_no_weight() -> None:
     prints = tuple(map(fingerprint, (numbers(0), numbers(1), numbers(2))))
     trace = Trace("test", (op,), prints, {"x": 1}, number)
     values = GraphValues({"held": fingerprint(numbers(2))})
-    assert weight_claims(graph(node("Sin", "x", "y"), weights=["held"]), TREE, trace, values, "test") == {}
+    assert claim_weights_by_content(graph(node("Sin", "x", "y"), weights=["held"]), TREE, trace, values, "test") == {}
 
 
 def test_a_constant_that_holds_the_same_leaves_it_open() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from modelexport.capture.loading import pretrained
 from modelexport.capture.loading.models import load_model
-from modelexport.capture.loading.options import LoadedModel
+from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.errors import ModelExportError, ModelNotFound, ModelUnloadable, UnknownName, UserError
 from modelexport.record.model_source import ModelSource
 

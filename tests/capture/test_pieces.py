@@ -167,7 +167,7 @@ def test_weights_are_fed_from_where_they_lie(tmp_path: Path, monkeypatch: pytest
         lent.append(value.data_ptr())
         return value
 
-    monkeypatch.setattr(pieces, "content_of", reading)
+    monkeypatch.setattr(pieces, "initializer_array", reading)
     monkeypatch.setattr(PiecewiseRun, "_weight", lending)
     seen(PiecewiseRun(open_model(path)))
     assert len(lent) == 1
@@ -269,13 +269,13 @@ def test_no_more_sessions_are_kept_than_threads_allow(lengths: list[int], monkey
 
 def test_what_no_later_node_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[set[str]] = []
-    make = PiecewiseRun._make
+    make = PiecewiseRun._run_piece
 
     def watched(self: PiecewiseRun, start: int, end: int, values: Mapping[str, Any]) -> Any:
         alive.append(set(values))
         return make(self, start, end, values)
 
-    monkeypatch.setattr(PiecewiseRun, "_make", watched)
+    monkeypatch.setattr(PiecewiseRun, "_run_piece", watched)
     monkeypatch.setattr(pieces, "_LONGEST_PIECE", 1)
     large = numpy_helper.from_array(np.ones((4, 400), np.float32), "w")
     nodes = node("Sin", "x", "a"), node("MatMul", "a w", "b"), node("Cos", "a", "c"), node("Add", "c x", "y")

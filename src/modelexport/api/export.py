@@ -240,11 +240,11 @@ class _Export:
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()
-        from modelexport.capture.export import OutputChecker, Tolerance, runtime_installed
+        from modelexport.capture.export import OutputChecker, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
-        checker = OutputChecker(self.path, run, Tolerance(self.options.atol, self.options.rtol))
+        checker = OutputChecker(self.path, run, self.options.atol, self.options.rtol)
         if not checker.can_run:
             return None, ("outputs not compared with PyTorch: ONNX Runtime takes no bfloat16 from outside",)
         check = checker.check()

@@ -14,7 +14,7 @@ from pathlib import Path
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.options import parse_embedding
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.attribute.resolve import absent_modules
+from modelexport.attribute.resolve import explain_absent_modules
 from modelexport.errors import FileUnreadable
 from modelexport.graph.file.tagged_file import (
     Ancestor,
@@ -96,7 +96,7 @@ def _sketches(made: TaggedFile, ancestor: Ancestor) -> Sketches:
 def _absent(record: Provenance, before: Provenance) -> dict[str, str]:
     owned = {call.path for entry in record.nodes.values() for call in entry.attribution.owners}
     owned_before = {call.path for entry in before.nodes.values() for call in entry.attribution.owners}
-    return {**absent_modules(record.hierarchy, owned, owned_before), **_still_absent(before, owned)}
+    return {**explain_absent_modules(record.hierarchy, owned, owned_before), **_still_absent(before, owned)}
 
 
 def _still_absent(before: Provenance, owned: set[str]) -> dict[str, str]:

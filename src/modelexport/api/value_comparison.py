@@ -30,7 +30,7 @@ from modelexport.verify.divergence import (
     summarize_calls,
 )
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
-from modelexport.verify.weights import find_coarse_weights
+from modelexport.verify.parameter_check import find_coarse_weights
 
 _TOOL = "ort:all"
 

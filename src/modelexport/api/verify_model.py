@@ -31,7 +31,7 @@ from modelexport.record.results.verification import (
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.divergence import is_rounding, merge_runs
 from modelexport.verify.numbers import ReferenceRun, measure
-from modelexport.verify.weights import compare_parameters
+from modelexport.verify.parameter_check import compare_parameters
 from modelexport.verify.witness import OperatorSources, find_first_difference
 
 if TYPE_CHECKING:

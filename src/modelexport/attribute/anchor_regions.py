@@ -31,7 +31,7 @@ class Anchor:
     evidence: Evidence
 
 
-def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
+def find_value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that make a value which one call alone made."""
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source)
     anchors: dict[str, Anchor] = {}
@@ -48,7 +48,7 @@ def value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     return anchors
 
 
-def passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
+def find_passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     """Nodes that pass a value on as one call alone did, by an operator that becomes such a node."""
     evidence = Evidence(EvidenceKind.TRACE, matched.trace.source, "passed on")
     anchors: dict[str, Anchor] = {}
@@ -62,7 +62,7 @@ def passing_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     return anchors
 
 
-def weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
+def find_weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
     """Nodes that read a weight, or what the run made of it, which one call alone put to use."""
     evidence = Evidence(EvidenceKind.PARAMETER, matched.trace.source)
     readers: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Node]] = {}

@@ -6,9 +6,9 @@ what it reads and what reads it, and belongs to the innermost call that encloses
     MatMul (layer.0.fc1) ─► Mul (?) ─► MatMul (layer.0.fc2)      Mul is layer.0's, INFERRED
 
 Names. A node that reads a module's weight was, as a rule, issued by that module. Folding, fusion and deduplication move
-weights: `folded_`, `absorbed_` and `replaced_parameter_claims` add the modules whose parameters are in them.
+weights: `claim_folded_`, `claim_absorbed_` and `claim_replaced_parameters` add the modules that held them.
 
-Content. A file that was renamed throughout still has the model's weights (`weight_claims`).
+Content. A file that was renamed throughout still has the model's weights (`claim_weights_by_content`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceK
 from modelexport.record.signals import GraphValues, Trace
 
 
-def dataflow_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
+def claim_by_dataflow(
+    graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str
+) -> dict[str, Claim]:
     """Claims for every node without one in `known` that is connected, by whatever way, to a node with one."""
     claims: dict[str, Claim] = {}
     # One round reaches what lies up or down the flow. The next ones turn corners: a constant whose one reader was
@@ -45,7 +47,7 @@ def _infer_once(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], 
     return claims
 
 
-def initializer_dataflow(
+def claim_initializers_by_dataflow(
     graph: Graph, hierarchy: Hierarchy, nodes: Mapping[str, Claim], known: Mapping[str, Claim], strategy: str
 ) -> dict[str, Claim]:
     """Initializers without a parameter's name belong to the nodes that read them."""
@@ -128,7 +130,7 @@ def _claim_inferred(calls: tuple[ModuleCall, ...], how: str, strategy: str) -> C
     return Claim(calls, Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, how),), strategy)
 
 
-def parameter_claims(hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str) -> dict[str, Claim]:
+def claim_parameter_readers(hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str) -> dict[str, Claim]:
     """Claims for those of `nodes` that read, or pass on under its own name, the parameter of exactly one module."""
     by_module: dict[str, list[Node]] = {}
     for node in nodes:
@@ -141,7 +143,7 @@ def parameter_claims(hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str)
     return claims
 
 
-def initializer_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
+def claim_named_initializers(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
     """Initializers that carry a parameter's name belong to the module that holds it."""
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
@@ -153,7 +155,7 @@ def initializer_claims(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dic
     return claims
 
 
-def folded_parameter_claims(
+def claim_folded_parameters(
     claims: Mapping[str, Claim], sources: Mapping[str, Iterable[Node]], hierarchy: Hierarchy
 ) -> dict[str, Claim]:
     """Claims of folded initializers, with the modules whose parameters were folded into them as owners too."""
@@ -162,7 +164,7 @@ def folded_parameter_claims(
     return _add_owners(claims, holders, Evidence(EvidenceKind.PARAMETER, "folded"))
 
 
-def replaced_parameter_claims(
+def claim_replaced_parameters(
     claims: Mapping[str, Claim], stands_for: Mapping[str, Iterable[str]], hierarchy: Hierarchy
 ) -> dict[str, Claim]:
     """Claims of initializers that took the place of other parameters, with the modules that hold those as owners."""
@@ -178,7 +180,7 @@ def replaced_parameter_claims(
     return replacing | _add_owners(firm, holders, evidence)
 
 
-def absorbed_parameter_claims(
+def claim_absorbed_parameters(
     graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], fused: Mapping[str, Claim], weights: Iterable[str]
 ) -> dict[str, Claim]:
     """Claims of those `weights` that a fused node reads; modules whose parameters are gone into it own them too."""
@@ -234,7 +236,7 @@ def _claim_readers(path: str, readers: list[Node], hierarchy: Hierarchy, strateg
     }
 
 
-def weight_claims(
+def claim_weights_by_content(
     graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str
 ) -> dict[str, Claim]:
     """Initializers that hold one module's weight, or what a module made of weights alone."""

@@ -23,14 +23,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from modelexport.attribute.dataflow import (
-    absorbed_parameter_claims,
-    dataflow_claims,
-    folded_parameter_claims,
-    initializer_claims,
-    initializer_dataflow,
-    replaced_parameter_claims,
+    claim_absorbed_parameters,
+    claim_by_dataflow,
+    claim_folded_parameters,
+    claim_initializers_by_dataflow,
+    claim_named_initializers,
+    claim_replaced_parameters,
 )
-from modelexport.attribute.resolve import Agreement, absent_modules, agreement, build_provenance, disagreements
+from modelexport.attribute.resolve import Agreement, agreement, build_provenance, disagreements, explain_absent_modules
 from modelexport.attribute.roles.assign import assign_roles
 from modelexport.attribute.strategies import (
     ALL,
@@ -117,7 +117,7 @@ def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult
         claims_by_initializer(*claims),
         replace(origin, strategy=used),
     )
-    absent = _explain_absent_modules(provenance, case, judged)
+    absent = _find_absent_modules(provenance, case, judged)
     # Attributions -> roles and layers.
     provenance = assign_roles(case.graph, replace(provenance, absent=absent, edges=edges_of(case.graph)))
     return AttributionResult(provenance, judged, (*notes, *_remarks(provenance, case.signals, strategies)))
@@ -178,11 +178,11 @@ def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: 
     origin = strategy.judge(before, hierarchy, case.signals)
     nodes = carry_claims(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
     initializers = carry_claims(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
-    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), hierarchy)
-    initializers |= initializer_claims(graph, hierarchy, strategy.name)
+    initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), hierarchy)
+    initializers |= claim_named_initializers(graph, hierarchy, strategy.name)
     if strategy.infers:
-        nodes |= dataflow_claims(graph, hierarchy, nodes, strategy.name)
-        initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
+        nodes |= claim_by_dataflow(graph, hierarchy, nodes, strategy.name)
+        initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
@@ -202,7 +202,7 @@ def _look_behind_folding(
     )
     initializers = dict(claims.initializers)
     initializers |= claim_folded_modules(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
-    initializers |= folded_parameter_claims(initializers, _source_nodes(before, lineage), case.hierarchy)
+    initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
@@ -218,10 +218,10 @@ def _claim_shared_weights(
 ) -> dict[str, Claim]:
     """Claims of weights that stand for more than one parameter: merged because they were equal, or fused."""
     graph, hierarchy, links = case.graph, case.hierarchy, lineage.nodes
-    replaced = replaced_parameter_claims(claims, lineage.stands_for, hierarchy)
+    replaced = claim_replaced_parameters(claims, lineage.stands_for, hierarchy)
     fused = {key: claim for key, claim in nodes.items() if key in links and links[key].relation is Relation.FUSED}
     weights = [name for name in graph.initializers if name in hierarchy.parameter_owners or name in lineage.stands_for]
-    return replaced | absorbed_parameter_claims(graph, hierarchy, {**claims, **replaced}, fused, weights)
+    return replaced | claim_absorbed_parameters(graph, hierarchy, {**claims, **replaced}, fused, weights)
 
 
 def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
@@ -256,13 +256,13 @@ def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
     return not fewer and agreement(claim, answer, hierarchy) is Agreement.OTHER
 
 
-def _explain_absent_modules(
+def _find_absent_modules(
     provenance: Provenance, case: AttributionInput, judged: tuple[StrategyResult, ...]
 ) -> dict[str, str]:
     attributions = (*(entry.attribution for entry in provenance.nodes.values()), *provenance.initializers.values())
     owned = {owner.path for attribution in attributions for owner in attribution.owners}
     before = next((result.owned_before for result in judged if result.owned_before is not None), None)
-    return absent_modules(case.hierarchy, owned, before)
+    return explain_absent_modules(case.hierarchy, owned, before)
 
 
 def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:

@@ -89,7 +89,7 @@ def data_values(trace: Trace) -> frozenset[int]:
     return frozenset(dependent)
 
 
-def weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
+def find_weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
     """Values that depend on weights alone, mapped to the indices of the operators that put them to use.
 
     An operator that only rearranges a weight (a transposition) leads to others; those are the ones that use it.
@@ -152,7 +152,7 @@ class MatchedRun:
 
     @cached_property
     def _weight_uses(self) -> Mapping[int, tuple[int, ...]]:
-        return weight_uses(self.trace)
+        return find_weight_uses(self.trace)
 
     def users_of(self, name: str, uses: Mapping[int, tuple[int, ...]] | None = None) -> set[int]:
         """Indices of the operators that use a weight which holds what a constant of the graph holds.

@@ -24,9 +24,9 @@ from itertools import accumulate
 from modelexport.attribute.anchor_regions import (
     Anchor,
     AnchorRegions,
-    passing_anchors,
-    value_anchors,
-    weight_anchors,
+    find_passing_anchors,
+    find_value_anchors,
+    find_weight_anchors,
 )
 from modelexport.attribute.matched_values import MatchedRun, ValueIndex, match_values
 from modelexport.graph.index import Graph, Node
@@ -199,13 +199,13 @@ _CERTAINTY = {
 def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str) -> dict[str, Claim]:
     """Claims for the nodes of the main graph that the run explains."""
     matched = MatchedRun(graph, trace, values)
-    anchors = value_anchors(matched)
-    anchors |= weight_anchors(matched, anchors)
+    anchors = find_value_anchors(matched)
+    anchors |= find_weight_anchors(matched, anchors)
     regions = AnchorRegions(matched, hierarchy, anchors, strategy)
     fused = {} if values.failure else find_fused_calls(matched, anchors, regions)
     firm = {
         key: _claim_anchor(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
-        for key, anchor in (passing_anchors(matched) | anchors).items()
+        for key, anchor in (find_passing_anchors(matched) | anchors).items()
     }
     between = regions.claims()
     certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}

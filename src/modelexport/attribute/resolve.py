@@ -165,7 +165,7 @@ def build_provenance(
     return Provenance(hierarchy, entries, owners, origin)
 
 
-def absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str] | None) -> dict[str, str]:
+def explain_absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str] | None) -> dict[str, str]:
     """Executed modules that own nothing in the graph, and why.
 
     owned_before: the modules that owned something before the exporter's optimizer ran, where that is known

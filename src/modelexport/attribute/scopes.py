@@ -30,7 +30,7 @@ from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
 
-from modelexport.attribute.dataflow import dataflow_claims, parameter_claims
+from modelexport.attribute.dataflow import claim_by_dataflow, claim_parameter_readers
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
@@ -41,7 +41,7 @@ _Calls = tuple[ModuleCall, ...]
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 
-def dynamo_claims(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, strategy: str) -> dict[str, Claim]:
+def claim_dynamo_scopes(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScopes, strategy: str) -> dict[str, Claim]:
     """Claims from scopes; calls of one module that the file does not number are told apart by the order of nodes."""
     claims: dict[str, Claim] = {}
     unnumbered: dict[_Calls, list[Node]] = {}
@@ -117,7 +117,7 @@ def _number_calls(nodes: Iterable[Node], calls: _Calls, strategy: str) -> Mappin
     return {node.key: Claim(calls, Confidence.STRONG, (evidence,), strategy) for node in listed}
 
 
-def torchscript_claims(
+def claim_torchscript_scopes(
     graph: Graph, hierarchy: Hierarchy, strategy: str, parts: Mapping[str, str] = _NO_PARTS
 ) -> dict[str, Claim]:
     """Claims from scopes; where one has several meanings, parameters and the order of nodes narrow them down."""
@@ -245,7 +245,7 @@ def mend_lost_scopes(
     suspects = [node for node in graph.nodes if _reads_from(node, hierarchy, unseen) and node.key in claims]
     mended = {
         key: claim
-        for key, claim in parameter_claims(hierarchy, suspects, strategy).items()
+        for key, claim in claim_parameter_readers(hierarchy, suspects, strategy).items()
         if _runs_inside(claim, claims[key], hierarchy)
     }
     return mended | _mend_between(graph, hierarchy, claims, mended, strategy)
@@ -271,7 +271,7 @@ def _mend_between(
     """What the closed scopes say of the nodes around is doubtful too: settle those by dataflow."""
     doubtful = {call for key in mended for call in claims[key].owners}
     firm = {key: claim for key, claim in claims.items() if not doubtful & set(claim.owners)} | dict(mended)
-    guesses = dataflow_claims(graph, hierarchy, firm, strategy)
+    guesses = claim_by_dataflow(graph, hierarchy, firm, strategy)
     # A guess that leads to a module with a sound scope says nothing against the scope.
     around = {call for claim in mended.values() for owner in claim.owners for call in hierarchy.stack(owner)}
     kept = {key: guess for key, guess in guesses.items() if key in claims and around.issuperset(guess.owners)}

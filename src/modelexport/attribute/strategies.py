@@ -23,21 +23,21 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from modelexport.attribute.dataflow import (
-    dataflow_claims,
-    initializer_claims,
-    initializer_dataflow,
-    parameter_claims,
-    weight_claims,
+    claim_by_dataflow,
+    claim_initializers_by_dataflow,
+    claim_named_initializers,
+    claim_parameter_readers,
+    claim_weights_by_content,
 )
-from modelexport.attribute.matched_values import MatchedRun, weight_uses
+from modelexport.attribute.matched_values import MatchedRun, find_weight_uses
 from modelexport.attribute.projection import project
 from modelexport.attribute.scopes import (
+    claim_dynamo_scopes,
+    claim_torchscript_scopes,
     dynamo_calls,
-    dynamo_claims,
     fx_node,
     mend_lost_scopes,
     torchscript_calls,
-    torchscript_claims,
 )
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -85,7 +85,7 @@ def universal(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClai
     """
     nodes = _claim_scopes("torchscript", torchscript_calls(graph, hierarchy, signals.scopes.parts))
     nodes |= _claim_scopes("dynamo", dynamo_calls(graph, hierarchy, signals.scopes))
-    return GraphClaims(nodes, initializer_claims(graph, hierarchy, UNIVERSAL))
+    return GraphClaims(nodes, claim_named_initializers(graph, hierarchy, UNIVERSAL))
 
 
 def _claim_scopes(exporter: str, calls_by_node: Mapping[Node, tuple[ModuleCall, ...]]) -> dict[str, Claim]:
@@ -105,19 +105,19 @@ def enhanced_semantic(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> G
     It works from the ONNX model and the hierarchy record alone; the PyTorch model is not needed.
     """
     scopes = signals.scopes
-    named = torchscript_claims(graph, hierarchy, ENHANCED_SEMANTIC, scopes.parts)
-    named |= dynamo_claims(graph, hierarchy, scopes, ENHANCED_SEMANTIC)
+    named = claim_torchscript_scopes(graph, hierarchy, ENHANCED_SEMANTIC, scopes.parts)
+    named |= claim_dynamo_scopes(graph, hierarchy, scopes, ENHANCED_SEMANTIC)
     nodes = named | mend_lost_scopes(graph, hierarchy, named, ENHANCED_SEMANTIC)
     unnamed = [node for node in graph.nodes if node.key not in nodes]
-    nodes |= parameter_claims(hierarchy, unnamed, ENHANCED_SEMANTIC)
+    nodes |= claim_parameter_readers(hierarchy, unnamed, ENHANCED_SEMANTIC)
     return _complete_by_dataflow(graph, hierarchy, nodes, ENHANCED_SEMANTIC)
 
 
 def _complete_by_dataflow(graph: Graph, hierarchy: Hierarchy, nodes: dict[str, Claim], strategy: str) -> GraphClaims:
     """Claims of nodes, with what follows from them for their neighbours, and initializers by name."""
-    nodes = nodes | dataflow_claims(graph, hierarchy, nodes, strategy)
-    initializers = initializer_claims(graph, hierarchy, strategy)
-    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy)
+    nodes = nodes | claim_by_dataflow(graph, hierarchy, nodes, strategy)
+    initializers = claim_named_initializers(graph, hierarchy, strategy)
+    initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy)
     return GraphClaims(nodes, initializers)
 
 
@@ -137,9 +137,9 @@ def claim_by_projection(
     """What the projection of a run says, and dataflow for the rest."""
     assert signals.values is not None
     nodes = project(graph, hierarchy, trace, signals.values, strategy)
-    nodes |= dataflow_claims(graph, hierarchy, nodes, strategy)
-    initializers = weight_claims(graph, hierarchy, trace, signals.values, strategy)
-    initializers |= initializer_dataflow(graph, hierarchy, nodes, initializers, strategy)
+    nodes |= claim_by_dataflow(graph, hierarchy, nodes, strategy)
+    initializers = claim_weights_by_content(graph, hierarchy, trace, signals.values, strategy)
+    initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy)
     return GraphClaims(nodes, initializers)
 
 
@@ -177,7 +177,7 @@ def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphCl
     nodes = {key: _claim_usage(call, EvidenceKind.PARAMETER, "used by") for key, call in users.items()}
     inside = _enclosed_nodes(graph, users, _leaf_calls(hierarchy))
     nodes |= {key: _claim_usage(call, EvidenceKind.DATAFLOW, "inside") for key, call in inside.items()}
-    return GraphClaims(nodes, weight_claims(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
+    return GraphClaims(nodes, claim_weights_by_content(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
 
 
 def _claim_usage(call: ModuleCall, kind: EvidenceKind, how: str) -> Claim:
@@ -189,7 +189,7 @@ def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
     trace = matched.trace
     # Constants of the run count too: one of these may hold the same as a weight.
     constants = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
-    uses = weight_uses(replace(trace, tensors=constants)) | weight_uses(trace)
+    uses = find_weight_uses(replace(trace, tensors=constants)) | find_weight_uses(trace)
     users: dict[str, ModuleCall] = {}
     for node in matched.nodes:
         # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.

@@ -1,18 +1,20 @@
-"""The arguments of one call of a model, by keyword wherever the model allows it.
+"""Call arguments: the inputs of one call of a model, by keyword wherever `forward` allows it.
 
-Torch tensors as numpy arrays, the way that ONNX Runtime has them.
+A user gives a tensor, a sequence or a dictionary; `bind_arguments` makes it what exporters and recorders work with:
 
-Other inputs that are as valid as the given ones, to see what a model does beyond the one sample.
+    bind_arguments(model, (ids, [k, v]))   kwargs   input_ids=ids, past=[k, v]
+                                           tensors  input_ids, past_0, past_1   (the names of the graph's inputs)
 
-Further inputs like the given ones: same names, shapes, types and range.
-
-What an exporter gave, with everything it said about it.
+The same file has what is done with tensors of a call: as numpy arrays in the types that ONNX Runtime has, as
+fingerprints, and as other inputs that are as valid as the given ones (`with_mask`, `negate_or_mask`,
+`resample_inputs`), to see what a model does beyond the one sample. Names of tensors inside of lists and dictionaries
+follow torch.onnx: https://docs.pytorch.org/docs/stable/onnx_export.html.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,27 +51,27 @@ class CallArguments:
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Every tensor in the arguments by the name that the ONNX graph gives it, in the order of its inputs."""
-        found: dict[str, torch.Tensor] = {}
-        for name, value in self.named.items():
-            found.update(_flatten(name, value))
-        return found
+        return {name: leaf for argument, value in self.named.items() for name, leaf in _flatten(argument, value)}
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
         """The same arguments with other tensors, by the names that `tensors` has them under."""
 
-        def filled(name: str, value: Any) -> Any:
+        def fill(name: str, value: Any) -> Any:
             return pytree.tree_map_with_path(lambda path, leaf: tensors.get(leaf_name(name, path), leaf), value)
 
-        args = tuple(filled(name, value) for name, value in zip(self.positions, self.args, strict=True))
-        return replace(self, kwargs={name: filled(name, value) for name, value in self.kwargs.items()}, args=args)
+        args = tuple(fill(name, value) for name, value in zip(self.positions, self.args, strict=True))
+        return replace(self, kwargs={name: fill(name, value) for name, value in self.kwargs.items()}, args=args)
 
-    def copied(self) -> CallArguments:
+    def copy_tensors(self) -> CallArguments:
         """The same arguments with tensors of their own: a model may write into what it is given."""
         return self.with_tensors({name: tensor.detach().clone() for name, tensor in self.tensors.items()})
 
 
 def bind_arguments(module: torch.nn.Module, inputs: object) -> CallArguments:
-    """Turn a tensor, a sequence or a dictionary of inputs into arguments of the module's `forward`."""
+    """Turn a tensor, a sequence or a dictionary of inputs into arguments of the module's `forward`.
+
+    Raises InputError, with the signature in its hint, for names and numbers of inputs that `forward` does not take.
+    """
     if isinstance(inputs, CallArguments):
         return inputs
     if isinstance(inputs, Mapping):
@@ -94,10 +96,11 @@ def _bind_by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArgu
     kinds = {name: signature.parameters[name].kind for name in bound.arguments}
     if _BY_POSITION.isdisjoint(kinds.values()):
         return CallArguments(dict(bound.arguments))
+    # Only a forward with `*args` or `/` is called by position: exporters name and order keywords more reliably.
     names: list[str] = []
     for name, value in bound.arguments.items():
         starred = kinds[name] is inspect.Parameter.VAR_POSITIONAL
-        names += [f"{name}_{place}" for place in range(len(value))] if starred else [name]
+        names += [f"{name}_{index}" for index in range(len(value))] if starred else [name]
     return CallArguments({}, args, tuple(names))
 
 
@@ -108,18 +111,17 @@ def _check_names(module: torch.nn.Module, arguments: CallArguments) -> None:
     unknown = [name for name in arguments.kwargs if name not in parameters]
     if unknown:
         raise InputError(
-            f"{type(module).__name__}.forward has no input {unknown[0]!r}",
-            f"It takes: {', '.join(parameters)}.",
+            f"{type(module).__name__}.forward has no input {unknown[0]!r}", f"It takes: {', '.join(parameters)}."
         )
 
 
-def _flatten(name: str, value: object) -> dict[str, torch.Tensor]:
+def _flatten(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
     leaves, _ = pytree.tree_flatten_with_path(value)
-    return {leaf_name(name, path): leaf for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
+    return ((leaf_name(name, path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def leaf_name(name: str, path: pytree.KeyPath) -> str:
-    """The name that the ONNX graph gives to a tensor inside of an argument."""
+    """The name that the ONNX graph gives to a tensor inside of an argument: `past_0_key` for `past[0]["key"]`."""
     return name + "".join(f"_{getattr(key, 'idx', getattr(key, 'key', getattr(key, 'name', '')))}" for key in path)
 
 
@@ -133,22 +135,32 @@ def output_tensors(outputs: object) -> dict[str, torch.Tensor]:
     return named
 
 
-def has_named_outputs(outputs: object) -> bool:
-    return isinstance(outputs, Mapping)
-
-
-def _output_name(path: pytree.KeyPath, place: int, taken: set[str]) -> str:
+def _output_name(path: pytree.KeyPath, index: int, used: set[str]) -> str:
     parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
     named = parts and not parts[0].isdecimal()
-    name = ".".join(parts) if named else (f"output_{place}" if place else "output")
-    return name if name not in taken else f"{name}_{place}"
+    name = ".".join(parts) if named else (f"output_{index}" if index else "output")
+    return name if name not in used else f"{name}_{index}"
 
 
-# numpy has no such types; what they hold fits into a float.
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dictionaries."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_pointer(tensor: torch.Tensor) -> int:
+    """Where a tensor's data lies, the same for all views of it; 0 if it has none, or none that can be seen."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse and fake tensors, and those of vmap
+        return 0
+
+
+# numpy has no such types; what they hold fits into a float. Which float8 types there are depends on torch's version.
 _WIDENED = frozenset({torch.bfloat16, *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_"))})
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as ONNX Runtime would return it: bfloat16 and float8 as float32, complex numbers as pairs."""
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)  # ONNX has pairs of real numbers instead
@@ -157,9 +169,10 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_stored_array(tensor: torch.Tensor) -> np.ndarray:
-    """The same in the type that it has, without a copy where that is possible."""
+    """The same in the type that it has, without a copy where that is possible: what a file stores of a weight."""
     if tensor.dtype is not torch.bfloat16:
         return to_array(tensor)
+    # numpy knows bfloat16 only through ml_dtypes, and torch hands it over only as bits.
     bits: np.ndarray = tensor.detach().cpu().contiguous().view(torch.int16).numpy()
     return bits.view(ml_dtypes.bfloat16)
 
@@ -195,7 +208,7 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX model as torch made it.
+    """An ONNX model as torch made it, what dynamo.py and torchscript.py both return.
 
     before  the graph before torch's own optimizer, where the exporter has one
     scopes  what the exporter knows about module calls beyond what it wrote into the graph
@@ -209,15 +222,17 @@ class Exported:
 
 
 def negate_or_mask(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers of the other sign, and a mask that hides the last place."""
+    """Numbers of the other sign, and a mask that hides the last position: other values that every model takes."""
     return -tensor if tensor.is_floating_point() else _mask_last(tensor)
 
 
 def with_mask(arguments: CallArguments, free: Collection[str]) -> CallArguments | None:
-    """The same arguments with one place masked; None where there is no mask that hides nothing.
+    """The same arguments with the last position masked; None where no mask hides nothing.
 
-    Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it.
-    `free` are the arguments that may be changed.
+        attention_mask  [[1, 1, 1]]  ->  [[1, 1, 0]]
+
+    Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it: a run
+    without that work has no values for those nodes of the file. `free` are the arguments that may be changed.
     """
     idle = {name: tensor for name, tensor in arguments.tensors.items() if name in free and _is_idle_mask(tensor)}
     return arguments.with_tensors({name: _mask_last(tensor) for name, tensor in idle.items()}) if idle else None
@@ -236,7 +251,11 @@ def _mask_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def resample_inputs(arguments: CallArguments, seed: int) -> CallArguments:
-    """Floats are drawn anew from the same spread; integers, which may be indices, change places among themselves."""
+    """Further inputs like the given ones: same names, shapes, types and range.
+
+    Floats are drawn anew with the same mean and deviation. Integers may be indices into a table of unknown length, so
+    they are permuted: every one of them is known to be valid.
+    """
     generator = torch.Generator().manual_seed(seed)
     return arguments.with_tensors({name: _resample(tensor, generator) for name, tensor in arguments.tensors.items()})
 
@@ -249,23 +268,11 @@ def _resample(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _resample_floats(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """What is not finite, as in a mask that is added, stays where it is."""
+    """What is not finite, as in a mask that is added (0 and -inf), stays where it is."""
     finite = tensor.isfinite()
     if not finite.any():
         return tensor
-    spread, middle = tensor[finite].std(unbiased=False), tensor[finite].mean()
-    drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) * (spread or 1.0) + middle
-    return torch.where(finite, drawn, tensor)
-
-
-def tensors_in(value: object) -> list[torch.Tensor]:
-    """All tensors in a nest of lists, tuples and dictionaries, in order."""
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def storage_pointer(tensor: torch.Tensor) -> int:
-    """Where a tensor's data lies, which a tensor shares with its views; 0 if it has none, or none that can be seen."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return 0
+    deviation, mean = tensor[finite].std(unbiased=False), tensor[finite].mean()
+    # A constant tensor has no deviation; with 0 it would be resampled to itself.
+    samples = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) * (deviation or 1.0) + mean
+    return torch.where(finite, samples, tensor)

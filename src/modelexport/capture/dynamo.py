@@ -1,9 +1,19 @@
-"""Exporting with `torch.onnx.export(dynamo=True)`.
+"""Dynamo exporter: `torch.onnx.export(dynamo=True)`, by way of torch.export and an FX graph.
 
 The export is made without torch's optimizer, looked at, and then optimized by the same call that torch would have
 made: the file is the one that plain `torch.onnx.export` writes, and the graph before it is known as well.
 
-Which module call issued an FX node, read from the module stack that torch keeps with the node.
+    torch.onnx.export(…, optimize=False)   program, its FX nodes with module stacks   -> scopes
+    index_model(program.model)             the graph before                           -> Exported.before
+    program.optimize()                     what torch writes                          -> Exported.model
+
+Then names are put right: outputs have the names that the model returns them under, and symbols such as `s72` the names
+of the axes that were asked for. An axis that torch made fixed is a note, or an error if it must be dynamic.
+
+Module stack: which module call issued an FX node is read from `nn_module_stack`, which torch keeps with the node. Its
+keys number the calls of a module (`L__self___layer@2` is the third), each name of a module by itself.
+
+https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/exporter/_core.py
 """
 
 from __future__ import annotations
@@ -20,7 +30,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, leaf_name
-from modelexport.capture.isolation import export_failed, reason
+from modelexport.capture.isolation import export_failed, root_cause
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
 from modelexport.graph.file.weights import Lazy, WeightData
@@ -39,10 +49,7 @@ def fx_calls(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str, 
 
 
 def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str, _Stack]:
-    """The calls that were open for each FX node, outermost first; None in the place of one that is not certain.
-
-    The stack's keys number the calls: `L__self___layer@2`.
-    """
+    """The calls that were open for each FX node, outermost first; None in the place of one that is not certain."""
     stacks: dict[str, _Stack] = {}
     order: dict[str, dict[str, int]] = {}
     for node in nodes:
@@ -64,19 +71,16 @@ def _module_call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dic
     own = hierarchy.canonical.get(path)
     if own is None:
         return None
-    place = order.setdefault(own, {}).setdefault(key, len(order[own]))
-    call = ModuleCall(own, place if hierarchy.modules[own].aliases else _call_number(key))
+    index = order.setdefault(own, {}).setdefault(key, len(order[own]))
+    number = _CALL_NUMBER.search(key)
+    call = ModuleCall(own, index if hierarchy.modules[own].aliases else int(number[1]) if number else 0)
     return call if call in hierarchy.stacks else None
-
-
-def _call_number(key: str) -> int:
-    found = _CALL_NUMBER.search(key)
-    return int(found[1]) if found else 0
 
 
 def export_dynamo(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, hierarchy: Hierarchy
 ) -> Exported:
+    """Export, keep the graph before the optimizer, and name outputs and axes as they were asked for."""
     program, notes = _export(model, arguments, request)
     fixed = _fixed_symbols(program)
     _copy_returned_inputs(program.model.graph)
@@ -95,12 +99,15 @@ def export_dynamo(
 
 
 def _copy_returned_inputs(graph: ir.Graph) -> None:
-    """An input or a weight that is returned keeps its name: what is returned is a copy of it."""
-    for place, value in enumerate(graph.outputs):
+    """An input or a weight that is returned keeps its name: what is returned is a copy of it.
+
+    before  graph(x) -> x            after  graph(x) -> y    x ──► Identity ──► y
+    """
+    for index, value in enumerate(graph.outputs):
         if value.is_graph_input() or value.is_initializer():
             copy = ir.Value(type=value.type, shape=value.shape)
             graph.append(ir.node("Identity", [value], outputs=[copy]))
-            graph.outputs[place] = copy
+            graph.outputs[index] = copy
 
 
 def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
@@ -123,7 +130,7 @@ def _export(
             raise export_failed(model, "dynamo", error, "Without --dynamic the export is static.") from error
         refusal = error
     program = _torch_export(model, arguments, request, dynamic=False)
-    return program, [f"static export: torch refused dynamic axes ({reason(refusal, lines=1)})"]
+    return program, [f"static export: torch refused dynamic axes ({root_cause(refusal, lines=1)})"]
 
 
 def _torch_export(
@@ -177,7 +184,10 @@ def _to_file(model: ir.Model) -> ModelFile:
 
 @contextmanager
 def _detach_weights(model: ir.Model) -> Iterator[dict[str, WeightData]]:
-    """While this is open, large initializers serialize as references to nowhere instead of their data."""
+    """While this is open, large initializers serialize as references to nowhere instead of their data.
+
+    Protobuf cannot hold more than 2 GB, and a copy of all weights would double the memory that an export takes.
+    """
     large = {
         name: (value, value.const_value)
         for name, value in model.graph.initializers.items()
@@ -227,4 +237,5 @@ def _rename_symbols(proto: onnx.ModelProto, names: Mapping[str, str], fixed: Map
             if dim.dim_param in fixed:
                 dim.dim_value = fixed[dim.dim_param]
             elif symbols is not None and dim.dim_param:
-                dim.dim_param = symbols.sub(lambda found: names[found[1]], dim.dim_param)
+                # A dimension may be an expression of symbols: `2*s72 + 1`.
+                dim.dim_param = symbols.sub(lambda match: names[match[1]], dim.dim_param)

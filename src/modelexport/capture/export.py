@@ -1,8 +1,17 @@
-"""One export from start to end: run the model once, export it, and say what was seen.
+"""Export pipeline: load a model, make its inputs, run it once, export it, and compare the file with the model.
 
-Where a model and its inputs come from.
+    prepare_model(source)      loads and makes inputs              -> PreparedModel
+    trace_model(model, inputs) one run with forward hooks          -> TracedRun: hierarchy, outputs, their names
+    export_traced(run, "dynamo", request)                          -> Exported: the file, its scopes, notes
+    probe_operators(run, …)    a second run, operators recorded    -> ProbedRun, for strategies that judge by a run
+    OutputChecker(path, run)   the written file in ONNX Runtime    -> OutputCheck
 
-Running a written file once in ONNX Runtime and comparing what it returns with PyTorch.
+A new exporter is a module beside dynamo.py and torchscript.py with one function
+`export_NAME(model, arguments, request) -> Exported`; `export_traced` chooses between them by name, and the command
+line offers it once it is among the choices of `--exporter`. A new kind of model source is a loader in
+loading/models.py, a new kind of model input a recipe in inputs/make.py.
+
+torch.onnx: https://docs.pytorch.org/docs/stable/onnx_export.html
 """
 
 from __future__ import annotations
@@ -25,7 +34,6 @@ from modelexport.capture.arguments import (
     Exported,
     ExportRequest,
     bind_arguments,
-    has_named_outputs,
     negate_or_mask,
     output_tensors,
     to_array,
@@ -35,9 +43,9 @@ from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model, quiet, reason
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, quiet, root_cause
 from modelexport.capture.loading.models import load_model
-from modelexport.capture.loading.options import LoadedModel
+from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.errors import InputError
@@ -70,57 +78,61 @@ class TracedRun:
 
 
 def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
-    """Run a model once."""
+    """Run a model once, on the inputs that it will be exported with."""
     arguments = bind_arguments(model, inputs)
     with EXPORT_LOCK, quiet(), exportable_moe(model):
-        seen = trace_run(model, arguments)
+        observed = trace_run(model, arguments)
         notes: tuple[str, ...] = ()
-        if _is_opaque(seen.outputs) and _accepts(model, "use_cache"):
+        if _is_opaque(observed.outputs) and _accepts(model, "use_cache"):
             # Neither exporter can return the cache object that generation uses.
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
-            seen = trace_run(model, arguments)
-    tensors = output_tensors(seen.outputs)
-    names = _output_names(tensors, arguments) if has_named_outputs(seen.outputs) else ()
-    return TracedRun(model, arguments, seen.hierarchy, tensors, names, notes)
+            observed = trace_run(model, arguments)
+    tensors = output_tensors(observed.outputs)
+    # A model may return an input under the same name; a graph cannot have both.
+    inputs_too = arguments.tensors
+    names = tuple(f"{name}_output" if name in inputs_too else name for name in tensors)
+    named = isinstance(observed.outputs, Mapping)
+    return TracedRun(model, arguments, observed.hierarchy, tensors, names if named else (), notes)
 
 
-def probe_operators(run: TracedRun, taken: Collection[str]) -> ProbedRun:
+def probe_operators(run: TracedRun, graph_inputs: Collection[str]) -> ProbedRun:
     """Run the model again with every operator recorded, on inputs that leave it all of its work if possible.
 
-    taken  the inputs that the graph takes too; the others must stay as they were when it was made
+    graph_inputs  the inputs that the graph takes too; the others must stay as they were when it was made
     """
     with EXPORT_LOCK, quiet(), exportable_moe(run.model):
-        busy = with_mask(run.arguments, taken)
-        found = None if busy is None else _try_probe(run, busy)
-        found = found or _try_probe(run, run.arguments)
-    if found is None:
+        masked = with_mask(run.arguments, graph_inputs)
+        probed = None if masked is None else _try_probe(run, masked)
+        probed = probed or _try_probe(run, run.arguments)
+    if probed is None:
         raise InputError(
             f"{type(run.model).__name__} calls other modules when it runs on the same inputs again",
             "The strategy htp needs a model whose path does not change from run to run; try enhanced_semantic.",
         )
-    return found
+    return probed
 
 
 def _try_probe(run: TracedRun, arguments: CallArguments) -> ProbedRun | None:
     """None where the model took another path than before: then the calls would not be those of the hierarchy."""
     try:
-        seen = trace_run(run.model, arguments, operators=True)
+        observed = trace_run(run.model, arguments, operators=True)
     except InputError:
         if arguments is run.arguments:
             raise
         return None  # a model may have every right to refuse other inputs
-    same = seen.trace is not None and seen.hierarchy.calls == run.hierarchy.calls
-    return ProbedRun(arguments, seen.trace) if same and seen.trace is not None else None
+    same = observed.trace is not None and observed.hierarchy.calls == run.hierarchy.calls
+    return ProbedRun(arguments, observed.trace) if same and observed.trace is not None else None
 
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
+    """Export a model that was run. exporter: `dynamo` or `torchscript`."""
     request = replace(request, output_names=run.output_names)
-    with EXPORT_LOCK, quiet(request.verbose), preserve_model(run.model), exportable_moe(run.model):
+    with isolate_model(run.model, request.verbose):
         if exporter == "dynamo":
-            exported = export_dynamo(run.model, run.arguments.copied(), request, run.hierarchy)
+            exported = export_dynamo(run.model, run.arguments.copy_tensors(), request, run.hierarchy)
         else:
-            exported = export_torchscript(run.model, run.arguments.copied(), request)
+            exported = export_torchscript(run.model, run.arguments.copy_tensors(), request)
     remarks = (*_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
     return replace(exported, notes=(*exported.notes, *remarks))
 
@@ -128,22 +140,16 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
 def export_unfolded_graph(run: TracedRun, request: ExportRequest) -> Graph:
     """The TorchScript graph before folding."""
     request = replace(request, output_names=run.output_names)
-    with EXPORT_LOCK, quiet(request.verbose), preserve_model(run.model), exportable_moe(run.model):
-        return export_unfolded(run.model, run.arguments.copied(), request)
-
-
-def _output_names(outputs: Mapping[str, torch.Tensor], arguments: CallArguments) -> tuple[str, ...]:
-    """A model may return an input under the same name; a graph cannot have both."""
-    taken = arguments.tensors
-    return tuple(f"{name}_output" if name in taken else name for name in outputs)
+    with isolate_model(run.model, request.verbose):
+        return export_unfolded(run.model, run.arguments.copy_tensors(), request)
 
 
 def _input_notes(exported: Exported, arguments: CallArguments) -> list[str]:
     """Inputs that the graph has and nobody asked for, and the other way round."""
-    given = arguments.tensors
-    found = {value.name for value in exported.model.proto.graph.input}
-    extra = [f"the graph has an input that was not asked for: {name}" for name in sorted(found - set(given))]
-    return extra + [f"the graph does not read the input {name}" for name in given if name not in found]
+    asked = arguments.tensors
+    present = {value.name for value in exported.model.proto.graph.input}
+    extra = [f"the graph has an input that was not asked for: {name}" for name in sorted(present - set(asked))]
+    return extra + [f"the graph does not read the input {name}" for name in asked if name not in present]
 
 
 def _opset_notes(exported: Exported, wanted: int | None) -> list[str]:
@@ -159,6 +165,7 @@ def _accepts(model: torch.nn.Module, name: str) -> bool:
 
 
 def _is_opaque(outputs: Any) -> bool:
+    """Whether a model returns objects that are neither tensors nor plain values: no graph can."""
     return any(not isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(outputs))
 
 
@@ -177,6 +184,7 @@ class PreparedModel:
 
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
+    """Load a model and make its inputs; `step` is told about each, for progress and timing."""
     with step("load"):
         loaded = _load_source(source)
     with step("inputs"):
@@ -210,7 +218,6 @@ def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
     return PreparedModel(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
 
 
-_Arrays = Mapping[str, np.ndarray]
 # ONNX Runtime's messages go on with paths and operators of its own.
 _LONGEST = 300
 
@@ -219,19 +226,16 @@ def runtime_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    atol: float
-    rtol: float
-
-
 class OutputChecker:
-    """Compares one written file with the model that it came from."""
+    """Output check: one written file, run in ONNX Runtime, against the model that it came from.
 
-    def __init__(self, path: Path, run: TracedRun, tolerance: Tolerance) -> None:
+    An element may differ by atol + rtol × its size, as in numpy.allclose.
+    """
+
+    def __init__(self, path: Path, run: TracedRun, atol: float, rtol: float) -> None:
         self._path = path
         self._run = run
-        self._tolerance = tolerance
+        self._atol, self._rtol = atol, rtol
 
     def check(self) -> OutputCheck:
         """On the inputs that the model was exported with."""
@@ -245,14 +249,17 @@ class OutputChecker:
     # An exporter that traces takes decisions from the sample, once and for all. Other inputs show it.
 
     def frozen_sizes(self, axes: Mapping[str, Mapping[int, str]]) -> str:
-        """What goes wrong when every dynamic axis is one longer; empty if nothing does."""
+        """What goes wrong when every dynamic axis is one longer; empty if nothing does.
+
+        A shape that was computed in Python (`x.view(2, 8, 64)`) is a constant of the file, however its axes are named.
+        """
         tensors = self._run.arguments.tensors
         names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
         longer = {name: _lengthen(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
         return self._remark(longer, f"the sizes it was traced with ({names})")
 
     def frozen_values(self) -> str:
-        """What goes wrong with other values; empty if nothing does."""
+        """What goes wrong with other values; empty if nothing does: `if x.sum() > 0` took one branch in the trace."""
         tensors = self._run.arguments.tensors
         return self._remark(
             {name: negate_or_mask(tensor) for name, tensor in tensors.items()}, "inputs like the sample"
@@ -273,10 +280,23 @@ class OutputChecker:
         try:
             actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
         except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
-            return _failed_check(f"ONNX Runtime cannot run the file: {reason(error, 1)[:_LONGEST]}")
+            return _failed_check(f"ONNX Runtime cannot run the file: {root_cause(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
             return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
-        return _compare(actual, {name: to_array(tensor) for name, tensor in outputs.items()}, self._tolerance)
+        return self._judge(actual, {name: to_array(tensor) for name, tensor in outputs.items()})
+
+    def _judge(self, actual: list[np.ndarray], expected: Mapping[str, np.ndarray]) -> OutputCheck:
+        worst_abs = worst_rel = 0.0
+        wrong: list[str] = []
+        for (name, want), got in zip(expected.items(), actual, strict=True):
+            if got.shape != want.shape:
+                return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
+            absolute, relative = _largest_differences(got, want)
+            worst_abs, worst_rel = max(worst_abs, absolute), max(worst_rel, relative)
+            if not np.allclose(got, want, atol=self._atol, rtol=self._rtol, equal_nan=True):
+                allowed = f"{self._atol:g} + {self._rtol:g} × value"
+                wrong.append(f"{name} differs from PyTorch by up to {absolute:.2g} (allowed: {allowed})")
+        return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
 
     @cached_property
     def _session(self) -> Any:
@@ -294,25 +314,13 @@ def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
     return tensor
 
 
-def _compare(actual: list[np.ndarray], expected: _Arrays, tolerance: Tolerance) -> OutputCheck:
-    worst_abs = worst_rel = 0.0
-    wrong: list[str] = []
-    for (name, want), got in zip(expected.items(), actual, strict=True):
-        if got.shape != want.shape:
-            return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
-        absolute, relative = _largest_differences(got, want)
-        worst_abs, worst_rel = max(worst_abs, absolute), max(worst_rel, relative)
-        if not np.allclose(got, want, atol=tolerance.atol, rtol=tolerance.rtol, equal_nan=True):
-            allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} × value"
-            wrong.append(f"{name} differs from PyTorch by up to {absolute:.2g} (allowed: {allowed})")
-    return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
-
-
 def _largest_differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
+    """The largest absolute and the largest relative difference of two arrays of one shape."""
     if not want.size:
         return 0.0, 0.0
+    got, want = got.astype(np.float64), want.astype(np.float64)
     # Infinities and NaN in the same place are no difference: attention masks are full of them.
-    same = (got == want) | (np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))
-    difference = np.where(same, 0.0, np.abs(got.astype(np.float64) - want.astype(np.float64)))
-    scale = np.maximum(np.abs(want.astype(np.float64)), 1e-12)
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    difference = np.where(same, 0.0, np.abs(got - want))
+    scale = np.maximum(np.abs(want), 1e-12)  # an element that should be 0 has no relative difference
     return float(np.max(difference)), float(np.max(np.where(same, 0.0, difference / scale)))

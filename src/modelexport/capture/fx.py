@@ -1,10 +1,19 @@
-"""The model as an FX graph, and one run of it node by node.
+"""FX graph: the model as torch.export or torch.fx sees it, and one run of it node by node.
 
-torch.export and torch.fx keep with every node the modules that were open when it was made. Running the graph on the
-real inputs adds what each node makes, so that its values can be found again in an ONNX graph. A value is let go as soon
-as no later node reads it.
+Both keep with every node the modules that were open when it was made (`nn_module_stack`). Running the graph on the real
+inputs adds what each node makes, so that its values can be found again in an ONNX graph. A value is let go as soon as
+no later node reads it.
 
-An FX graph written for people: nodes in order, under the module calls that issued them.
+    model -> FX graph                     run -> Trace
+    %mm = aten.mm(%x, %w)                 TracedOp("aten::mm", encoder.fc@0, reads (0, 3), makes (7,))
+
+`FxCapture.text` is the graph for people (`--fx-graph`): nodes in order, under the module calls that issued them.
+
+    graph:
+      # (root) > encoder > encoder.fc
+        %mm : [num_users=1] = call_function[target=torch.ops.aten.mm.default](args = (%x, %w), kwargs = {})
+
+torch.export: https://docs.pytorch.org/docs/stable/export.html, torch.fx: https://docs.pytorch.org/docs/stable/fx.html
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, fingerprint_tensor
 from modelexport.capture.dynamo import fx_stacks
 from modelexport.capture.hierarchy import state_tensors
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model, quiet, reason
+from modelexport.capture.isolation import isolate_model, root_cause
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 
@@ -78,15 +87,15 @@ def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierar
     """Make the FX graph of a model for these arguments and run it once. The model is left as it was."""
     make, source = _GRAPH_SOURCES[kind]
     text = ""
-    with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model), _remove_constants(model):
-        own = arguments.copied()
+    with isolate_model(model), _remove_constants(model):
+        own = arguments.copy_tensors()
         try:
-            made = make(model, own)
-            text = fx_text(made.module, made.graph, hierarchy)
-            recorder = _FxRecorder(made, hierarchy, own.tensors, state_tensors(model))
-            recorder.run(*made.feed, enable_io_processing=False)
+            captured = make(model, own)
+            text = fx_text(captured.module, captured.graph, hierarchy)
+            recorder = _FxRecorder(captured, hierarchy, own.tensors, state_tensors(model))
+            recorder.run(*captured.feed, enable_io_processing=False)
         except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
-            return FxCapture(None, reason(error, lines=1), text)
+            return FxCapture(None, root_cause(error, lines=1), text)
     return FxCapture(recorder.trace(source), "", text)
 
 
@@ -105,9 +114,10 @@ def _export_graph(model: torch.nn.Module, arguments: CallArguments) -> _FxGraph:
         # Nothing else tells who reads a tensor before it is written into, and who afterwards.
         program = program.run_decompositions({})
     held = {**program.state_dict, **program.constants, **state_tensors(model)}
-    given = iter(pytree.tree_leaves((arguments.args, dict(arguments.kwargs))))
+    leaves = iter(pytree.tree_leaves((arguments.args, dict(arguments.kwargs))))
+    # torch.export lifts parameters, buffers and constants to inputs of the graph, in front of the user's.
     feed = [
-        next(given) if spec.kind is InputKind.USER_INPUT else held.get(spec.target or "")
+        next(leaves) if spec.kind is InputKind.USER_INPUT else held.get(spec.target or "")
         for spec in program.graph_signature.input_specs
     ]
     return _FxGraph(program.graph_module, program.graph, feed)
@@ -160,12 +170,12 @@ def _remove_constants(model: torch.nn.Module) -> Iterator[None]:
 
 
 class _FxRecorder(torch.fx.Interpreter):
-    """Runs a graph and records its operators. Values are known by number."""
+    """Interpreter: runs a graph node by node and records its operators. Values are known by number."""
 
-    def __init__(self, made: _FxGraph, hierarchy: Hierarchy, inputs: _Tensors, state: _Tensors) -> None:
-        super().__init__(made.module, graph=made.graph)
+    def __init__(self, captured: _FxGraph, hierarchy: Hierarchy, inputs: _Tensors, state: _Tensors) -> None:
+        super().__init__(captured.module, graph=captured.graph)
         self.extra_traceback = False
-        self._stacks = fx_stacks(made.graph.nodes, hierarchy)
+        self._stacks = fx_stacks(captured.graph.nodes, hierarchy)
         self._ops: list[TracedOp] = []
         self._prints: list[Fingerprint] = []
         # Inputs, parameters and buffers live longer than the run: they are known by their identity.
@@ -188,24 +198,25 @@ class _FxRecorder(torch.fx.Interpreter):
         return result
 
     def _part_of_a_result(self, node: torch.fx.Node) -> Any:
-        """Taking one tensor out of several is no operator."""
-        whole = self._numbers.get(node.args[0]) if node.args and isinstance(node.args[0], torch.fx.Node) else None
-        taken = node.target is operator.getitem and isinstance(whole, tuple | list | dict)
-        return operator.getitem(whole, node.args[1]) if taken else None  # type: ignore[arg-type]
+        """Taking one tensor out of several (`getitem` of a Split's result) is no operator."""
+        results = self._numbers.get(node.args[0]) if node.args and isinstance(node.args[0], torch.fx.Node) else None
+        is_part = node.target is operator.getitem and isinstance(results, tuple | list | dict)
+        return operator.getitem(results, node.args[1]) if is_part else None  # type: ignore[arg-type]
 
     def _record(self, node: torch.fx.Node, result: object) -> Any:
-        made = _with_numbers(result, self._add)
-        outputs = _numbers_in(made)
+        numbers = _with_numbers(result, self._add)
+        outputs = _numbers_in(numbers)
         if outputs:
             self._ops.append(TracedOp(_operator(node), self._call(node), self._read_by(node), outputs))
-        return made
+        return numbers
 
     def _read_by(self, node: torch.fx.Node) -> tuple[int, ...]:
-        read = [number for source in node.all_input_nodes for number in _numbers_in(self._numbers.get(source))]
+        reads = [number for source in node.all_input_nodes for number in _numbers_in(self._numbers.get(source))]
         if node.op == "call_module":
+            # torch.fx does not look into torch's own layers: their weights are no inputs of the node.
             module = self.fetch_attr(str(node.target))
-            read += [self._hold(tensor) for tensor in (*module.parameters(), *module.buffers())]
-        return tuple(read)
+            reads += [self._hold(tensor) for tensor in (*module.parameters(), *module.buffers())]
+        return tuple(reads)
 
     def _call(self, node: torch.fx.Node) -> ModuleCall:
         """The innermost call that is certain: what encloses it is right as well."""
@@ -225,8 +236,8 @@ def _with_numbers(value: object, number: Callable[[torch.Tensor], int]) -> Any:
     return pytree.tree_map(lambda leaf: number(leaf) if isinstance(leaf, torch.Tensor) else None, value)
 
 
-def _numbers_in(made: object) -> tuple[int, ...]:
-    return tuple(number for number in pytree.tree_leaves(made) if number is not None)
+def _numbers_in(numbers: object) -> tuple[int, ...]:
+    return tuple(number for number in pytree.tree_leaves(numbers) if number is not None)
 
 
 def _operator(node: torch.fx.Node) -> str:

@@ -1,10 +1,16 @@
-"""Recording the module tree, and the calls of one real run.
+"""Forward hooks: the module tree of a model, and the calls of its modules in one real run.
 
-The map in which torch keeps the names of modules while it traces: the one place that touches it.
+    class Net: self.a = Linear(4, 4); self.b = self.a        modules  "", "a" (alias "b")
+               forward: return self.b(self.a(x))             calls    @0, a@0 in @0, a@1 in @0
 
-`torch.jit._trace._trace_module_map` belongs to torch alone. It is None unless a trace runs; the TorchScript exporter
+Two global hooks of torch see each call begin and end; whoever wants operators too asks for a dispatch-mode trace of the
+same run (op_trace.py). A module that returns its argument as it is (dropout in evaluation) is marked `through`.
+
+Module map of TorchScript: `torch.jit._trace._trace_module_map`, where torch keeps the names of modules while it traces,
+is touched here and nowhere else. It belongs to torch alone and is None unless a trace runs; the TorchScript exporter
 fills it with a scope for each module, class and name: `torch.nn.modules.linear.Linear::query`. A version of torch
 without it, or with another one, is not an error: whoever asks is told that there is nothing to read.
+https://github.com/pytorch/pytorch/blob/main/torch/jit/_trace.py
 """
 
 from __future__ import annotations
@@ -51,10 +57,13 @@ class ObservedRun:
 
 
 def trace_run(model: nn.Module, arguments: CallArguments, *, operators: bool = False) -> ObservedRun:
-    """Run a model once and see what happens; again if it put other modules in the place of its own while it ran."""
+    """Run a model once and see what happens; again if it put other modules in the place of its own while it ran.
+
+    A module that builds or exchanges its children in its first forward would else have calls of modules without a path.
+    """
     before = list(model.modules())
-    seen = _trace(model, arguments, operators)
-    return seen if list(model.modules()) == before else _trace(model, arguments, operators)
+    observed = _trace(model, arguments, operators)
+    return observed if list(model.modules()) == before else _trace(model, arguments, operators)
 
 
 def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> ObservedRun:
@@ -69,7 +78,7 @@ def _trace(model: nn.Module, arguments: CallArguments, operators: bool) -> Obser
 
 
 def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> ObservedRun:
-    own = arguments.copied()
+    own = arguments.copy_tensors()
     with preserve_model(model), _record_calls(model) as calls:
         recorder = OpRecorder(own.tensors, state_tensors(model), calls.current) if operators else None
         with nullcontext() if recorder is None else recorder.recording():
@@ -81,7 +90,7 @@ def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> 
 def run_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Run a model once, leaving it as it was."""
     with preserve_model(model):
-        return call_model(model, arguments.copied())
+        return call_model(model, arguments.copy_tensors())
 
 
 def state_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -103,7 +112,7 @@ def call_model(model: nn.Module, arguments: CallArguments) -> Any:
 
 
 def read_modules(model: nn.Module) -> Iterator[Module]:
-    """The module tree, without running anything."""
+    """The module tree, without running anything: preorder, each module once, under the first of its paths."""
     aliases: dict[nn.Module, list[str]] = {}
     names: dict[int, list[str]] = {}
     for path, part in model.named_modules(remove_duplicate=False):
@@ -165,6 +174,8 @@ def _record_calls(model: nn.Module) -> Iterator[_CallRecorder]:
 
 
 class _CallRecorder:
+    """Each call with the call that it happened in; `a@1` is the second call of module `a`."""
+
     def __init__(self, model: nn.Module) -> None:
         self.calls: list[CallSite] = []
         self._paths = {part: path for path, part in model.named_modules()}
@@ -190,11 +201,11 @@ class _CallRecorder:
         """`rest` are the keywords and what was returned; after a failure, torch leaves the keywords out."""
         if self._path(module) is None:
             return
-        place = self._open.pop()
+        index = self._open.pop()
         *keywords, output = rest
-        given = [*args, *(value for one in keywords for value in one.values())]
-        if isinstance(output, torch.Tensor) and any(one is output for one in given):
-            self.calls[place] = replace(self.calls[place], through=output.dim())
+        arguments = [*args, *(value for by_name in keywords for value in by_name.values())]
+        if isinstance(output, torch.Tensor) and any(argument is output for argument in arguments):
+            self.calls[index] = replace(self.calls[index], through=output.dim())
 
     def _path(self, module: nn.Module) -> str | None:
         # Other threads may be running other models, or this one.
@@ -205,13 +216,13 @@ def _tensors(
     path: str, tensors: Mapping[str, torch.Tensor | None], names: Mapping[int, list[str]]
 ) -> tuple[TensorInfo, ...]:
     """The tensors that a module holds itself. `names` are all names of a tensor, by its identity."""
-    found: list[TensorInfo] = []
+    infos: list[TensorInfo] = []
     for name, tensor in tensors.items():
         if tensor is not None:
-            tied = tuple(other for other in names[id(tensor)] if other != join(path, name))
+            tied = tuple(alias for alias in names[id(tensor)] if alias != join(path, name))
             nbytes = tensor.numel() * tensor.element_size()
-            found.append(TensorInfo(name, tuple(tensor.shape), _dtype(tensor), nbytes, tied))
-    return tuple(found)
+            infos.append(TensorInfo(name, tuple(tensor.shape), _dtype(tensor), nbytes, tied))
+    return tuple(infos)
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -227,6 +238,7 @@ def _arguments(part: nn.Module) -> tuple[str, ...]:
 
 
 def _is_bare(part: nn.Module) -> bool:
+    """A module without a forward of its own only holds others, as a list does."""
     return not isinstance(part, torch.jit.ScriptModule) and type(part).forward is nn.Module.forward
 
 
@@ -242,10 +254,10 @@ _SEPARATOR = "::"
 
 def read_scope_names(model: torch.nn.Module) -> dict[str, str]:
     """While the exporter traces: module paths, mapped to the part of a scope that names them. Empty if unreadable."""
-    known = getattr(_map_holder(), _NAME, None)
-    if not isinstance(known, dict):
+    module_map = getattr(_map_holder(), _NAME, None)
+    if not isinstance(module_map, dict):
         return {}
-    scopes = {path: known.get(part) for path, part in model.named_modules() if path}
+    scopes = {path: module_map.get(part) for path, part in model.named_modules() if path}
     if not all(isinstance(scope, str) and _SEPARATOR in scope for scope in scopes.values()):
         return {}
     return {path: str(scope).partition(_SEPARATOR)[2] for path, scope in scopes.items()}

@@ -1,10 +1,13 @@
-"""Running a model without leaving a trace on it.
+"""Isolation: running a model without leaving a trace on it, and exporters without what they say on the way.
 
-What is different about a model that was left in training mode.
+Every run of a model in this room happens inside of these context managers:
 
-Mixture-of-experts layers in the one form that exporters understand.
+    with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model):   (`isolate_model` is all four)
+        ...                  eval mode, no gradients; experts in the one form that exporters understand
+                             afterwards training flags, buffers and random state are as they were
 
-Turning an exporter's exception into one message that keeps torch's reason.
+The same file tells what training mode changes about a model, for a comparison that would not hold otherwise, and makes
+one message of an exporter's exception (`export_failed`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -31,8 +34,18 @@ _CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", 
 
 
 @contextmanager
+def isolate_model(model: nn.Module, verbose: bool = False) -> Iterator[None]:
+    """All that an export or a trace needs: the lock, silence, the model preserved, and experts that can be exported."""
+    with EXPORT_LOCK, quiet(verbose), preserve_model(model), exportable_moe(model):
+        yield
+
+
+@contextmanager
 def preserve_model(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; training flags, buffers and random state are put back afterwards."""
+    """Evaluation mode without gradients; training flags, buffers and random state are put back afterwards.
+
+    Parameters need no care: without gradients nothing in a forward pass writes into them.
+    """
     modes = {part: part.training for part in module.modules()}
     buffers = _SavedBuffers(module)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), _without_attention_fastpath():
@@ -52,6 +65,7 @@ class _SavedBuffers:
         # Buffers of a compiled module cannot be exchanged.
         own = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
         self._held = {part: dict(part._buffers) for part in own}
+        # The version counts writes, so that only what was written into is copied back.
         self._saved = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
 
     def put_back(self) -> None:
@@ -64,7 +78,10 @@ class _SavedBuffers:
 
 @contextmanager
 def _without_attention_fastpath() -> Iterator[None]:
-    """Without gradients torch runs attention layers in one fused operator that calls no submodule and has no ONNX."""
+    """Without gradients torch runs attention layers in one fused operator that calls no submodule and has no ONNX.
+
+    https://github.com/pytorch/pytorch/blob/main/torch/nn/modules/activation.py (MultiheadAttention, fast path)
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -79,24 +96,24 @@ def quiet(verbose: bool = False) -> Iterator[None]:
     if verbose:
         yield
         return
-    with ExitStack() as stack:
-        # torch.export prints the graph so far when it fails.
-        stack.enter_context(redirect_stderr(io.StringIO()))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        for name in _CHATTY_LOGGERS:
-            stack.enter_context(_silenced(logging.getLogger(name)))
+    # torch.export prints the graph so far when it fails.
+    with redirect_stderr(io.StringIO()), silence_loggers(*_CHATTY_LOGGERS):
         yield
 
 
 @contextmanager
-def _silenced(logger: logging.Logger) -> Iterator[None]:
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+def silence_loggers(*names: str) -> Iterator[None]:
+    """While this is open there are no warnings, and these loggers say nothing short of critical."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def random_layers_in_training(model: nn.Module) -> tuple[str, ...]:
@@ -129,14 +146,18 @@ def _draws_random_numbers(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) and module.dropout > 0
 
 
-# transformers has several ways to run experts; only this one is free of operators that ONNX lacks.
+# transformers has several ways to run experts; only this one is free of operators that ONNX lacks:
+# https://github.com/huggingface/transformers/blob/main/src/transformers/integrations/moe.py
 _EXPORTABLE = "batched_mm"
 _PLAIN = "eager"
 
 
 @contextmanager
 def exportable_moe(model: torch.nn.Module) -> Iterator[None]:
-    """While this is open, experts run as batched matrix products; afterwards as they did before."""
+    """Mixture of experts: while this is open, experts run as batched matrix products; afterwards as they did before.
+
+    A loop over the experts that a token was sent to depends on data; grouped products have no ONNX operator.
+    """
     before = _expert_implementations(model)
     if all(name == _PLAIN for name in before.values()):
         # Models without experts say so too.
@@ -155,16 +176,18 @@ def _expert_implementations(model: torch.nn.Module) -> dict[str, str | None]:
     return getter() if callable(getter) and hasattr(model, "set_experts_implementation") else {}
 
 
+# Torch's messages begin with what is wrong; then follow graphs, user stacks and advice, often hundreds of lines.
 _LINES_KEPT = 6
 
 
 def export_failed(model: torch.nn.Module, exporter: str, error: BaseException, next_step: str) -> ExportFailed:
+    """The one error for whatever an exporter raises: neither of them has a class of its own for "cannot export"."""
     return ExportFailed(
-        f"torch cannot export {type(model).__name__} with the {exporter} exporter: {reason(error)}", next_step
+        f"torch cannot export {type(model).__name__} with the {exporter} exporter: {root_cause(error)}", next_step
     )
 
 
-def reason(error: BaseException, lines: int = _LINES_KEPT) -> str:
+def root_cause(error: BaseException, lines: int = _LINES_KEPT) -> str:
     """The innermost cause, in its own words."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -1,14 +1,22 @@
-"""Recording every operator of a run: who issued it, from what, and a fingerprint of what came out.
+"""Dispatch-mode trace: every operator of a run, who issued it, from what, and a fingerprint of what came out.
 
-Torch hands each operator that is really computed to the dispatch mode on top, so nothing has to be patched; another
-mode sees the functions that programs call and torch breaks down. Tensors are known by number and held by weak
-references only: memory grows with the number of operators, not with what they make.
+Torch hands each operator that is really computed to the dispatch mode on top, so nothing has to be patched; a function
+mode sees the functions that programs call and torch breaks down. Strategies judge by this trace:
 
-Which ONNX operators an operator of torch can become, asked of the exporters' own registries.
+    layer_norm(x)      TracedOp("aten::native_layer_norm", encoder.norm@0, reads (3, 4, 5), makes (9, 10, 11),
+                                function "aten::layer_norm")
 
-Both exporters keep one function for each operator, and what a function can emit is written in its code: dynamo's calls
-`op.MatMul(...)`, TorchScript's `g.op("MatMul", ...)`. So the names of ONNX operators that a function's code mentions,
-or the code of functions that it calls, are the answer; it stays right when torch changes its mind.
+Tensors are known by number and held by weak references only: memory grows with the number of operators, not with what
+they make.
+
+Operator registry: which ONNX operators an operator of torch can become. Both exporters keep one function for each
+operator, and what a function can emit is written in its code: dynamo's calls `op.MatMul(...)`, TorchScript's
+`g.op("MatMul", ...)`. So the names of ONNX operators that a function's code mentions, or the code of functions that it
+calls, are the answer; it stays right when torch changes its mind.
+
+    onnx_operators(["aten::addmm"])    {"aten::addmm": {"Gemm", "MatMul", "Add", "Mul", …}}
+
+https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/exporter/_registration.py
 """
 
 from __future__ import annotations
@@ -84,7 +92,8 @@ def _torchscript_registry() -> Any:
 
 
 def _mentioned_operators(functions: Iterable[Callable[..., Any]]) -> frozenset[str]:
-    found: set[str] = set()
+    """Backward through the calls: names of ONNX operators in the code of these functions and of those they call."""
+    operators: set[str] = set()
     seen: set[CodeType] = set()
     waiting = list(functions)
     while waiting:
@@ -93,9 +102,9 @@ def _mentioned_operators(functions: Iterable[Callable[..., Any]]) -> frozenset[s
         if code is not None and code not in seen:
             seen.add(code)
             words = _code_words(code)
-            found |= words & _onnx_names()
+            operators |= words & _onnx_names()
             waiting += _called_functions(words, function.__globals__)
-    return frozenset(found)
+    return frozenset(operators)
 
 
 def _called_functions(words: Iterable[str], known: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
@@ -121,9 +130,12 @@ SOURCE = "hooks"
 
 
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While `recording`, records the operators of this thread. `current` says which module call is open."""
+    """While `recording`, records the operators of this thread.
 
-    supports_higher_order_operators = True
+    current  asked at each operator: the innermost module call that is open
+    """
+
+    supports_higher_order_operators = True  # else torch refuses to run cond and while_loop under the mode
 
     def __init__(
         self,
@@ -155,20 +167,24 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         # An operator may write into what it reads: its inputs are numbered before it runs.
-        read = tuple(self._values.number(tensor) for tensor in tensors_in((args, kwargs)))
+        reads = tuple(self._values.number(tensor) for tensor in tensors_in((args, kwargs)))
         result = func(*args, **kwargs)
         call = self._current() if threading.get_ident() == self._thread else None
         written = _written_tensors(func, args, kwargs)
         changed = {id(tensor): tensor for tensor in [*tensors_in(result), *written]}
-        made = [self._values.add(tensor) for tensor in changed.values()]
-        made += [number for tensor in written for number in self._values.change(tensor)]
-        if made and call is not None:
-            self._ops.append(TracedOp(_operator_name(func), call, read, tuple(made), self._functions.current))
+        makes = [self._values.add(tensor) for tensor in changed.values()]
+        makes += [number for tensor in written for number in self._values.change(tensor)]
+        if makes and call is not None:
+            self._ops.append(TracedOp(_operator_name(func), call, reads, tuple(makes), self._functions.current))
         return result
 
 
 class _CalledFunctions(TorchFunctionMode):
-    """Knows which of torch's functions was called that is an operator by name; not what that one calls itself."""
+    """Function mode: which of torch's functions was called that is an operator by name; not what that one calls itself.
+
+    `torch.nn.functional.layer_norm` reaches the dispatcher as `aten::native_layer_norm`; exporters know it by the
+    name that the program used.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +208,11 @@ def _aten_operator(name: str) -> str:
 
 
 class _TensorNumbers:
-    """Numbers of tensors, and their fingerprints by number."""
+    """Value numbering: a number for each content that a tensor has had, and its fingerprint.
+
+    A write into one tensor changes all that look at the same memory: each of them gets a new number at once, because
+    a fingerprint can be taken only while the content is there.
+    """
 
     def __init__(self) -> None:
         self.prints: list[Fingerprint] = []
@@ -212,9 +232,8 @@ class _TensorNumbers:
     def change(self, tensor: torch.Tensor) -> list[int]:
         """New numbers for the tensors that look at the memory of this one, which was written into."""
         others = self._others(tensor)
-        self._sharing[storage_pointer(tensor)] = [
-            weakref.ref(tensor)
-        ]  # without those that are gone, or come back just now
+        # Without those that are gone; those that are alive come back just below.
+        self._sharing[storage_pointer(tensor)] = [weakref.ref(tensor)]
         return [self.add(other) for other in others]
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -222,10 +241,11 @@ class _TensorNumbers:
         return number if reference is not None and reference() is tensor else self.add(tensor)
 
     def _others(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        memory = storage_pointer(tensor)
-        seen = [other for reference in self._sharing.get(memory, ()) if (other := reference()) is not None]
+        address = storage_pointer(tensor)
+        seen = [other for reference in self._sharing.get(address, ()) if (other := reference()) is not None]
+        # A tensor may have moved to other memory since (`.data =`), and address 0 says nothing.
         alive = {
-            id(other): other for other in seen if memory and other is not tensor and storage_pointer(other) == memory
+            id(other): other for other in seen if address and other is not tensor and storage_pointer(other) == address
         }
         return list(alive.values())
 
@@ -239,6 +259,6 @@ def _written_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     """The tensors that an operator writes into."""
     if isinstance(func, torch._ops.HigherOrderOperator) or not func._schema.is_mutable:
         return []
-    known = func._schema.arguments
-    given = {**{spec.name: value for spec, value in zip(known, args, strict=False)}, **kwargs}
-    return tensors_in([given.get(spec.name) for spec in known if spec.alias_info and spec.alias_info.is_write])
+    specs = func._schema.arguments
+    arguments = {**{spec.name: value for spec, value in zip(specs, args, strict=False)}, **kwargs}
+    return tensors_in([arguments.get(spec.name) for spec in specs if spec.alias_info and spec.alias_info.is_write])

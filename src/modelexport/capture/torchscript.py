@@ -1,10 +1,17 @@
-"""Exporting with `torch.onnx.export(dynamo=False)`, torch's older exporter.
+"""TorchScript exporter: `torch.onnx.export(dynamo=False)`, torch's older exporter, which traces a run of the model.
 
 It calls models by position, which models with many optional arguments do not survive. So while it runs, the model's own
 `forward` is replaced by one that takes the tensors by position and calls the original by keyword. Unlike a wrapping
-module, this leaves every scope and every parameter name as it is.
+module, this leaves every scope and every parameter name as it is:
 
-The TorchScript graph that the TorchScript exporter starts from, for people to read.
+    export_torchscript(bert, input_ids=…, return_dict=False)
+        torch calls   forward(input_ids)                              what call_by_position put there
+        which calls   bert.forward(input_ids=…, return_dict=False)    the original
+        a node is     /encoder/layer.0/attention/self/query/MatMul
+
+`export_unfolded` gives the graph before constant folding, in which weights still have their own values;
+`jit_graph_text` the graph that the exporter starts from, for people to read.
+https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/torchscript_exporter/utils.py
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from torch.utils import _pytree as pytree
 
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, output_tensors
 from modelexport.capture.hierarchy import name_scopes, read_scope_names
-from modelexport.capture.isolation import EXPORT_LOCK, export_failed, exportable_moe, preserve_model, quiet
+from modelexport.capture.isolation import export_failed, isolate_model
 from modelexport.graph.file.reading import ModelFile, open_model, parse_model
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.signals import ExporterScopes
@@ -34,14 +41,18 @@ _NO_MAP = "this torch has no module map that can be read: scopes are taken from 
 
 
 def export_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Exported:
-    parts: dict[str, str] = {}
-    file = _torch_export(model, arguments, request, {}, lambda: parts.update(read_scope_names(model)))
-    unknown = not parts and any(True for _ in model.children())
-    return Exported(file, "torchscript", scopes=ExporterScopes(parts=parts), notes=(_NO_MAP,) if unknown else ())
+    """Export, and read the names that torch gives to scopes: they are known only while the model runs."""
+    scopes: dict[str, str] = {}
+    file = _torch_export(model, arguments, request, {}, lambda: scopes.update(read_scope_names(model)))
+    unknown = not scopes and any(True for _ in model.children())
+    return Exported(file, "torchscript", scopes=ExporterScopes(parts=scopes), notes=(_NO_MAP,) if unknown else ())
 
 
 def export_unfolded(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Graph:
-    """The graph before TorchScript's constant folding and its fusion of convolution and batch normalization."""
+    """The graph before TorchScript's constant folding and its fusion of convolution and batch normalization.
+
+    The fusion is left out only in a mode that may be training: PRESERVE is evaluation here, as the model is.
+    """
     options = {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
     return index_model(_torch_export(model, arguments, request, options, lambda: None).proto)
 
@@ -97,14 +108,14 @@ def call_by_position(
 ) -> Iterator[None]:
     """While this is open, the model takes its tensors by position; `at_call` is told whenever it is called."""
     leaves, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    positions = [position for position, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     original = model.forward
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         at_call()
         filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
+        for position, tensor in zip(positions, tensors, strict=True):
+            filled[position] = tensor
         args, kwargs = pytree.tree_unflatten(filled, structure)
         model.forward = original  # a model that calls itself does so as it is written
         try:
@@ -136,9 +147,9 @@ def _without_graph_log() -> Iterator[None]:
 
 def jit_graph_text(model: torch.nn.Module, arguments: CallArguments) -> str:
     """The traced graph; each node ends in its scope, the paths of the modules that were open: `layer.0/layer.0.fc`."""
-    with EXPORT_LOCK, quiet(), preserve_model(model), exportable_moe(model):
+    with isolate_model(model):
         try:
-            graph = _trace_graph(model, arguments.copied())
+            graph = _trace_graph(model, arguments.copy_tensors())
         except Exception as error:
             raise export_failed(model, "torchscript", error, "Without --jit-graph this graph is not needed.") from error
     # Source ranges are paths of the machine that the trace was made on.

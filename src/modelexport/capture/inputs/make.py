@@ -1,14 +1,17 @@
-"""From a module and a request to keyword inputs: what is given or specified, and the rest made to fit.
-
-The table from input name to recipe, and which of its entries a model needs.
-
-The order matters: whether a mask is wanted depends on the tokens that it masks having been chosen before.
-
-Making one tensor, from its recipe or from what the user specified.
-
-Inputs a model can be run with: made from its forward signature and configuration, or given by the user.
+"""Sample inputs of a model: what the user gave or specified first, the rest made from the signature and configuration.
 
 Everything is decided by *input name* and *configuration field*; the type of the model is never asked.
+
+    forward(input_ids, attention_mask=None, labels=None), config vocab_size=1000
+    make_inputs(…)   input_ids  int64 2x8, below 1000     attention_mask  int64 2x8 of ones     labels  not made
+                     axes       {"input_ids": {0: "batch", 1: "sequence"}, "attention_mask": the same}
+
+Steps: read the signature of `forward` (specs.py); read what the user gave: arrays, specifications, text and images
+(processing.py); choose from RECIPES what the model needs besides; make each, with room for placeholder tokens in text.
+
+A new kind of model input is one entry in a table of recipes (text_recipes.py, media_recipes.py), and, if some of its
+axes shall be dynamic, a name in `axis_names` (specs.py). The order of the tables matters: whether a mask is wanted
+depends on the tokens that it masks having been chosen before.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from pathlib import Path
 
 import torch
 
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext
+from modelexport.capture.inputs.media_recipes import AUDIO_RECIPES, SERIES_RECIPES, VISION_RECIPES, size_pair
 from modelexport.capture.inputs.processing import preprocessor_size, process_inputs
-from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext
-from modelexport.capture.inputs.sound_and_series import AUDIO_RECIPES, SERIES_RECIPES
 from modelexport.capture.inputs.specs import (
     SEQUENCE,
     ConfigFields,
@@ -37,17 +40,16 @@ from modelexport.capture.inputs.specs import (
     read_signature,
     read_specs_file,
 )
-from modelexport.capture.inputs.text import (
+from modelexport.capture.inputs.text_recipes import (
     MEDIA,
+    MEDIA_INPUTS,
     TEXT_RECIPES,
     Placeholders,
     absent_media,
     count_placeholders,
-    media_inputs,
     placeholder_id,
     write_placeholders,
 )
-from modelexport.capture.inputs.vision import VISION_RECIPES, size_pair
 from modelexport.errors import InputError
 
 RECIPES: Mapping[str, InputRecipe] = {**VISION_RECIPES, **TEXT_RECIPES, **AUDIO_RECIPES, **SERIES_RECIPES}
@@ -59,7 +61,11 @@ _INSTEAD_OF = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_input
 def choose_inputs(
     context: RecipeContext, signature: ForwardSignature, main: Collection[str], left_out: Collection[str]
 ) -> RecipeContext:
-    """The context with everything chosen that the model needs besides what is given."""
+    """The context with everything chosen that the model needs besides what is given.
+
+    main      the inputs that transformers calls the main ones: needed although they may have a default
+    left_out  inputs of media that the given text has no placeholders for
+    """
     needed = (signature.required | set(main)) - set(left_out)
     for name, recipe in RECIPES.items():
         if name not in signature.names or name in context.chosen or name in left_out:
@@ -103,7 +109,7 @@ def fill_recipe(context: RecipeContext, name: str) -> torch.Tensor:
     recipe = RECIPES[name]
     shape = recipe.shape(context)
     assert shape is not None, name
-    return recipe.fill(context, shape, context.sampler(name))
+    return recipe.fill(context, shape, context.random_source(name))
 
 
 def fill_spec(context: RecipeContext, spec: InputSpec) -> torch.Tensor:
@@ -120,19 +126,19 @@ def fill_spec(context: RecipeContext, spec: InputSpec) -> torch.Tensor:
 def _fill_to_spec(context: RecipeContext, spec: InputSpec) -> torch.Tensor:
     """The shape and dtype are the user's; the values are those of the recipe, if the name has one."""
     dtype = None if spec.dtype is None else parse_dtype(spec.dtype, spec.name)
-    sampler = context.sampler(spec.name)
+    source = context.random_source(spec.name)
     recipe = RECIPES.get(spec.name)
     if spec.bounds is not None:
-        return _fill_range(spec, dtype or _usual_dtype(context, spec), sampler)
+        return _fill_range(spec, dtype or _usual_dtype(context, spec), source)
     if recipe is None or context.fields.config is None:
-        return _fill_plain(spec.shape, dtype or _usual_dtype(context, spec), sampler)
+        return _fill_plain(spec.shape, dtype or _usual_dtype(context, spec), source)
     try:
-        made = recipe.fill(context, spec.shape, sampler)
+        tensor = recipe.fill(context, spec.shape, source)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}: {error}") from error
-    if made.shape != spec.shape:
-        raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}, only one like {tuple(made.shape)}")
-    return made if dtype is None else made.to(dtype)
+    if tensor.shape != spec.shape:
+        raise InputError(f"input {spec.name!r} cannot have the shape {spec.shape}, only one like {tuple(tensor.shape)}")
+    return tensor if dtype is None else tensor.to(dtype)
 
 
 def _usual_dtype(context: RecipeContext, spec: InputSpec) -> torch.dtype:
@@ -140,24 +146,24 @@ def _usual_dtype(context: RecipeContext, spec: InputSpec) -> torch.dtype:
     return torch.int64 if spec.name.endswith(("_ids", "_mask")) else context.floating
 
 
-def _fill_range(spec: InputSpec, dtype: torch.dtype, sampler: RandomSource) -> torch.Tensor:
+def _fill_range(spec: InputSpec, dtype: torch.dtype, source: RandomSource) -> torch.Tensor:
     assert spec.bounds is not None
     low, high = spec.bounds
     if dtype.is_floating_point:
-        return sampler.uniform(low, high, spec.shape).to(dtype)
-    return sampler.integers(int(low), int(high) + 1, spec.shape).to(dtype)
+        return source.uniform(low, high, spec.shape).to(dtype)
+    return source.integers(int(low), int(high) + 1, spec.shape).to(dtype)
 
 
-def _fill_plain(shape: tuple[int, ...], dtype: torch.dtype, sampler: RandomSource) -> torch.Tensor:
+def _fill_plain(shape: tuple[int, ...], dtype: torch.dtype, source: RandomSource) -> torch.Tensor:
     if dtype is torch.bool:
         return torch.ones(shape, dtype=dtype)
     if dtype.is_floating_point or dtype.is_complex:
-        return sampler.normal(shape).to(dtype)
+        return source.normal(shape).to(dtype)
     low, high = _SAFE_INTEGERS
-    return sampler.integers(low, high + 1, shape).to(dtype)
+    return source.integers(low, high + 1, shape).to(dtype)
 
 
-_SMALLEST_DYNAMIC = 2
+_SMALLEST_DYNAMIC = 2  # torch.export specializes sizes 0 and 1: https://docs.pytorch.org/docs/stable/export.html
 
 
 @dataclass(frozen=True)
@@ -185,8 +191,18 @@ def make_inputs(module: torch.nn.Module, source: str | Path | None, request: Inp
     signature = read_signature(module)
     fields = ConfigFields(getattr(module, "config", None))
     given = _read_user_inputs(fields, signature, source, request)
+    shapes = given.shapes()
+    context = RecipeContext(
+        fields=fields,
+        accepted=frozenset(signature.names),
+        chosen=given.names,
+        sizes=_axis_sizes(shapes),
+        floating=next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float32),
+        seed=request.seed,
+        tokens_shape=shapes.get("input_ids"),
+        image_size=preprocessor_size(source),
+    )
     left_out = absent_media(fields, given.tensors.get("input_ids"))
-    context = _recipe_context(module, fields, signature, given, request.seed, preprocessor_size(source))
     context = choose_inputs(context, signature, main_inputs(module, signature), left_out)
     values, notes = _make_all(module, context, signature, given)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
@@ -214,18 +230,17 @@ def _refuse_useless(processed: Mapping[str, torch.Tensor], signature: ForwardSig
     for name, option in (("input_ids", "--text"), ("pixel_values", "--image")):
         if name in processed and name not in signature.names:
             raise InputError(
-                f"{option} gives {name!r}, which forward does not take",
-                f"It takes: {', '.join(signature.names)}.",
+                f"{option} gives {name!r}, which forward does not take", f"It takes: {', '.join(signature.names)}."
             )
 
 
 def _unique(specs: Iterable[InputSpec], arrays: Mapping[str, torch.Tensor]) -> Mapping[str, InputSpec]:
-    found: dict[str, InputSpec] = {}
+    by_name: dict[str, InputSpec] = {}
     for spec in specs:
-        if spec.name in found or spec.name in arrays:
+        if spec.name in by_name or spec.name in arrays:
             raise InputError(f"input {spec.name!r} is given twice", "Give each input once.")
-        found[spec.name] = spec
-    return found
+        by_name[spec.name] = spec
+    return by_name
 
 
 def _widen_axes(
@@ -255,41 +270,17 @@ def _axis_sizes(shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, int]:
     return sizes
 
 
-def _recipe_context(
-    module: torch.nn.Module,
-    fields: ConfigFields,
-    signature: ForwardSignature,
-    given: _UserInputs,
-    seed: int,
-    image_size: tuple[int, int] | None,
-) -> RecipeContext:
-    shapes = given.shapes()
-    dtypes = (each.dtype for each in module.parameters() if each.dtype.is_floating_point)
-    return RecipeContext(
-        fields=fields,
-        accepted=frozenset(signature.names),
-        chosen=given.names,
-        sizes=_axis_sizes(shapes),
-        floating=next(dtypes, torch.float32),
-        seed=seed,
-        tokens_shape=shapes.get("input_ids"),
-        image_size=image_size,
-    )
-
-
 def _make_all(
     module: torch.nn.Module, context: RecipeContext, signature: ForwardSignature, given: _UserInputs
 ) -> tuple[Mapping[str, torch.Tensor], tuple[str, ...]]:
-    media = {name: _make_input(context, name, given) for name in context.chosen & media_inputs()}
+    media = {name: _make_input(context, name, given) for name in context.chosen & MEDIA_INPUTS}
     placeholders: list[Placeholders] = []
     notes: tuple[str, ...] = ()
     if "input_ids" in context.chosen and "input_ids" not in given.tensors:
         context, placeholders, notes = _add_placeholders(module, context, media)
-    made = {
-        name: media[name] if name in media else _make_input(context, name, given)
-        for name in signature.in_order(context.chosen)
-    }
-    return write_placeholders(made, placeholders), notes
+    names = signature.in_order(context.chosen)
+    values = {name: media[name] if name in media else _make_input(context, name, given) for name in names}
+    return write_placeholders(values, placeholders), notes
 
 
 def _make_input(context: RecipeContext, name: str, given: _UserInputs) -> torch.Tensor:
@@ -313,8 +304,8 @@ def _add_placeholders(
     for medium, placeholders in zip(MEDIA, counted, strict=True):
         if placeholders is None and placeholder_id(medium, context.fields) is not None:
             left_out.update(context.chosen & set(medium.inputs))
-    found = [each for each in counted if each is not None]
-    longer = 0 if room is not None else sum(each.count for each in found)
+    used = [each for each in counted if each is not None]
+    longer = 0 if room is not None else sum(each.count for each in used)
     sizes = {**context.sizes, SEQUENCE: context.size(SEQUENCE) + longer}
     notes = (f"left out, so the model runs on text alone: {', '.join(sorted(left_out))}",) if left_out else ()
-    return replace(context, chosen=context.chosen - left_out, sizes=sizes), found, notes
+    return replace(context, chosen=context.chosen - left_out, sizes=sizes), used, notes

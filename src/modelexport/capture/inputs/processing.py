@@ -1,6 +1,12 @@
-"""Real text and a real image, through the tokenizer and the processor that came with the model.
+"""Processors: real text and a real image, through the tokenizer and the processor that came with the model.
 
-The batch is the same sample twice: torch would fix a batch axis that it sees with size 1.
+    --text "hello"      AutoTokenizer                  input_ids, attention_mask      2 x tokens
+    --image cat.jpg     AutoImageProcessor             pixel_values                   2x3x224x224
+    both                AutoProcessor, if it is there  all of them, with image tokens in the text
+
+The batch is the same sample twice: torch would fix a batch axis that it sees with size 1. Where no image processor can
+be loaded, the image is resized and normalised by what preprocessor_config.json says, and a note tells so.
+https://huggingface.co/docs/transformers/processors
 """
 
 from __future__ import annotations
@@ -14,27 +20,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from modelexport.capture.inputs.media_recipes import size_pair
 from modelexport.capture.inputs.specs import InputRequest
-from modelexport.capture.inputs.vision import size_pair
-from modelexport.capture.loading.options import hub_is_reachable, library, quiet_transformers, summarize_error
+from modelexport.capture.loading.third_party import hub_is_reachable, library, quiet_transformers, summarize_error
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "vocab.json",
-    "*.model",
-    "*.tiktoken",
-)
+# Fast tokenizers, the files of slow ones (WordPiece, BPE), sentencepiece and tiktoken.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
 _PREPROCESSOR = "preprocessor_config.json"
-_BYTE = 255.0
 _UNKNOWN_SIZE = (224, 224)
 
 
 @dataclass(frozen=True)
 class ProcessedInputs:
+    """Tensors by the names that tokenizer and processor give them, which are those of `forward`."""
+
     values: Mapping[str, torch.Tensor]
     notes: tuple[str, ...] = ()
 
@@ -97,9 +98,9 @@ def _require_tokenizer_files(source: str | Path | None) -> None:
     folder = None if source is None else Path(source)
     is_local = folder is not None and folder.is_dir()
     if folder is None or (is_local and not any(any(folder.glob(name)) for name in _TOKENIZER_FILES)):
-        place = "this model" if source is None else repr(str(source))
+        owner = "this model" if source is None else repr(str(source))
         raise InputError(
-            f"--text: there is no tokenizer with {place}",
+            f"--text: there is no tokenizer with {owner}",
             "Save one beside the model with tokenizer.save_pretrained, or use --input input_ids=2x16.",
         )
 
@@ -124,19 +125,19 @@ def _process_together(source: str | Path | None, text: str, image: Any) -> Mappi
         processor = _load("AutoProcessor", source)
         token = getattr(processor, "image_token", None)
         prompt = f"{token}{text}" if isinstance(token, str) and token not in text else text
-        made = processor(text=[prompt] * _COPIES, images=[image] * _COPIES, return_tensors="pt")
+        features = processor(text=[prompt] * _COPIES, images=[image] * _COPIES, return_tensors="pt")
     except Exception:  # noqa: BLE001 - text and image are then processed each on its own, with errors of their own
         return None
-    return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in features.items() if isinstance(value, torch.Tensor)}
 
 
 def _process_image(source: str | Path | None, image: Any, size: tuple[int, int] | None) -> ProcessedInputs:
     try:
         processor = _load("AutoImageProcessor", source)
-        made = processor(images=[image] * _COPIES, return_tensors="pt")
+        features = processor(images=[image] * _COPIES, return_tensors="pt")
     except Exception as error:  # noqa: BLE001 - its reason becomes a note
         return _process_plainly(source, image, size, error)
-    return ProcessedInputs({name: value for name, value in made.items() if isinstance(value, torch.Tensor)})
+    return ProcessedInputs({name: value for name, value in features.items() if isinstance(value, torch.Tensor)})
 
 
 def _process_plainly(
@@ -145,11 +146,11 @@ def _process_plainly(
     """Resize and normalise by what preprocessor_config.json says, or to the range -1 to 1 without one."""
     settings = _preprocessor_settings(source)
     height, width = preprocessor_size(source) or size or _UNKNOWN_SIZE
-    pixels = np.asarray(image.resize((width, height)), dtype=np.float32) / _BYTE
+    pixels = np.asarray(image.resize((width, height)), dtype=np.float32) / 255.0
     mean, deviation = settings.get("image_mean", 0.5), settings.get("image_std", 0.5)
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
-    one = torch.from_numpy(normal.transpose(2, 0, 1).copy())
+    picture = torch.from_numpy(normal.transpose(2, 0, 1).copy())  # channels in front of the pixels
     note = (
         f"the image was only resized to {height}x{width} and normalised; no image processor: {summarize_error(error)}"
     )
-    return ProcessedInputs({"pixel_values": one.repeat(_COPIES, 1, 1, 1)}, (note,))
+    return ProcessedInputs({"pixel_values": picture.repeat(_COPIES, 1, 1, 1)}, (note,))

@@ -1,20 +1,21 @@
-"""What the user may say about inputs, and what comes out.
+"""Input specifications: what the user may say about inputs, what `forward` accepts, and which axes are dynamic.
 
-Inputs as the user writes them: `name=SHAPE[:DTYPE]`, a JSON file of specs, an npz file of arrays.
+    --input x=1x3x224x224:float32          parse_input_spec   -> InputSpec("x", (1, 3, 224, 224), "float32")
+    --input-specs FILE.json                read_specs_file    {"input_ids": {"shape": [2, 16], "dtype": "int64",
+                                                              "range": [0, 999]}}, both ends included
+    --inputs FILE.npz                      read_arrays_file   -> tensors
 
-A JSON file describes each tensor by its shape, and optionally its dtype and the range of its values, both
-ends included:
+`ForwardSignature` is what `forward` accepts, by name. `ConfigFields` reads a configuration by field name, wherever in
+its nested configurations the field stands:
 
-    {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}, "scale": {"shape": []}}
+    ConfigFields(config).number("hidden_size", within=("vision",))     config.vision_config.hidden_size, else any other
 
-What `forward` accepts, by name.
+Dynamic axes: one rule, by input name and rank (`axis_names`). Axis 0 is the batch. Token-like inputs also have a
+sequence axis, raw audio its samples. Sizes that the architecture or the preprocessing fixes (pixels, mel frames,
+patches) stay static, as do tensors in lists.
 
-Reading a configuration by field name, wherever in its nested configurations the field stands.
-
-Which axes of which inputs should be dynamic: one rule, by input name and rank.
-
-Axis 0 is the batch. Token-like inputs also have a sequence axis, raw audio its samples. Sizes that the
-architecture or the preprocessing fixes (pixels, mel frames, patches) stay static, as do tensors in lists.
+    attention_mask  rank 2   {0: batch, 1: sequence}          pixel_values  rank 4   {0: batch}
+    input_values    rank 2   {0: batch, 1: audio_samples}     image_grid_thw         {}
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from modelexport.capture.onnxruntime.inputs import read_arrays
@@ -64,7 +64,7 @@ class InputRequest:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Keyword arguments for `forward`, in its order, and which of their axes should be dynamic."""
+    """Keyword arguments for `forward`, in its order, and which of their axes should be dynamic, by name and axis."""
 
     values: Mapping[str, Any]
     axes: Mapping[str, Mapping[int, str]]
@@ -131,8 +131,8 @@ class ConfigFields:
         """
         levels = list(self._levels())
         ordered = sorted(levels, key=lambda level: not any(word in level[0] for word in within))
-        found = (getattr(config, name, None) for name in names for _, config in ordered)
-        return next((value for value in found if value is not None), None)
+        values = (getattr(config, name, None) for name in names for _, config in ordered)
+        return next((value for value in values if value is not None), None)
 
     def number(self, *names: str, within: Sequence[str] = ()) -> int | None:
         value = self.find(*names, within=within)
@@ -148,7 +148,8 @@ class ConfigFields:
         for _, config in self._levels():
             for name, value in _attributes(config):
                 if name.endswith(("_token_id", "_token_index")):
-                    tokens.update(item for item in _listed(value) if isinstance(item, int))
+                    ids = value if isinstance(value, (list, tuple)) else (value,)
+                    tokens.update(item for item in ids if isinstance(item, int))
         return frozenset(tokens)
 
     def _levels(self) -> Iterator[tuple[str, object]]:
@@ -166,10 +167,6 @@ class ConfigFields:
 
 def _attributes(config: object) -> list[tuple[str, Any]]:
     return list(getattr(config, "__dict__", {}).items())
-
-
-def _listed(value: object) -> Sequence[object]:
-    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 BATCH = "batch"
@@ -190,7 +187,7 @@ _MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4
 
 
 def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
-    """The axes of one input; `audio` says that its sequence is that of raw samples."""
+    """The dynamic axes of one input by name and rank; `audio` says that its sequence is that of raw samples."""
     if rank == 0 or _BATCHLESS.fullmatch(name) or _is_flattened(name, rank):
         return {}
     matched = _PER_TOKEN.fullmatch(name)
@@ -214,7 +211,10 @@ def _sequence_axis(kind: str, rank: int) -> int:
 
 
 def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
-    """The axes rule for tensors at hand; axes that share a name have the same size."""
+    """The axes rule for tensors at hand; axes that share a name have the same size.
+
+    torch.export refuses two axes of one name and different sizes, so a name is kept only where the sizes agree.
+    """
     audio = "input_values" in values and not {"input_ids", "inputs_embeds"} & set(values)
     sizes: dict[str, int] = {}
     axes: dict[str, Mapping[int, str]] = {}
@@ -243,7 +243,6 @@ def _consistent_axes(
 _EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag=:bool for a scalar."
 _SPEC_KEYS = {"shape", "dtype", "range"}
 _FILE_EXAMPLE = 'Write {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}}.'
-_BOUNDS = 2
 # Torch has more, but most of those can be neither filled with numbers nor exported.
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -281,8 +280,8 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
     dtype, bounds = entry.get("dtype"), entry.get("range")
     if bounds is not None and not _is_range(bounds):
         raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
-    given = None if bounds is None else (float(bounds[0]), float(bounds[1]))
-    return _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), given))
+    limits = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+    return _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), limits))
 
 
 def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
@@ -290,12 +289,8 @@ def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
 
 
 def _is_range(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == _BOUNDS
-        and _is_list_of(value, (int, float))
-        and (value[0] <= value[1])
-    )
+    is_pair = isinstance(value, list) and len(value) == 2 and _is_list_of(value, (int, float))
+    return is_pair and value[0] <= value[1]  # type: ignore[index]
 
 
 def _check_spec(spec: InputSpec) -> InputSpec:
@@ -316,11 +311,10 @@ def parse_dtype(name: str, owner: str) -> torch.dtype:
 
 def read_arrays_file(path: Path) -> Mapping[str, torch.Tensor]:
     """Arrays with their own dtypes."""
-    return {name: _tensor(array, name) for name, array in read_arrays(path).items()}
-
-
-def _tensor(array: np.ndarray, name: str) -> torch.Tensor:
-    try:
-        return torch.from_numpy(array)
-    except TypeError as error:
-        raise InputError(f"input {name!r}: torch has no tensors of {array.dtype}") from error
+    tensors = {}
+    for name, array in read_arrays(path).items():
+        try:
+            tensors[name] = torch.from_numpy(array)
+        except TypeError as error:  # uint64, strings: numpy has more types
+            raise InputError(f"input {name!r}: torch has no tensors of {array.dtype}") from error
+    return tensors

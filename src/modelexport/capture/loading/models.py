@@ -1,8 +1,17 @@
-"""Which kind of source the user wrote, in the order that surprises least: what exists on disk comes first.
+"""Model sources: turn what the user wrote into a module, by the kind of source that it is.
 
-`package.module:callable` and `path/to/file.py:callable`: any torch.nn.Module that Python can build.
+    ./bert-base            a folder written by save_pretrained      pretrained.load_folder
+    ./config.json          a configuration: random weights          pretrained.load_config_file
+    nets.py:build          a callable in a file or an installed     load_entry_point
+    package.module:Net     package; any torch.nn.Module
+    org/name               a model on the Hugging Face hub          pretrained.load_hub
 
-Turn what the user wrote (a folder, a config.json, a hub id, `package.module:callable`) into a module.
+What exists on disk comes first: the order that surprises least. A new loader is a function
+`load_KIND(source, options) -> LoadedModel` here or in pretrained.py, and a branch in `_load` that recognizes what it
+takes. `options` are those of the command line (--task, --dtype, --seed, …); errors are ModelNotFound and
+ModelUnloadable, with what to do next.
+
+Entry point: the callable is called without arguments, and returns the module, or the module and its keyword inputs.
 """
 
 from __future__ import annotations
@@ -19,30 +28,34 @@ from types import ModuleType
 
 import torch
 
-from modelexport.capture.loading.options import LoadedModel, explain_failure, seed_torch, summarize_error, torch_dtype
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
+from modelexport.capture.loading.third_party import (
+    LoadedModel,
+    explain_failure,
+    seed_torch,
+    summarize_error,
+    torch_dtype,
+)
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
 
-_ENTRY_POINT = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
-
-
-def is_entry_point(source: str) -> bool:
-    return _ENTRY_POINT.fullmatch(source) is not None
+_ENTRY_POINT = re.compile(r"(?P<home>[^:]+):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
 
 def load_entry_point(source: str, options: ModelSource) -> LoadedModel:
+    """Import `home` (a module's name or a path to a .py file) and call what `name` is in it."""
     matched = _ENTRY_POINT.fullmatch(source)
     assert matched is not None
-    place, name = matched["place"], matched["name"]
-    folder = Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
+    home, name = matched["home"], matched["name"]
+    folder = Path(home).resolve().parent if home.endswith(".py") else Path.cwd()
     with _on_path(folder):
         # Seeded apart: a module is imported once, so importing must not change what the callable draws.
         with seed_torch(options.seed):
-            found = _resolve_attribute(_import(place), name, source)
+            imported = _import_file(Path(home)) if home.endswith(".py") else _import_name(home)
+            builder = _resolve_attribute(imported, name, source)
         with seed_torch(options.seed):
-            made = _call_builder(found, source)
-    module, inputs = _split_result(made, source)
+            result = _call_builder(builder, source)
+    module, inputs = _split_result(result, source)
     dtype = torch_dtype(options.dtype)
     return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
 
@@ -57,10 +70,6 @@ def _on_path(folder: Path) -> Iterator[None]:
     finally:
         if entry in sys.path:
             sys.path.remove(entry)
-
-
-def _import(place: str) -> ModuleType:
-    return _import_file(Path(place)) if place.endswith(".py") else _import_name(place)
 
 
 def _import_name(name: str) -> ModuleType:
@@ -91,62 +100,57 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _resolve_attribute(place: ModuleType, name: str, source: str) -> object:
-    found: object = place
+def _resolve_attribute(imported: ModuleType, name: str, source: str) -> object:
+    owner: object = imported
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise ModelNotFound(f"{source!r}: {part!r} is not in it", _proposal(part, found))
-        found = getattr(found, part)
-    return found
+        if not hasattr(owner, part):
+            raise ModelNotFound(f"{source!r}: {part!r} is not in it", _proposal(part, owner))
+        owner = getattr(owner, part)
+    return owner
 
 
-def _proposal(name: str, place: object) -> str:
-    """What could have been meant: models, and what may return one, that are made there; not what is imported."""
-    usable = {one: value for one, value in _members(place) if not one.startswith("_") and callable(value)}
-    own = [one for one, value in usable.items() if isinstance(value, torch.nn.Module) or _is_made_in(value, place)]
+def _proposal(name: str, owner: object) -> str:
+    """What could have been meant: models, and what may return one, that are defined there; not what is imported."""
+    members = {member: getattr(owner, member, None) for member in dir(owner) if not member.startswith("_")}
+    usable = {member: value for member, value in members.items() if callable(value)}
+    own = [key for key, value in usable.items() if isinstance(value, torch.nn.Module) or _is_defined_in(value, owner)]
     known = own or list(usable)
     return UnknownName("name", name, known).hint if known else "There is nothing in it that could be a model."
 
 
-def _members(place: object) -> Iterator[tuple[str, object]]:
-    return ((name, getattr(place, name, None)) for name in dir(place))
-
-
-def _is_made_in(value: object, place: object) -> bool:
-    if not isinstance(place, ModuleType):
+def _is_defined_in(value: object, owner: object) -> bool:
+    if not isinstance(owner, ModuleType):
         return True
-    made_in = getattr(value, "__module__", None)
-    return isinstance(made_in, str) and (made_in == place.__name__ or made_in.startswith(f"{place.__name__}."))
+    home = getattr(value, "__module__", None)
+    return isinstance(home, str) and (home == owner.__name__ or home.startswith(f"{owner.__name__}."))
 
 
-def _call_builder(found: object, source: str) -> object:
-    if isinstance(found, torch.nn.Module):
-        return found
-    if not callable(found):
+def _call_builder(builder: object, source: str) -> object:
+    if isinstance(builder, torch.nn.Module):
+        return builder
+    if not callable(builder):
         raise ModelUnloadable(
-            f"{source!r} is a {type(found).__name__}, which cannot be called",
+            f"{source!r} is a {type(builder).__name__}, which cannot be called",
             "Name a function that returns the module, or a torch.nn.Module class.",
         )
     with explain_failure(f"calling {source!r} failed", "The callable is called without arguments."):
-        return found()
+        return builder()
 
 
-def _split_result(made: object, source: str) -> tuple[torch.nn.Module, Mapping[str, object] | None]:
-    if isinstance(made, torch.nn.Module):
-        return made, None
-    match made:
+def _split_result(result: object, source: str) -> tuple[torch.nn.Module, Mapping[str, object] | None]:
+    match result:
+        case torch.nn.Module():
+            return result, None
         case (torch.nn.Module() as module, dict() as inputs) if all(isinstance(name, str) for name in inputs):
             return module, inputs
+        case tuple():
+            returned = f"a tuple of {', '.join(type(item).__name__ for item in result) or 'nothing'}"
+        case _:
+            returned = f"a {type(result).__name__}"
     raise ModelUnloadable(
-        f"{source!r} returned {_shape_of(made)}, not a module",
+        f"{source!r} returned {returned}, not a module",
         "Return a torch.nn.Module, or a tuple of the module and a dictionary of its keyword inputs.",
     )
-
-
-def _shape_of(made: object) -> str:
-    if isinstance(made, tuple):
-        return f"a tuple of {', '.join(type(item).__name__ for item in made) or 'nothing'}"
-    return f"a {type(made).__name__}"
 
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -154,7 +158,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 def load_model(source: str, options: ModelSource) -> LoadedModel:
     """Load a folder, a config.json, a hub id or `package.module:callable`; the module comes in eval mode."""
-    torch_dtype(options.dtype)
+    torch_dtype(options.dtype)  # a wrong --dtype is an error before anything is loaded
     loaded = _load(source, options)
     with explain_failure(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)
@@ -167,7 +171,7 @@ def _load(source: str, options: ModelSource) -> LoadedModel:
         return load_folder(source, path, options)
     if path.is_file():
         return _load_file(source, path, options)
-    if is_entry_point(source):
+    if _ENTRY_POINT.fullmatch(source):
         return load_entry_point(source, options)
     if _HUB_ID.fullmatch(source) and path.suffix not in {".json", ".py"}:
         return load_hub(source, options)
@@ -180,9 +184,7 @@ def _load(source: str, options: ModelSource) -> LoadedModel:
 def _load_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
     if path.suffix == ".json":
         return load_config_file(source, path, options)
-    hint = (
-        f"Add the function that builds the model: {source}:build"
-        if path.suffix == ".py"
-        else ("Give the folder that holds config.json and the weights.")
-    )
+    hint = "Give the folder that holds config.json and the weights."
+    if path.suffix == ".py":
+        hint = f"Add the function that builds the model: {source}:build"
     raise ModelUnloadable(f"{source!r} is a {path.suffix or 'plain'} file, not a model folder", hint)

@@ -1,11 +1,15 @@
-"""Models that transformers loads: a local folder, a configuration alone, a hub id.
+"""Pretrained models: what transformers loads, from a local folder, a configuration alone, or a hub id.
 
-Which transformers class builds a model: by task, by `config.architectures`, or AutoModel.
+Three steps, each with its own refusals:
 
-Tasks are read from transformers' own pipeline registry. The tasks it no longer lists still have an Auto class
-of the same name (`question-answering`, `AutoModelForQuestionAnswering`); those with neither are listed here.
+    checkpoint   what lies in the folder, checked before any of it is given to transformers: no pickle without
+                 --allow-pickle, no shard outside of the folder, no code of its own without --trust-remote-code
+    model class  by --task, by `architectures` in config.json, or AutoModel
+    weights      loaded, or random from --seed where there is only a configuration; weights of another model are refused
 
-What lies in a model folder, checked before any of it is given to transformers.
+Task: read from transformers' own pipeline registry (`text-classification`). The tasks it no longer lists still have an
+Auto class of the same name (`question-answering`, `AutoModelForQuestionAnswering`); those with neither are listed here.
+https://huggingface.co/docs/transformers/model_doc/auto
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 
 import torch
 
-from modelexport.capture.loading.options import (
+from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
     hub_is_reachable,
@@ -43,7 +47,10 @@ _AUTO_PREFIX = "AutoModelFor"
 
 
 def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) -> Any:
-    """The class whose `from_pretrained` loads this configuration."""
+    """The class whose `from_pretrained` loads this configuration.
+
+    raw  config.json as it is; transformers' own object leaves out what it does not know
+    """
     if options.task is not None:
         return _class_for_task(config, raw, options.task)
     named = _first_architecture(raw.get("architectures"))
@@ -71,9 +78,9 @@ def _is_native(raw: Mapping[str, object]) -> bool:
 
 def _named_class(name: str) -> Any:
     transformers = library("transformers")
-    found = getattr(transformers, name, None)
-    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-        return found
+    model_type = getattr(transformers, name, None)
+    if isinstance(model_type, type) and issubclass(model_type, transformers.PreTrainedModel):
+        return model_type
     raise ModelUnloadable(
         f"transformers {transformers.__version__} has no model class {name!r} (architectures in config.json)",
         "Upgrade transformers, or choose a class it has with --task, for example --task feature-extraction.",
@@ -89,6 +96,7 @@ def _class_from_auto_map(raw: Mapping[str, object], named: str | None) -> Any | 
     auto_map = raw.get("auto_map")
     if not isinstance(auto_map, dict):
         return None
+    # {"AutoModelForCausalLM": "modeling_x.XForCausalLM"}: the Auto class that builds the named architecture.
     models = {auto: str(code) for auto, code in auto_map.items() if str(auto).startswith("AutoModel")}
     own = [auto for auto, code in models.items() if code.split(".")[-1] == named] or list(models)
     return getattr(library("transformers"), own[0], None) if own else None
@@ -212,6 +220,7 @@ def _check_index(path: Path) -> None:
 
 
 def _check_shard(index: Path, shard: str) -> None:
+    """Path traversal: an index from elsewhere must not make transformers open files beside the checkpoint."""
     parts = PurePosixPath(shard.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or ":" in shard:
         raise ModelUnloadable(
@@ -220,8 +229,7 @@ def _check_shard(index: Path, shard: str) -> None:
         )
     if not (index.parent / shard).is_file():
         raise ModelUnloadable(
-            f"{str(index)!r} names {shard!r}, which is missing",
-            "Copy or download every shard of the checkpoint.",
+            f"{str(index)!r} names {shard!r}, which is missing", "Copy or download every shard of the checkpoint."
         )
 
 
@@ -240,6 +248,7 @@ class _Blueprint:
 
 
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
+    """A folder written by save_pretrained; random weights, with a note, where it has only a config.json."""
     checkpoint = open_checkpoint(folder, options.allow_pickle)
     with quiet_transformers():
         blueprint = _read_blueprint(source, folder, checkpoint.config, options)
@@ -259,6 +268,7 @@ def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedMod
 
 
 def load_hub(source: str, options: ModelSource) -> LoadedModel:
+    """A model by its hub id; from the local cache where the hub cannot be reached."""
     with quiet_transformers():
         offline = not hub_is_reachable()
         raw = read_config(_fetch_config(source, options, offline))
@@ -269,12 +279,10 @@ def load_hub(source: str, options: ModelSource) -> LoadedModel:
 
 def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
     try:
-        found = library("transformers.utils").cached_file(
-            source, CONFIG, revision=options.revision, local_files_only=offline
-        )
+        cached_file = library("transformers.utils").cached_file
+        return Path(str(cached_file(source, CONFIG, revision=options.revision, local_files_only=offline)))
     except Exception as error:
         raise _not_found(source, offline, error) from error
-    return Path(str(found))
 
 
 def _not_found(source: str, offline: bool, error: Exception) -> ModelNotFound:
@@ -346,12 +354,13 @@ def _load_weights(
 
 
 def _refuse_foreign_weights(blueprint: _Blueprint, module: torch.nn.Module, report: Mapping[str, Any]) -> None:
+    """transformers itself would go on with random weights, and with a log line that nobody sees."""
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:
-        name, found, expected = mismatched[0]
+        name, stored, expected = mismatched[0]
         raise ModelUnloadable(
             f"{len(mismatched)} weights of {blueprint.source!r} do not fit its configuration; "
-            f"{name!r} is {tuple(found)} in the file and {tuple(expected)} in the model",
+            f"{name!r} is {tuple(stored)} in the file and {tuple(expected)} in the model",
             "Use the config.json that was saved with these weights.",
         )
     parameters = {name for name, _ in module.named_parameters()}

@@ -1,4 +1,4 @@
-"""Samples for a static quantizer, out of .npz files.
+"""Calibration data: samples for a static quantizer, out of .npz files.
 
 An archive holds one array for each input, or one for each input of each sample:
 
@@ -6,6 +6,9 @@ An archive holds one array for each input, or one for each input of each sample:
     input_ids            with one axis more in front, or with several times the size of a first axis that the model
                          has fixed: a sample for each
     input_ids/0, …/1     a sample each, in the order of their numbers
+
+For a graph that takes `x: float 1x3`, an archive with `x` of shape 4x3 gives four feeds of shape 1x3. ONNX Runtime's
+quantizer runs the model on each: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from modelexport.capture.onnxruntime.inputs import read_arrays, required_inputs
+from modelexport.capture.onnxruntime.inputs import read_arrays
+from modelexport.capture.onnxruntime.session import format_shape, required_inputs
 from modelexport.errors import InputError
 from modelexport.graph.types import Dims, fits, input_dims
 
@@ -30,7 +34,7 @@ def calibration_feeds(proto: onnx.ModelProto, paths: Sequence[Path]) -> Iterator
     inputs = required_inputs(proto)
     for path in paths:
         arrays = _group_by_input(path, read_arrays(path), inputs)
-        samples = {name: _split_samples(path, inputs[name], found) for name, found in arrays.items()}
+        samples = {name: _split_samples(path, inputs[name], array) for name, array in arrays.items()}
         for number in range(_sample_count(path, samples)):
             yield {name: _check_sample(path, inputs[name], several[number]) for name, several in samples.items()}
 
@@ -38,48 +42,48 @@ def calibration_feeds(proto: onnx.ModelProto, paths: Sequence[Path]) -> Iterator
 def _group_by_input(
     path: Path, arrays: Mapping[str, np.ndarray], inputs: Mapping[str, onnx.ValueInfoProto]
 ) -> dict[str, np.ndarray | list[np.ndarray]]:
-    found: dict[str, np.ndarray | list[np.ndarray]] = {}
+    by_input: dict[str, np.ndarray | list[np.ndarray]] = {}
     numbered: dict[str, dict[int, np.ndarray]] = {}
     for key, array in arrays.items():
         match = _NUMBERED.fullmatch(key)
         if key in inputs:
-            found[key] = array
+            by_input[key] = array
         elif match and match["name"] in inputs:
             numbered.setdefault(match["name"], {})[int(match["number"])] = array
         else:
             raise InputError(f"{path}: the file takes no input {key!r}", f"It takes: {', '.join(inputs)}. {_HOW}")
     for name, several in numbered.items():
-        if name in found:
+        if name in by_input:
             raise InputError(f"{path} has {name!r} both as a whole and in numbered samples", "Leave one of them out.")
-        found[name] = [several[number] for number in sorted(several)]
-    missing = [name for name in inputs if name not in found]
+        by_input[name] = [several[number] for number in sorted(several)]
+    missing = [name for name in inputs if name not in by_input]
     if missing:
         held = ", ".join(arrays) or "nothing"
         raise InputError(f"{path} has no samples for the input {missing[0]!r}: it holds {held}", _HOW)
-    return {name: found[name] for name in inputs}
+    return {name: by_input[name] for name in inputs}
 
 
 def _split_samples(
-    path: Path, value: onnx.ValueInfoProto, found: np.ndarray | list[np.ndarray]
+    path: Path, value: onnx.ValueInfoProto, array: np.ndarray | list[np.ndarray]
 ) -> Sequence[np.ndarray]:
-    if isinstance(found, list):
-        return found
+    if isinstance(array, list):
+        return array
     dims = input_dims(value)
-    if dims is None or fits(dims, found.shape):
-        return [found]
-    if found.ndim == len(dims) + 1:
-        return list(found)
+    if dims is None or fits(dims, array.shape):
+        return [array]
+    if array.ndim == len(dims) + 1:
+        return list(array)
     first = dims[0] if dims else 0
-    if isinstance(first, int) and first and found.ndim == len(dims) and found.shape[0] % first == 0:
-        return [found[start : start + first] for start in range(0, found.shape[0], first)]
-    raise _unfit(path, value, dims, found)
+    if isinstance(first, int) and first and array.ndim == len(dims) and array.shape[0] % first == 0:
+        return [array[start : start + first] for start in range(0, array.shape[0], first)]
+    raise _unfit(path, value, dims, array)
 
 
 def _sample_count(path: Path, samples: Mapping[str, Sequence[np.ndarray]]) -> int:
     lengths = {name: len(several) for name, several in samples.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{length} of {name!r}" for name, length in lengths.items())
-        raise InputError(f"{path} has not as many samples of each input: {told}", "Give as many of each.")
+        listed = ", ".join(f"{length} of {name!r}" for name, length in lengths.items())
+        raise InputError(f"{path} has not as many samples of each input: {listed}", "Give as many of each.")
     length = next(iter(lengths.values()), 0)
     if not length:
         raise InputError(f"there is not one sample in {path}", _HOW)
@@ -102,8 +106,9 @@ def _check_sample(path: Path, value: onnx.ValueInfoProto, array: np.ndarray) -> 
 
 
 def _unfit(path: Path, value: onnx.ValueInfoProto, dims: Dims, array: np.ndarray) -> InputError:
-    wanted, given = ("x".join(map(str, (size or "?" for size in shape))) or "scalar" for shape in (dims, array.shape))
+    wanted = format_shape(dims)
     return InputError(
-        f"{path}: the file takes {value.name!r} as {wanted}, and {given} is neither that nor several of it",
+        f"{path}: the file takes {value.name!r} as {wanted}, and {format_shape(array.shape)} is neither that nor "
+        "several of it",
         f"Give it as {wanted}, or with an axis for samples in front. {_HOW}",
     )

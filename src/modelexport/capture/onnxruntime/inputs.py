@@ -1,11 +1,13 @@
-"""Inputs for an ONNX file, made from the file alone.
+"""Sample inputs: feeds for an ONNX file, made from the file alone or read from .npz archives.
 
 Types and fixed sizes are the graph's own; axes of one name have one size. What the numbers may be follows from what the
 graph does with them, never from the name of an input. Nothing here needs torch: two files are compared without it.
 
-Which inputs of a graph are indices, and how large they may be.
+    graph(ids: int64 [batch, seq], mask: int64 [batch, seq], x: float [batch, 4])      ids ──► Gather(table 30522x384)
+    make_feed(…)    ids   random, 0 to 30521           mask  ones          x     normal        all with batch 2, seq 8
 
-Found from dataflow alone: an input that reaches the index of a lookup, through operators that only arrange or cast it,
+Index bounds: which inputs are indices, and how large they may be. Found from dataflow alone: an input that reaches the
+index of a lookup (https://onnx.ai/onnx/operators/onnx__Gather.html), through operators that only arrange or cast it,
 must stay below the number of rows that the table has.
 """
 
@@ -23,19 +25,18 @@ from typing import Any
 import numpy as np
 import onnx
 
-from modelexport.capture.onnxruntime.session import bind_inputs
+from modelexport.capture.onnxruntime.session import bind_inputs, format_shape, required_inputs
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
 from modelexport.graph.operators import ELEMENTS_ONLY, Trait, having
 from modelexport.graph.types import AxisSizes, Shape, fits, input_dims
 
 # Their outputs hold elements of these inputs, and no others that matter.
-_ARRANGING = {
-    **dict.fromkeys(ELEMENTS_ONLY, (0,)),
-    "Where": (1, 2),
-}
+_ARRANGING = {**dict.fromkeys(ELEMENTS_ONLY, (0,)), "Where": (1, 2)}
+# A table that is cast or dequantized before the lookup has as many rows as what is stored.
 _SAME_TABLE = having(Trait.PASS_THROUGH | Trait.SAME_SHAPE)
-# Lookups: the place of the index, the place of the table. ONNX Runtime fuses some with what comes after.
+# Lookups: the position of the index, the position of the table. ONNX Runtime fuses some with what comes after:
+# https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 _LOOKUPS = {
     "Gather": ((1, 0),),
     "GatherElements": ((1, 0),),
@@ -48,15 +49,13 @@ _AXIS_ATTRIBUTES = ("axis", "gather_axis")
 def index_bounds(proto: onnx.ModelProto, graph: Graph) -> dict[str, int | None]:
     """Inputs that are indices, each with the size of the smallest table; None if no size is known."""
     search = _IndexSearch(proto, graph)
-    found: dict[str, int | None] = {}
-    for name in graph.inputs:
-        bounds = list(search.bounds(name))
-        if bounds:
-            found[name] = min((bound for bound in bounds if bound is not None), default=None)
-    return found
+    sizes = {name: list(search.bounds(name)) for name in graph.inputs}
+    return {name: min(filter(None, bounds), default=None) for name, bounds in sizes.items() if bounds}
 
 
 class _IndexSearch:
+    """Forward slice of a value through arrangements, function calls and bodies, up to the lookups that it indexes."""
+
     def __init__(self, proto: onnx.ModelProto, graph: Graph) -> None:
         self._graph = graph
         self._protos = dict(walk_nodes(proto))
@@ -67,8 +66,8 @@ class _IndexSearch:
         }
         self._returned: dict[str, list[tuple[str, int]]] = {}
         for graph_id, values in graph.body_outputs.items():
-            for place, value in enumerate(values):
-                self._returned.setdefault(value, []).append((graph_id, place))
+            for position, value in enumerate(values):
+                self._returned.setdefault(value, []).append((graph_id, position))
 
     def bounds(self, name: str) -> Iterator[int | None]:
         """Sizes of the tables that this value, or an arrangement of it, is an index into."""
@@ -76,39 +75,33 @@ class _IndexSearch:
         while waiting:
             value = waiting.pop()
             for node in self._graph.consumers.get(value, ()):
-                places = [place for place, read in enumerate(node.inputs) if read == value]
-                yield from self._looked_up(node, places)
+                yield from self._table_sizes(node, _positions(node, value))
             fresh = set(self._onward(value)) - seen
             seen |= fresh
             waiting += fresh
 
-    def _looked_up(self, node: Node, places: Iterable[int]) -> Iterator[int | None]:
+    def _table_sizes(self, node: Node, positions: Iterable[int]) -> Iterator[int | None]:
         for index, table in _LOOKUPS.get(node.op_type, ()):
-            if index in places and table < len(node.inputs):
-                yield self._size(node.inputs[table], self._axis(node))
-
-    def _axis(self, node: Node) -> int:
-        attributes = self._protos[node.key].attribute
-        return next((attribute.i for attribute in attributes if attribute.name in _AXIS_ATTRIBUTES), 0)
+            if index in positions and table < len(node.inputs):
+                attributes = self._protos[node.key].attribute
+                axis = next((attribute.i for attribute in attributes if attribute.name in _AXIS_ATTRIBUTES), 0)
+                shape = self._shape(node.inputs[table])
+                yield shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
     def _onward(self, value: str) -> Iterator[str]:
         """Values that hold the same elements."""
         for node in self._graph.consumers.get(value, ()):
-            places = [place for place, read in enumerate(node.inputs) if read == value]
-            if node.op_type == "Concat" or any(place in _ARRANGING.get(node.op_type, ()) for place in places):
+            positions = _positions(node, value)
+            if node.op_type == "Concat" or not set(_ARRANGING.get(node.op_type, ())).isdisjoint(positions):
                 yield from filter(None, node.outputs)
             formals = self._formals.get(node.function, ())
-            yield from (formals[place] for place in places if place < len(formals))
-        for graph_id, place in self._returned.get(value, ()):
+            yield from (formals[position] for position in positions if position < len(formals))
+        for graph_id, position in self._returned.get(value, ()):
             for key in self._graph.callers.get(graph_id, ()):
                 runner = self._graph.by_key[key]
                 # What a loop's body returns goes elsewhere, and one step later.
-                if runner.op_type not in ("Loop", "Scan") and place < len(runner.outputs):
-                    yield runner.outputs[place]
-
-    def _size(self, table: str, axis: int) -> int | None:
-        shape = self._shape(table)
-        return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+                if runner.op_type not in ("Loop", "Scan") and position < len(runner.outputs):
+                    yield runner.outputs[position]
 
     def _shape(self, value: str) -> Sequence[int | None] | None:
         """The shape of a stored tensor, or the one that the file states."""
@@ -132,9 +125,13 @@ class _IndexSearch:
             runners = self._graph.callers.get(function, ())
             if value in formals and len(runners) == 1:
                 inputs = self._graph.by_key[runners[0]].inputs
-                place = formals.index(value)
-                return inputs[place] if place < len(inputs) else None
+                position = formals.index(value)
+                return inputs[position] if position < len(inputs) else None
         return None
+
+
+def _positions(node: Node, value: str) -> list[int]:
+    return [position for position, read in enumerate(node.inputs) if read == value]
 
 
 _EXAMPLE = "Write NAME=SHAPE, for example x=1x3x224x224, or flag= for a scalar."
@@ -187,11 +184,6 @@ def make_feed(
     return feed
 
 
-def required_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    stored = {tensor.name for tensor in proto.graph.initializer}
-    return {value.name: value for value in proto.graph.input if value.name not in stored}
-
-
 def _fill_input(shape: Shape, dtype: np.dtype[Any], random: np.random.Generator, below: int | None) -> np.ndarray:
     """`below` is for an index: the number that it must stay below."""
     if dtype.kind == "b":
@@ -217,13 +209,13 @@ def _shapes(inputs: Mapping[str, onnx.ValueInfoProto], given: Mapping[str, Shape
     for name, shape in given.items():
         _check(inputs, name, shape)
     sizes = AxisSizes(inputs, given)
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     for name in inputs:
         shape_of = given[name] if name in given else sizes.shape(name)
         if shape_of is None:
             raise InputError(f"the file does not say what shape {name!r} has", _GIVE_IT.format(name=name))
-        found[name] = shape_of
-    return found
+        shapes[name] = shape_of
+    return shapes
 
 
 def _check(inputs: Mapping[str, onnx.ValueInfoProto], name: str, shape: Shape) -> None:
@@ -232,35 +224,28 @@ def _check(inputs: Mapping[str, onnx.ValueInfoProto], name: str, shape: Shape) -
     dims = input_dims(inputs[name])
     if dims is not None and not fits(dims, shape):
         raise InputError(
-            f"the file takes {name!r} as {_format_shape(dims)}, not as {_format_shape(shape)}",
+            f"the file takes {name!r} as {format_shape(dims)}, not as {format_shape(shape)}",
             "Give a shape with the sizes that the file has fixed.",
         )
-
-
-def _format_shape(shape: Sequence[int | str]) -> str:
-    return "x".join(str(size) or "?" for size in shape) or "scalar"
-
-
-# What the user gives.
 
 
 def _parse_shapes(proto: onnx.ModelProto, texts: Sequence[str]) -> dict[str, Shape]:
     """Names of a graph's inputs may hold anything, so it is the last `=` that ends them."""
     inputs = required_inputs(proto)
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     for text in texts:
         name, equals, rest = text.rpartition("=")
         sizes, _, dtype = rest.partition(":")
         if not equals or not name or not re.fullmatch(r"(\d+([x,]\d+)*)?", sizes.strip()):
             raise InputError(f"cannot read the input {text!r}", _EXAMPLE)
-        if name in found:
+        if name in shapes:
             raise InputError(f"input {name!r} is given twice", "Give each input once.")
-        found[name] = tuple(int(size) for size in re.findall(r"\d+", sizes))
-        if 0 in found[name]:
+        shapes[name] = tuple(int(size) for size in re.findall(r"\d+", sizes))
+        if 0 in shapes[name]:
             raise InputError(f"input {name!r}: every size of {sizes} must be at least 1", _EXAMPLE)
-        _check(inputs, name, found[name])
+        _check(inputs, name, shapes[name])
         _check_type(inputs[name], dtype.strip())
-    return found
+    return shapes
 
 
 def _check_type(value: onnx.ValueInfoProto, stated: str) -> None:

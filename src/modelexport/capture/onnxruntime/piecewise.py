@@ -1,17 +1,19 @@
-"""Running an ONNX graph with its values seen as they are made.
+"""Piecewise run: an ONNX graph run in ONNX Runtime with all of its values seen as they are made.
 
 The graph is cut into pieces of successive nodes. Each is a model of its own that is given what it reads and returns
 what is wanted of it and what later pieces need. What no later node reads is dropped before the next piece starts:
 memory is bounded by the values that are alive and what one piece makes.
 
+    x ──► MatMul ──► a ──► Add ──► b ──► Relu ──► y        pieces  [MatMul, Add]  feeds x, W, bias   returns a, b
+                                                                   [Relu]         feeds b            returns y
+
+(A session that returns every value at once would hold all of them, and the file's weights a second time.)
+
 Weights are fed like inputs, from where they lie, so that no piece has a copy of its own. Nothing is optimized: a graph
-runs as it is, node by node. One that ONNX Runtime has optimized before is run just so.
+runs as it is, node by node. One that ONNX Runtime has optimized before is run just so; values in its NCHWc layout are
+seen in the usual one (graph/nchwc.py), and how long a block is on this machine is asked of ONNX Runtime here.
 
-Where a graph is cut into pieces.
-
-Values in ONNX Runtime's NCHWc layout are seen in the usual one (`graph/nchwc.py`).
-
-Running an ONNX graph once, with a fingerprint of every value kept.
+`fingerprint_values` is one such run with a fingerprint of every value kept.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+import onnx.parser
 
 from modelexport.errors import ExtraMissing, RuntimeFailed
 from modelexport.graph.file.reading import (
@@ -42,13 +44,14 @@ from modelexport.graph.nchwc import blocked_values, in_usual_order
 from modelexport.graph.operators import NCHWC
 from modelexport.graph.protos import in_order, names_read
 from modelexport.graph.types import value_sizes
-from modelexport.record.signals import Fingerprint, GraphValues
+from modelexport.record.signals import GraphValues
 
 
 class PiecePlanner:
     """How many nodes a piece may have, so that what it makes takes no more than a given room.
 
     What is unknown of a value's size is learnt from the pieces before: it is taken to be as large as any so far.
+    Pieces of unknown sizes grow from `first` by doubling, so that a wrong guess costs one small piece.
     """
 
     def __init__(
@@ -87,26 +90,21 @@ class PiecePlanner:
         """A piece of so many nodes could not be run; what comes before the node that fails is worth having."""
         self._length = length // 2
 
-    def _expected(self, place: int) -> int:
-        return self._known[place] + self._unknown[place] * self._largest
+    def _expected(self, index: int) -> int:
+        return self._known[index] + self._unknown[index] * self._largest
 
 
-_REORDER = "ReorderInput"
-# A multiple of every block that there is.
-_CHANNELS = 64
+# 64 channels: a multiple of every block that there is.
+_REORDERING = f"""<ir_version: 8, opset_import: ["": 13, "{NCHWC}": 1]>
+g (float[1, 64, 1, 2] x) => (float[1, 64, 1, 2] y) {{ y = {NCHWC}.ReorderInput(x) }}"""
 
 
 @cache
 def _block_size() -> int:
     """How many channels are in a block: it depends on the processor, and only ONNX Runtime knows."""
-    import onnxruntime
-
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _CHANNELS, 1, 2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node(_REORDER, ["x"], ["y"], domain=NCHWC)], "g", values[:1], values[1:])
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(NCHWC, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    pixels = np.array([0, 1] * _CHANNELS, np.float32).reshape(1, _CHANNELS, 1, 2)
+    model = onnx.parser.parse_model(_REORDERING).SerializeToString()
+    session = _runtime().InferenceSession(model, providers=["CPUExecutionProvider"])
+    pixels = np.array([0, 1] * 64, np.float32).reshape(1, 64, 1, 2)
     # The second pixel follows when the first one's channels of a block are through.
     return int(session.run(None, {"x": pixels})[0].argmax())
 
@@ -114,7 +112,7 @@ def _block_size() -> int:
 ValueVisitor = Callable[[str, np.ndarray], None]
 
 _FIRST_PIECE, _LONGEST_PIECE = 32, 1024
-# Bytes that a piece may make.
+# Bytes that a piece may make: small beside a model's weights, and larger than what most models make in all.
 _ROOM = 1 << 26
 # Bytes of values that may have passed before memory goes back to the system; it is slow to come again.
 _GIVE_BACK_AFTER = 1 << 28
@@ -154,24 +152,18 @@ class PiecewiseRun:
     building  seconds that went into cutting the graph and making sessions so far: start-up, and no part of a run
     """
 
-    def __init__(
-        self,
-        file: ModelFile,
-        wanted: Collection[str] | None = None,
-        *,
-        often: bool = True,
-    ) -> None:
+    def __init__(self, file: ModelFile, wanted: Collection[str] | None = None, *, often: bool = True) -> None:
         self._file = file
         self._most_sessions = _MOST_SESSIONS if often else 0
         self._wanted = None if wanted is None else frozenset(wanted)
         self._nodes = list(in_order(file.proto.graph.node))
         self._reads = [names_read(node) for node in self._nodes]
         self._blocked = blocked_values(self._nodes)
-        self._last_use = {name: place for place, names in enumerate(self._reads) for name in names}
+        self._last_use = {name: index for index, names in enumerate(self._reads) for name in names}
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: dict[int, _Piece] = {}  # by the index of their first node
         self._fed: dict[str, np.dtype[Any]] = {}
-        self._cutting = PiecePlanner([], {}, room=0, first=0, longest=0)
+        self._planner = PiecePlanner([], {}, room=0, first=0, longest=0)
         self.building = 0.0
 
     def run(self, feed: Mapping[str, np.ndarray], see: ValueVisitor) -> None:
@@ -185,19 +177,19 @@ class PiecewiseRun:
             see(name, array)
         start = passed = 0
         while start < len(self._nodes):
-            end = self._pieces[start].end if start in self._pieces else self._cutting.end(start)
+            end = self._pieces[start].end if start in self._pieces else self._planner.end(start)
             try:
-                made = self._make(start, end, alive)
+                values = self._run_piece(start, end, alive)
             except RuntimeFailed:
                 if end - start == 1:
                     raise
-                self._cutting.failed(end - start)
+                self._planner.failed(end - start)
                 continue
-            sizes = [self._show(name, value, see) for name, value in made.items()]
-            self._cutting.ran(max(sizes, default=0))
+            sizes = [self._show(name, value, see) for name, value in values.items()]
+            self._planner.ran(max(sizes, default=0))
             passed += sum(sizes)
-            alive = {name: value for name, value in {**alive, **made}.items() if self._last_use.get(name, -1) >= end}
-            made.clear()
+            alive = {name: value for name, value in {**alive, **values}.items() if self._last_use.get(name, -1) >= end}
+            values.clear()  # what is not alive is freed before the next piece takes memory
             if passed > _GIVE_BACK_AFTER:
                 passed = 0
                 _return_memory()
@@ -212,41 +204,38 @@ class PiecewiseRun:
             self._pieces.clear()
             self._fed = fed
             began = time.perf_counter()
-            self._cutting = self._cut(feed)
+            wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
+            sizes = value_sizes(self._file.proto, feed)
+            self._planner = PiecePlanner(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
             self.building += time.perf_counter() - began
         return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
-
-    def _cut(self, feed: Mapping[str, np.ndarray]) -> PiecePlanner:
-        wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
-        sizes = value_sizes(self._file.proto, feed)
-        return PiecePlanner(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
 
     def _is_wanted(self, name: str) -> bool:
         return bool(name) and (self._wanted is None or name in self._wanted)
 
-    def _make(self, start: int, end: int, alive: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the nodes from `start` to `end`: what they return."""
+    def _run_piece(self, start: int, end: int, alive: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the nodes from `start` to `end`: what they return. A piece that fails is not kept: it is cut again."""
         piece = self._pieces.get(start) or self._build(start, end, alive)
         if not piece.outputs:
             return {}
         try:
-            made = piece.run(alive)
+            values = piece.run(alive)
         except Exception as error:
             self._pieces.pop(start, None)
             raise _runtime_failure(error) from error
         if len(self._pieces) < self._most_sessions:
             self._pieces[start] = piece
-        return made
+        return values
 
     def _build(self, start: int, end: int, alive: Mapping[str, Any]) -> _Piece:
         began = time.perf_counter()
         read = dict.fromkeys(name for names in self._reads[start:end] for name in names)
-        made = [name for node in self._nodes[start:end] for name in node.output if name]
-        outputs = [name for name in made if self._is_wanted(name) or self._last_use.get(name, -1) >= end]
+        computed = [name for node in self._nodes[start:end] for name in node.output if name]
+        outputs = [name for name in computed if self._is_wanted(name) or self._last_use.get(name, -1) >= end]
         weights = {name: self._weight(name) for name in read if name not in alive and self._is_weight(name)}
         try:
             proto = self._piece(start, end, read)
-            inputs = {name: alive[name] for name in read if name in alive and name not in made}
+            inputs = {name: alive[name] for name in read if name in alive and name not in computed}
             fed = {**inputs, **weights}
             proto.graph.input.extend(_value_info(name, value) for name, value in fed.items())
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
@@ -301,7 +290,10 @@ def _session(proto: onnx.ModelProto) -> Any:
 
 
 def _return_memory() -> None:
-    """What was freed goes back to the system; else it stays in the heap, in parts too small for the next values."""
+    """What was freed goes back to the system; else it stays in the heap, in parts too small for the next values.
+
+    https://man7.org/linux/man-pages/man3/malloc_trim.3.html
+    """
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
@@ -367,7 +359,8 @@ def _length_of_shape(value: Any) -> list[int] | None:
 
 def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
     """Fingerprints of all values of the main graph; those before the failure if ONNX Runtime cannot run all of it."""
-    prints = _of_weights(file)
+    prints = dict(fingerprint_weights(file, "").prints)
+    failure = ""
 
     def see(name: str, array: np.ndarray) -> None:
         prints[name] = fingerprint(array)
@@ -375,14 +368,10 @@ def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> Gra
     try:
         PiecewiseRun(file, often=False).run(inputs, see)
     except (RuntimeFailed, ExtraMissing) as error:
-        return GraphValues(prints, error.message)
-    return GraphValues(prints)
+        failure = error.message
+    return GraphValues(prints, failure)
 
 
 def fingerprint_weights(file: ModelFile, failure: str) -> GraphValues:
     """Fingerprints of the initializers, for a graph that cannot be run."""
-    return GraphValues(_of_weights(file), failure)
-
-
-def _of_weights(file: ModelFile) -> dict[str, Fingerprint]:
-    return {name: fingerprint(array) for name, array in initializer_arrays(file)}
+    return GraphValues({name: fingerprint(array) for name, array in initializer_arrays(file)}, failure)

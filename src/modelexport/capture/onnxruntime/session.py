@@ -1,11 +1,16 @@
-"""Running a file as anybody would.
+"""Inference session: running a file in ONNX Runtime as anybody would, on bound inputs, and with its profiler on.
 
-Which of a model's inputs an ONNX graph wants where.
+Input binding: a model is run with tensors under its own names; a file may have other names and narrower types.
 
-Running a file in ONNX Runtime with its profiler on.
+    arrays {input_ids: int64 2x8, mask: int64 2x8}    graph (input_ids: int64 2x8, attention_mask: int32 2x8)
+    bind_inputs(…)  ->  {input_ids: …, attention_mask: mask as int32}        by name, the rest by order where it fits
 
+Profile: ONNX Runtime writes a list of events, https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html.
 An event is written when what it is about has ended. So the events of a graph come before the one that says that the
-graph has run, and that one before the event of the node whose body the graph is.
+graph has run, and that one before the event of the node whose body the graph is:
+
+    Add_kernel_time, …, SequentialExecutor::Execute, If_kernel_time, SequentialExecutor::Execute, model_run
+    (body of the If)    (the body has run)           (the If)        (the main graph)
 """
 
 from __future__ import annotations
@@ -20,9 +25,10 @@ import numpy as np
 import onnx
 
 from modelexport.errors import InputError, RuntimeFailed, UserError
+from modelexport.graph.types import fits, input_dims
 from modelexport.record.results.profile import RawEvent, RawRun
 
-_SILENT = 4
+_SILENT = 4  # fatal errors only: https://onnxruntime.ai/docs/api/python/api_summary.html (log_severity_level)
 
 
 def open_session(path: Path) -> Any:
@@ -36,63 +42,61 @@ def open_session(path: Path) -> Any:
 def run_session(session: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """What the file returns. Of the feed, what it takes; tools may drop inputs that nobody reads."""
     wanted = {value.name for value in session.get_inputs()}
-    found: list[np.ndarray] = session.run(None, {name: array for name, array in feed.items() if name in wanted})
-    return found
+    outputs: list[np.ndarray] = session.run(None, {name: array for name, array in feed.items() if name in wanted})
+    return outputs
 
 
 def run_file(path: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return run_session(open_session(path), feed)
 
 
+def required_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """The graph's inputs without its weights: files of IR version 3 list every initializer as an input too."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    return {value.name: value for value in proto.graph.input if value.name not in stored}
+
+
 def bind_inputs(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays by the names of the graph's inputs, as the graph wants them."""
-    places = assign_inputs(proto, arrays)
-    wanted = {value.name: value for value in proto.graph.input}
-    for name, source in places.items():
+    wanted = required_inputs(proto)
+    feed = {}
+    for name, source in assign_inputs(proto, arrays).items():
         if not _fits(wanted[name], arrays[source]):
             raise _unfit(wanted[name], arrays[source])
-    return {name: _cast_array(wanted[name], arrays[source]) for name, source in places.items()}
+        # In the width that the graph wants: a file may have been made smaller than the model.
+        kind = wanted[name].type.tensor_type.elem_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else arrays[source].dtype
+        feed[name] = arrays[source].astype(dtype, copy=False)
+    return feed
 
 
 def assign_inputs(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Which array goes into each input of the graph: by name, and what remains by order, where type and shape fit."""
-    data = {tensor.name for tensor in proto.graph.initializer}
-    wanted = [value for value in proto.graph.input if value.name not in data]
-    places = {value.name: value.name for value in wanted if value.name in arrays}
-    spare = [name for name in arrays if name not in places]
-    for value in wanted:
-        if value.name not in places:
-            match = next((name for name in spare if _fits(value, arrays[name])), None)
+    wanted = required_inputs(proto)
+    sources = {name: name for name in wanted if name in arrays}
+    spare = [name for name in arrays if name not in sources]
+    for name, value in wanted.items():
+        if name not in sources:
+            match = next((source for source in spare if _fits(value, arrays[source])), None)
             if match is None:
                 raise _missing(value, arrays)
             spare.remove(match)
-            places[value.name] = match
-    return {value.name: places[value.name] for value in wanted}
+            sources[name] = match
+    return {name: sources[name] for name in wanted}
 
 
 def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
-    kind = value.type.tensor_type
-    if kind.elem_type and onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).kind != array.dtype.kind:
+    """Whether kind (integer, float) and fixed sizes are the graph's; the width can be converted."""
+    kind, dims = value.type.tensor_type.elem_type, input_dims(value)
+    if kind and onnx.helper.tensor_dtype_to_np_dtype(kind).kind != array.dtype.kind:
         return False
-    if not kind.HasField("shape"):
-        return True
-    dims = kind.shape.dim
-    sizes = zip(dims, array.shape, strict=False)
-    return len(dims) == array.ndim and all(
-        not dim.HasField("dim_value") or dim.dim_value == size for dim, size in sizes
-    )
-
-
-def _cast_array(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
-    """The array in the width that the graph wants: a file may have been made smaller than the model."""
-    kind = value.type.tensor_type.elem_type
-    return array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind), copy=False) if kind else array
+    return dims is None or fits(dims, array.shape)
 
 
 def _missing(value: onnx.ValueInfoProto, arrays: Mapping[str, np.ndarray]) -> InputError:
-    given = ", ".join(f"{name} ({_described(array)})" for name, array in arrays.items())
+    had = ", ".join(f"{name} ({_described(array)})" for name, array in arrays.items())
     return InputError(
-        f"the graph takes an input {value.name!r} ({_wanted(value)}) that the model was not run with: it had {given}",
+        f"the graph takes an input {value.name!r} ({_wanted(value)}) that the model was not run with: it had {had}",
         f"Run the model on what the file takes: --input {value.name}=SHAPE:DTYPE, or --inputs FILE.npz.",
     )
 
@@ -109,19 +113,22 @@ def _unfit(value: onnx.ValueInfoProto, array: np.ndarray) -> InputError:
     )
 
 
+def format_shape(sizes: Sequence[int | str]) -> str:
+    """`batchx8`; `?` for an axis without size and name."""
+    return "x".join(str(size or "?") for size in sizes) or "scalar"
+
+
 def _described(array: np.ndarray) -> str:
     return f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype}"
 
 
 def _wanted(value: onnx.ValueInfoProto) -> str:
-    kind = value.type.tensor_type
-    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
-    return f"{'x'.join(dims) or 'scalar'} {onnx.TensorProto.DataType.Name(kind.elem_type).lower()}"
+    stated = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    return f"{format_shape(input_dims(value) or ())} {stated}"
 
 
-_KERNEL = "_kernel_time"
-_GRAPH = "::Execute"
-_RUN = "model_run"
+# How ONNX Runtime ends the names of its events: a node's kernel, a graph, a call of session.run.
+_KERNEL, _GRAPH, _RUN = "_kernel_time", "::Execute", "model_run"
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,8 @@ class ProfiledRun:
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """
+    """How to run a file with the profiler on.
+
     runs       that are counted
     warmup     runs before them
     providers  of ONNX Runtime, the preferred one first; its own choice if there are none
@@ -183,14 +191,15 @@ def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
 
 
 def _choose_providers(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    named = {name.removesuffix("ExecutionProvider").lower(): name for name in known}
-    found = []
-    for one in wanted:
-        name = one if one in known else named.get(one.removesuffix("ExecutionProvider").lower())
+    """ONNX Runtime's names of the providers; `cuda` will do for `CUDAExecutionProvider`."""
+    by_short_name = {name.removesuffix("ExecutionProvider").lower(): name for name in known}
+    chosen = []
+    for provider in wanted:
+        name = provider if provider in known else by_short_name.get(provider.removesuffix("ExecutionProvider").lower())
         if name is None:
-            raise UserError(f"this ONNX Runtime has no provider {one!r}", f"It has: {', '.join(known)}.")
-        found.append(name)
-    return list(dict.fromkeys(found or known))
+            raise UserError(f"this ONNX Runtime has no provider {provider!r}", f"It has: {', '.join(known)}.")
+        chosen.append(name)
+    return list(dict.fromkeys(chosen or known))
 
 
 def _ensure_started(started: Sequence[str], wanted: Sequence[str]) -> None:
@@ -245,21 +254,21 @@ _Kind = TypeVar("_Kind", RawEvent, _GraphRun)
 
 
 def _pop_since(waiting: list[RawEvent | _GraphRun], start: float, kind: type[_Kind]) -> list[_Kind]:
-    """Take away from the end what is of a kind and began since some time."""
-    found: list[_Kind] = []
+    """Take away from the end what is of a kind and began since `start`: it happened inside of what began then."""
+    inner: list[_Kind] = []
     while waiting and isinstance(last := waiting[-1], kind) and last.start >= start:
-        found.append(last)
+        inner.append(last)
         waiting.pop()
-    return found[::-1]
+    return inner[::-1]
 
 
 def _event(item: Mapping[str, Any]) -> RawEvent:
-    about = item["args"]
+    facts = item["args"]
     return RawEvent(
         name=item["name"].removesuffix(_KERNEL),
-        op_type=about.get("op_name", ""),
-        index=int(about.get("node_index", -1)),
-        provider=about.get("provider", ""),
+        op_type=facts.get("op_name", ""),
+        index=int(facts.get("node_index", -1)),
+        provider=facts.get("provider", ""),
         start=float(item["ts"]),
         duration=float(item["dur"]),
     )

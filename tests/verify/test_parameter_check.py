@@ -24,8 +24,8 @@ from modelexport.graph.file.reading import initializer_arrays, open_model
 from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall, TensorInfo
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, Origin, Provenance
 from modelexport.record.results.verification import ParameterCheck
-from modelexport.verify import weights as stage
-from modelexport.verify.weights import compare_parameters, sample_elements
+from modelexport.verify import parameter_check as stage
+from modelexport.verify.parameter_check import compare_parameters, sample_elements
 
 BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 RANDOM = np.random.default_rng(0)

@@ -1,9 +1,16 @@
-"""Recipes for token-like inputs.
+"""Input recipes for text: token ids and what goes with them, and the placeholder tokens of images and sounds.
+
+    input_ids   ordinary tokens of the vocabulary, 2x8; special tokens are left out, because models treat them specially
+    bbox        2x8x4, corners in order; position_ids 0 to 7; masks of ones
 
 Placeholder tokens: text in which an image or a sound stands must hold one token for each of its features.
 
+    "Describe <image>"   ->   [tok, <image> x 16, tok, tok, …]      for an image of which the model makes 16 features
+
 How many that are depends on the model's own pooling, cropping and merging, so the model is asked: it computes
-the features of the sample once, and they are counted.
+the features of the sample once (`get_image_features`), and they are counted.
+
+A new text-like input is one entry in TEXT_RECIPES; a new medium inside of text one entry in MEDIA.
 """
 
 from __future__ import annotations
@@ -13,10 +20,20 @@ from dataclasses import dataclass
 
 import torch
 
-from modelexport.capture.inputs.recipe import InputRecipe, RandomSource, RecipeContext, Shape, floats, ones, zeros
+from modelexport.capture.inputs.input_recipe import (
+    InputRecipe,
+    RandomSource,
+    RecipeContext,
+    Shape,
+    floats,
+    ones,
+    wanted_with,
+    zeros,
+)
 from modelexport.capture.inputs.specs import DECODER_SEQUENCE, SEQUENCE, ConfigFields
-from modelexport.capture.loading.options import quiet_transformers
+from modelexport.capture.loading.third_party import quiet_transformers
 
+# The number of ids that a model knows; a model that hashes characters has buckets in place of a vocabulary.
 _VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
 _BOX_CORNERS = 4
 _FEWEST_CHOICES = 2
@@ -37,19 +54,19 @@ def _tokens_if_known(context: RecipeContext) -> Shape | None:
 def token_filler(*within: str) -> Callable[[RecipeContext, Shape, RandomSource], torch.Tensor]:
     """Ordinary tokens of the vocabulary found in the nested configuration that `within` names."""
 
-    def fill(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
+    def fill(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
         size = context.fields.number(*_VOCABULARY, within=within) or _FEWEST_CHOICES
         ordinary = torch.ones(size, dtype=torch.bool)
         ordinary[[token for token in context.fields.special_tokens() if 0 <= token < size]] = False
         allowed = torch.nonzero(ordinary).flatten()
-        return sampler.choice(allowed if len(allowed) else torch.arange(size), shape)
+        return source.choice(allowed if len(allowed) else torch.arange(size), shape)
 
     return fill
 
 
-def _sentences(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
+def _sentences(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
     """Encoder-decoder classifiers pool at the end token, so sample text has one, as real text does."""
-    tokens = token_filler("text")(context, shape, sampler)
+    tokens = token_filler("text")(context, shape, source)
     end = context.fields.number("eos_token_id", within=("text",))
     size = context.fields.number(*_VOCABULARY, within=("text",)) or 0
     if context.fields.own("is_encoder_decoder") and end is not None and 0 <= end < size:
@@ -57,24 +74,24 @@ def _sentences(context: RecipeContext, shape: Shape, sampler: RandomSource) -> t
     return tokens
 
 
-def _segments(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
-    return sampler.integers(0, context.fields.number("type_vocab_size") or 1, shape)
+def _segments(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
+    return source.integers(0, context.fields.number("type_vocab_size") or 1, shape)
 
 
 def _has_segments(context: RecipeContext) -> bool:
     return "input_ids" in context.chosen and (context.fields.number("type_vocab_size") or 0) > 1
 
 
-def _positions(_context: RecipeContext, shape: Shape, _sampler: RandomSource) -> torch.Tensor:
+def _positions(_context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
     return torch.arange(shape[-1]).expand(shape).clone()
 
 
-def _boxes(context: RecipeContext, shape: Shape, sampler: RandomSource) -> torch.Tensor:
+def _boxes(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
     """Left, top, right, bottom: the second corner never comes before the first."""
     limit = context.fields.number("max_2d_position_embeddings")
     if limit is None:
-        return sampler.uniform(0.0, 1.0, shape).to(context.floating)
-    corners = sampler.integers(0, limit, (*shape[:-1], 2, 2)).sort(dim=-2).values
+        return source.uniform(0.0, 1.0, shape).to(context.floating)
+    corners = source.integers(0, limit, (*shape[:-1], 2, 2)).sort(dim=-2).values
     return corners.flatten(-2)
 
 
@@ -85,42 +102,40 @@ def _decodes(context: RecipeContext) -> bool:
 
 
 def _embeddings(context: RecipeContext) -> Shape | None:
-    width = context.fields.number("hidden_size", within=("text",))
-    return None if width is None else (context.batch, context.size(SEQUENCE), width)
+    return context.per_sample(context.size(SEQUENCE), context.fields.number("hidden_size", within=("text",)))
 
 
 def _decoder_tokens(context: RecipeContext) -> Shape:
     return (context.batch, context.size(DECODER_SEQUENCE))
 
 
-def _task_tokens(context: RecipeContext) -> Shape | None:
-    length = context.fields.number("task_seq_len")
-    return None if length is None else (context.batch, length)
-
-
-def _with_tokens(context: RecipeContext) -> bool:
-    return "input_ids" in context.chosen
-
-
 TEXT_RECIPES: Mapping[str, InputRecipe] = {
     "input_ids": InputRecipe(_tokens_if_known, _sentences, has_text),
-    "attention_mask": InputRecipe(tokens_shape, ones, _with_tokens),
+    "attention_mask": InputRecipe(tokens_shape, ones, wanted_with("input_ids")),
     "token_type_ids": InputRecipe(tokens_shape, _segments, _has_segments),
     "position_ids": InputRecipe(tokens_shape, _positions),
     "inputs_embeds": InputRecipe(_embeddings, floats),
-    "bbox": InputRecipe(lambda context: (*tokens_shape(context), _BOX_CORNERS), _boxes, _with_tokens),
+    "bbox": InputRecipe(lambda context: (*tokens_shape(context), _BOX_CORNERS), _boxes, wanted_with("input_ids")),
     "decoder_input_ids": InputRecipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
-    "decoder_attention_mask": InputRecipe(_decoder_tokens, ones, lambda context: "decoder_input_ids" in context.chosen),
-    "mm_token_type_ids": InputRecipe(tokens_shape, zeros, lambda context: "image_grid_thw" in context.chosen),
+    "decoder_attention_mask": InputRecipe(_decoder_tokens, ones, wanted_with("decoder_input_ids")),
+    "mm_token_type_ids": InputRecipe(tokens_shape, zeros, wanted_with("image_grid_thw")),
     "qformer_input_ids": InputRecipe(tokens_shape, token_filler("qformer")),
-    "qformer_attention_mask": InputRecipe(tokens_shape, ones, lambda context: "qformer_input_ids" in context.chosen),
-    "task_inputs": InputRecipe(_task_tokens, token_filler("text")),
+    "qformer_attention_mask": InputRecipe(tokens_shape, ones, wanted_with("qformer_input_ids")),
+    "task_inputs": InputRecipe(
+        lambda context: context.per_sample(context.fields.number("task_seq_len")), token_filler("text")
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Medium:
-    """A kind of medium: its inputs, the fields that name its token, the method that computes its features."""
+    """A kind of medium inside of text.
+
+    inputs        the arguments of `forward` that hold it; the first is the one that it cannot do without
+    token_fields  the configuration fields that name its placeholder token
+    method        computes its features from the inputs
+    kind          what `mm_token_type_ids` marks its tokens with
+    """
 
     inputs: tuple[str, ...]
     token_fields: tuple[str, ...]
@@ -155,8 +170,7 @@ class Placeholders:
     kind: int
 
 
-def media_inputs() -> frozenset[str]:
-    return frozenset(name for medium in MEDIA for name in medium.inputs)
+MEDIA_INPUTS = frozenset(name for medium in MEDIA for name in medium.inputs)
 
 
 def placeholder_id(medium: Medium, fields: ConfigFields) -> int | None:
@@ -185,13 +199,13 @@ def count_placeholders(
 def _count_features(
     module: torch.nn.Module, medium: Medium, token: int | None, values: Mapping[str, torch.Tensor], batch: int
 ) -> Placeholders | None:
-    given = {name: values[name] for name in medium.inputs if name in values}
+    arguments = {name: values[name] for name in medium.inputs if name in values}
     method = getattr(module, medium.method, None)
-    if token is None or method is None or medium.inputs[0] not in given:
+    if token is None or method is None or medium.inputs[0] not in arguments:
         return None
     try:
         with quiet_transformers(), torch.no_grad():
-            features = method(**given)
+            features = method(**arguments)
     except Exception:  # noqa: BLE001 - a model that cannot be asked is run on text alone, and the caller says so
         return None
     rows = _rows(getattr(features, "pooler_output", features))
@@ -208,7 +222,11 @@ def _rows(features: object) -> int:
 def write_placeholders(
     values: Mapping[str, torch.Tensor], media: Collection[Placeholders]
 ) -> Mapping[str, torch.Tensor]:
-    """Write the placeholders after the first token, one medium after the other, and mark their kind."""
+    """Write the placeholders after the first token, one medium after the other, and mark their kind.
+
+    input_ids          [a, b, c, d, e]  ->  [a, <image>, <image>, d, e]
+    mm_token_type_ids  [0, 0, 0, 0, 0]  ->  [0, 1, 1, 0, 0]
+    """
     placed, start = {name: values[name].clone() for name in _MARKED if name in values}, 1
     for medium in media:
         for name, tensor in placed.items():

@@ -1,13 +1,16 @@
-"""What loading is asked, and what it gives.
+"""Third-party calls: transformers and the hub client, kept quiet, seeded, and with their errors turned into ours.
 
-Calling transformers: quietly, with known random numbers, and with its errors turned into ours.
+    with quiet_transformers(), seed_torch(0), explain_failure("transformers cannot load 'x'"):
+        builder.from_pretrained(…)        no progress bars or warnings, missing weights are the same each time,
+                                          and OSError("…") becomes ModelUnloadable("transformers cannot load 'x': …")
+
+Nothing else in loading/ imports transformers by itself: `library` does, and says what to install if it is missing.
+`LoadedModel` is what every loader returns.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +19,14 @@ from typing import Any
 
 import torch
 
+from modelexport.capture.isolation import silence_loggers
 from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable, UnknownName
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def torch_dtype(name: str | None) -> torch.dtype | None:
+    """The type of `--dtype`; None keeps what the checkpoint has."""
     if name is None:
         return None
     if name not in DTYPES:
@@ -54,25 +59,19 @@ _PROBE_SECONDS = 5
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silence progress bars, load reports and warnings of transformers; its settings are put back after."""
-    reports, bars_of_hub = library("transformers.utils.logging"), library("huggingface_hub.utils")
-    hub = logging.getLogger("huggingface_hub")
-    verbosity, bars, hub_level = reports.get_verbosity(), reports.is_progress_bar_enabled(), hub.level
-    hub_bars = not bars_of_hub.are_progress_bars_disabled()
-    reports.set_verbosity(logging.CRITICAL)
+    reports, hub = library("transformers.utils.logging"), library("huggingface_hub.utils")
+    # Each library has a switch of its own for progress bars, beside the level of its logger.
+    had_bars, hub_had_bars = reports.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
     reports.disable_progress_bar()
-    bars_of_hub.disable_progress_bars()
-    hub.setLevel(logging.CRITICAL)
+    hub.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with silence_loggers("transformers", "huggingface_hub"):
             yield
     finally:
-        reports.set_verbosity(verbosity)
-        hub.setLevel(hub_level)
-        if bars:
+        if had_bars:
             reports.enable_progress_bar()
-        if hub_bars:
-            bars_of_hub.enable_progress_bars()
+        if hub_had_bars:
+            hub.enable_progress_bars()
 
 
 @contextmanager
@@ -97,7 +96,10 @@ def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
 
 
 def summarize_error(error: BaseException) -> str:
-    """The first paragraph of an error's text: what went wrong without the advice that follows it."""
+    """What went wrong without the advice that follows it: transformers writes both into one text, a blank line between.
+
+    `isolation.root_cause` is for torch's exporters, which wrap errors in errors instead.
+    """
     paragraph = str(error).strip().split("\n\n")[0].strip()
     text = " ".join(paragraph.split()) or "no reason given"
     shortened = text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
