@@ -129,7 +129,7 @@ _FILE_TABLES: Tables = {
     Consistency: fields(
         "nodes covered folded removed unexplained",
         computed("disorder", lambda consistency: len(consistency.disorder)),
-        computed("disordered", lambda found: [{"maker": maker, "reader": reader} for maker, reader in found.disorder]),
+        computed("disordered", lambda links: [{"maker": maker, "reader": reader} for maker, reader in links.disorder]),
         "strayed",
     ),
     files.QuantizeResult: fields(_SCHEMA, "lineage=relinked excluded included notes report"),
@@ -268,7 +268,7 @@ _DIFF_TABLES: Tables = {
     diff.Diff: fields(
         _SCHEMA,
         "identical left right alike:6 same_weights:6 weights_read counts model cost=cost.amounts modules renamed",
-        computed("aligned", lambda found: list(found.aligned.items())),
+        computed("aligned", lambda result: list(result.aligned.items())),
         "notes",
     ),
     diff.Side: fields("path nodes weights modules_from=source exporter module?"),

@@ -148,8 +148,8 @@ def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
 
 def _cost_rows(cost: Cost, depth: int | None, everything: bool) -> list[TreeRow[ModuleCost]]:
     """Modules that have something to say."""
-    whole = _measures(cost.total)
-    return tree_rows(cost.modules, lambda module: everything or not _is_small_cost(module, whole), depth)
+    totals = _measures(cost.total)
+    return tree_rows(cost.modules, lambda module: everything or not _is_small_cost(module, totals), depth)
 
 
 def _measures(amounts: Amounts) -> tuple[int, int, int]:
@@ -160,10 +160,10 @@ def _usual(size: Polynomial) -> int:
     return size.at(dict.fromkeys(size.axes, _USUAL)).value or 0
 
 
-def _is_small_cost(module: ModuleCost, whole: tuple[int, int, int]) -> bool:
+def _is_small_cost(module: ModuleCost, totals: tuple[int, int, int]) -> bool:
     if not module.path or module.total.unknown:
         return is_bare_container(module.path, module.class_name, bool(module.own.nodes))
-    pairs = zip(_measures(module.total), whole, strict=True)
+    pairs = zip(_measures(module.total), totals, strict=True)
     small = all(part <= _SMALL_COST * all_ for part, all_ in pairs)
     return small or is_bare_container(module.path, module.class_name, bool(module.own.nodes))
 
