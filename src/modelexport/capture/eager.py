@@ -332,12 +332,12 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
         result = func(*args, **kwargs)
         written = _mutated_tensors(func, args, kwargs)
-        made = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
+        results = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
         is_view = not written and _is_view(func)
         is_sound = is_view and self._values.are_sound(reads)
         makes = tuple(
-            self._values.add(tensor, computed=computed, reads=reads, is_sound=is_sound) for tensor in made.values()
+            self._values.add(tensor, computed=computed, reads=reads, is_sound=is_sound) for tensor in results.values()
         )
         if call is not None and makes:
             op = IssuedOp(str(func), call, reads, makes, view=is_view)

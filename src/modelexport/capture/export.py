@@ -211,9 +211,9 @@ def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
         seed=source.seed,
         static=source.static,
     )
-    made = make_inputs(loaded.module, loaded.processing, request)
-    arguments = bind_arguments(loaded.module, made.values)
-    return PreparedModel(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
+    sample = make_inputs(loaded.module, loaded.processing, request)
+    arguments = bind_arguments(loaded.module, sample.values)
+    return PreparedModel(loaded.module, arguments, sample.axes, loaded.source, (*loaded.notes, *sample.notes))
 
 
 # ONNX Runtime's messages go on with paths and operators of its own.
