@@ -137,11 +137,9 @@ class DeduplicatedLinker(NodeLinker):
         for class_after, merged in self._anchors.merged.items():
             known = self._anchors.get(class_after)
             # A value that is computed *from* its equal (a product with one) is a no-op, not a duplicate: NoOpLinker.
-            duplicates = [
-                class_before for class_before in merged if not self._before.nodes_joining(known, class_before)
-            ]
+            duplicates = [equal for equal in merged if not self._before.nodes_joining(known, equal)]
             producer = self._after.producers.get(class_after)
-            pairs = [(producer, self._before.producers.get(class_before)) for class_before in duplicates]
+            pairs = [(producer, self._before.producers.get(equal)) for equal in duplicates]
             while pairs:
                 node, duplicate = pairs.pop()
                 if node is not None and duplicate is not None and self._is_duplicate(node, duplicate):
@@ -246,10 +244,9 @@ class BypassedLinker(NodeLinker):
                 known = self._anchors.get(class_after)
                 if self._anchors.is_above(known, class_before):
                     done = self._sources_above(class_after)
-                    between = [
-                        source for source in self._before.nodes_joining(known, class_before) if not is_view(source)
-                    ]
-                    self._links.add_sources(node, [source for source in between if source.key not in done])
+                    between = self._before.nodes_joining(known, class_before)
+                    gone = [source for source in between if not is_view(source) and source.key not in done]
+                    self._links.add_sources(node, gone)
 
     def _sources_above(self, class_after: int) -> set[str]:
         """What the nodes do that make a value, or quantize it."""

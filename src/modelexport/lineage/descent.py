@@ -258,9 +258,7 @@ class _Removal:
     """Dead code: whether a node that nobody stands for could be taken out, as it did nothing or nobody needs it."""
 
     def __init__(self, matching: Matching) -> None:
-        self._matching = matching
-        self._before = matching.before
-        self._graph = matching.before.graph
+        self._matching, self._before = matching, matching.before
 
     def is_justified(self, node: Node) -> bool:
         if is_passing(node) or is_view(node) or self._is_neutral(node) or node.key not in self._reachable:
@@ -273,7 +271,7 @@ class _Removal:
         return any(self._holds(node.inputs[index], number) for index in indices if index < len(node.inputs))
 
     def _holds(self, value: str, number: int) -> bool:
-        tensor = self._graph.initializers.get(value)
+        tensor = self._before.graph.initializers.get(value)
         if tensor is not None:
             return is_all(tensor, number)
         return self._before.constants.get(self._before.class_of.get(value, NO_CLASS)) in scalar_contents(number)

@@ -77,19 +77,12 @@ class NameHints:
 
     def _drop_contradicted(self, hints: Mapping[int, int], differ: Callable[[Node, Node], bool]) -> dict[int, int]:
         """Hints that weights do not contradict; none at all if names were dealt anew."""
-        pairs = {
-            class_after: (node, origin)
-            for class_after, class_before in hints.items()
-            if (node := self._after.producers.get(class_after)) is not None
-            and (origin := self._before.producers.get(class_before)) is not None
-        }
-        alike = sum(family(node.op_type) == family(origin.op_type) for node, origin in pairs.values())
-        weighed = {
-            class_after: (node, origin)
-            for class_after, (node, origin) in pairs.items()
-            if self._after.reads_weight(node) and self._before.reads_weight(origin)
-        }
-        wrong = {class_after for class_after, pair in weighed.items() if differ(*pair)}
+        made, made_before = self._after.producers, self._before.producers
+        both = ((after, before) for after, before in hints.items() if after in made and before in made_before)
+        pairs = [(after, made[after], made_before[before]) for after, before in both]
+        alike = sum(family(node.op_type) == family(origin.op_type) for _, node, origin in pairs)
+        weighed = [pair for pair in pairs if self._after.reads_weight(pair[1]) and self._before.reads_weight(pair[2])]
+        wrong = {class_after for class_after, node, origin in weighed if differ(node, origin)}
         # Most names are on other weights, or on other operators: a tool has numbered values anew (`Add_1`, `Add_2`).
         if len(wrong) >= _FEWEST and len(wrong) > len(weighed) / 2:
             return {}

@@ -56,9 +56,7 @@ def inherit_record(record: Provenance, lineage: Lineage, graph: Graph, tool: str
 
 class RecordCarrier:
     def __init__(self, record: Provenance, lineage: Lineage, tool: str) -> None:
-        self._record = record
-        self._lineage = lineage
-        self._tool = tool
+        self._record, self._lineage, self._tool = record, lineage, tool
 
     def carry_node(self, node: Node) -> NodeEntry:
         link = self._lineage.nodes.get(node.key)

@@ -117,7 +117,10 @@ class Matching:
             if not (agree or (certain and self.anchors.is_same_work(node, origin, folded=True))):
                 continue
             if node.op_type == origin.op_type and not any(self._find_absorbed(node, origin)):
-                self._match(node, origin, Confidence.STRONG if self._has_new_weight(node) else Confidence.EXACT)
+                unknown = (class_id for class_id in self.after.weights(node) if class_id not in self.anchors)
+                # A weight that is not known, not even by name, may hold more than that of the origin.
+                is_new = any(self.after.names[class_id] not in self.before.graph.initializers for class_id in unknown)
+                self._match(node, origin, Confidence.STRONG if is_new else Confidence.EXACT)
             else:
                 self._add_work(node, origin)  # it may have taken in what came before
             return True
@@ -294,10 +297,8 @@ class Matching:
         result = self.after.result(node)
         for _ in range(_STEPS if len(constants) > 1 else 0):
             readers = [reader for reader in self.after.readers_of(result)[:_CROWD] if not is_passing(reader)]
-            known = (
-                self.anchors.get(class_id) for reader in readers for class_id in self.after.constant_inputs(reader)
-            )
-            if any(self.anchors.is_like(class_id, constants) for class_id in known):
+            read = (class_id for reader in readers for class_id in self.after.constant_inputs(reader))
+            if any(self.anchors.is_like(self.anchors.get(class_id), constants) for class_id in read):
                 return True
             if len(readers) != 1:
                 break
@@ -306,11 +307,6 @@ class Matching:
 
     def has_unknown_weight(self, node: Node) -> bool:
         return any(class_id not in self.anchors for class_id in self.after.weights(node))
-
-    def _has_new_weight(self, node: Node) -> bool:
-        """Whether a node reads a weight that is not known, not even by name."""
-        unknown = (class_id for class_id in self.after.weights(node) if class_id not in self.anchors)
-        return any(self.after.names[class_id] not in self.before.graph.initializers for class_id in unknown)
 
     def share_weight(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a weight that another one read."""

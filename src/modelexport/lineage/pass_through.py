@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family
@@ -21,6 +21,7 @@ from modelexport.record.provenance import Confidence
 _CROWD = 48
 
 
+@dataclass(frozen=True, slots=True)
 class _CopyGroup:
     """Nodes before that hand on, or hold, one value by one kind of operator.
 
@@ -28,13 +29,8 @@ class _CopyGroup:
     by_chain       by the cast chain of what they make
     """
 
-    def __init__(self) -> None:
-        self.by_attributes: dict[bytes, dict[str, Node]] = {}
-        self.by_chain: dict[int | None, list[Node]] = {}
-
-    def add(self, node: Node, cast_chain: int | None) -> None:
-        self.by_attributes.setdefault(node.attributes, {})[node.key] = node
-        self.by_chain.setdefault(cast_chain, []).append(node)
+    by_attributes: dict[bytes, dict[str, Node]] = field(default_factory=dict)
+    by_chain: dict[int | None, list[Node]] = field(default_factory=dict)
 
 
 class PassThroughLinker(NodeLinker):
@@ -52,8 +48,9 @@ class PassThroughLinker(NodeLinker):
         self._groups: dict[tuple[int, str], _CopyGroup] = {}
         for node in self._links.drop_cut_off((*self._before.pass_through, *self._before.literals)):
             group_key = self._before.class_of[node.outputs[0]], family(node.op_type)
-            chain = self._before.cast_chain.get(node.outputs[0])
-            self._groups.setdefault(group_key, _CopyGroup()).add(node, chain)
+            group = self._groups.setdefault(group_key, _CopyGroup())
+            group.by_attributes.setdefault(node.attributes, {})[node.key] = node
+            group.by_chain.setdefault(self._before.cast_chain.get(node.outputs[0]), []).append(node)
 
     def link_nodes(self) -> None:
         # Backwards: readers have their links by then, and tell which of several casts they read.
@@ -135,24 +132,20 @@ class NeighbourLinker(NodeLinker):
     Both Transposes serve the Conv. A quantizer or cast of something computed goes with what computed it.
     """
 
-    def __init__(self, links: Links) -> None:
-        super().__init__(links)
-        self._graph = links.after.graph
-
     def link_nodes(self) -> None:
-        left = [node for node in self._graph.nodes if node.key not in self._links.by_node]
+        left = [node for node in self._after.graph.nodes if node.key not in self._links.by_node]
         foreign = self._find_foreign(left)
         left = [node for node in left if node.key not in foreign]
         # Readers first: tools put a Transpose or a shape computation before the node that needs it.
         for node in reversed(left):
             # A cast of something computed goes with what computed it; one of a weight, with who reads it.
             if node not in self._links.handing_on or self._after.inputs(node)[0] in self._after.constants:
-                self._links.add_introduced(node, self._graph.successors(node))
+                self._links.add_introduced(node, self._after.graph.successors(node))
         for _ in range(_ROUNDS):
             for node in left:
-                self._links.add_introduced(node, self._graph.predecessors(node))
+                self._links.add_introduced(node, self._after.graph.predecessors(node))
             for node in reversed(left):
-                self._links.add_introduced(node, self._graph.successors(node))
+                self._links.add_introduced(node, self._after.graph.successors(node))
             left = [node for node in left if node.key not in self._links.by_node]
         self._spread(left)
 
@@ -160,7 +153,7 @@ class NeighbourLinker(NodeLinker):
         """What is far from everything that is known, step by step."""
         linked = self._links.by_node
         near = {each.key for node in left for each in self._around(node) if each.key in linked}
-        waiting = deque(self._graph.by_key[key] for key in sorted(near))
+        waiting = deque(self._after.graph.by_key[key] for key in sorted(near))
         unlinked = {node.key for node in left}
         while waiting:
             for node in self._around(waiting.popleft()):
@@ -169,17 +162,17 @@ class NeighbourLinker(NodeLinker):
                     waiting.append(node)
 
     def _around(self, node: Node) -> Iterable[Node]:
-        return (*self._graph.predecessors(node), *self._graph.successors(node))
+        return (*self._after.graph.predecessors(node), *self._after.graph.successors(node))
 
     def _find_foreign(self, left: Sequence[Node]) -> set[str]:
         """Nodes with weights that nobody knows, before or behind everything that is known. What only hands a value on
         reads scales, one for each channel perhaps, and no weights of its own: it goes where its value goes."""
         fed, used = set(self._links.by_node), set(self._links.by_node)
-        for node in self._graph.nodes if left else ():
-            if any(producer.key in fed for producer in self._graph.predecessors(node)):
+        for node in self._after.graph.nodes if left else ():
+            if any(producer.key in fed for producer in self._after.graph.predecessors(node)):
                 fed.add(node.key)
-        for node in reversed(self._graph.nodes) if left else ():
-            if any(reader.key in used for reader in self._graph.successors(node)):
+        for node in reversed(self._after.graph.nodes) if left else ():
+            if any(reader.key in used for reader in self._after.graph.successors(node)):
                 used.add(node.key)
         working = [node for node in left if node not in self._links.handing_on]
         outside = [node for node in working if not (node.key in fed and node.key in used)]
