@@ -84,6 +84,7 @@ class ModuleTotals:
         module = None if attribution is None or record is None else record.hierarchy.common_module(attribution.owners)
         owners = set() if attribution is None else {owner.path for owner in attribution.owners}
         self._note_owners(owners)
+        # Around the module that it belongs to, not around its owners: that is what makes parts add up.
         for amounts in self._around([module]):
             amounts.op_types[op_type] += 1
             amounts.shared += len(owners) > 1

@@ -173,6 +173,7 @@ class ParameterMatching:
         if self._record is None:
             yield HeldParameter(name, (None,), size)
             return
+        # A weight with a name of its own may stand for others too: exporters store equal tensors once.
         absent = list(self._match_absent(name, size))
         yield from absent
         if name in self._names:

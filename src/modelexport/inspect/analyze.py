@@ -168,6 +168,7 @@ def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
 
 
 def _filtered(provenance: Provenance, text: str) -> Provenance:
+    """The record of the nodes and weights whose tag contains the text."""
     nodes = {key: entry for key, entry in provenance.nodes.items() if text in provenance.tag(entry.attribution)}
     initializers = {
         name: attribution
@@ -236,6 +237,7 @@ def _module(module: Module, provenance: Provenance, sums: ModuleTotals) -> Modul
 
 
 def _coverage(provenance: Provenance) -> Coverage:
+    """How many nodes and initializers are known how well."""
     return Coverage(
         nodes=Tally.of(entry.attribution for entry in provenance.nodes.values()),
         initializers=Tally.of(provenance.initializers.values()),
@@ -243,6 +245,7 @@ def _coverage(provenance: Provenance) -> Coverage:
 
 
 def _unowned(provenance: Provenance, sums: ModuleTotals, text: str) -> Iterable[Unowned]:
+    """Modules of which nothing is in the graph, with the reason; with a filter, those whose tag contains it."""
     for path, module in provenance.hierarchy.modules.items():
         if not sums.is_served(path) and text in provenance.tags.tag(path):
             inside = sums.is_served_inside(path)

@@ -266,6 +266,7 @@ class Timeline:
             for path, module in hierarchy.modules.items()
             if path in inside
         ]
+        # Kernels of no module get a row of their own, so that the times of the rows add up to the whole.
         strays = [node for node in nodes if node.module is None]
         return (*_with_alike(times), *([self._module_time(None, "", strays, 0.0)] if strays else ()))
 
@@ -345,7 +346,7 @@ def spread(numbers: Sequence[float]) -> float | None:
         return None
     low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
     if low == high:
-        return 0.0
+        return 0.0  # also where both are 0, and there is no median to divide by
     return (high - low) / middle if middle else None
 
 

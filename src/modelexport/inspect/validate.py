@@ -199,6 +199,7 @@ def run_checks(file: TaggedFile, *, check_consistency: bool) -> Validation:
 
 
 def _valid_model(file: TaggedFile) -> Iterator[Finding]:
+    """ONNX's own checker, and data that lies in files which are not there."""
     problem = check_graph(file)
     if problem is not None:
         yield error("invalid-model", "", problem)
@@ -207,12 +208,14 @@ def _valid_model(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _readable_records(file: TaggedFile) -> Iterator[Finding]:
+    """A record that cannot be read is not the same as none."""
     for stored in (file.embedded, file.sidecar):
         if stored.problem is not None:
             yield error("record-unreadable", "", stored.problem.message)
 
 
 def _same_graph(file: TaggedFile) -> Iterator[Finding]:
+    """By the fingerprint, which leaves out names of nodes: an optimizer changes it, a viewer does not."""
     record, graph = file.record, file.graph
     if record.origin.graph == graph.fingerprint:
         return
@@ -224,6 +227,7 @@ def _same_graph(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _same_records(file: TaggedFile) -> Iterator[Finding]:
+    """A copy beside the file may be older, or another file's."""
     embedded, sidecar = file.embedded.provenance, file.sidecar.provenance
     if embedded is None or sidecar is None or embedded == sidecar:
         return
@@ -234,6 +238,7 @@ def _same_records(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _attributed(file: TaggedFile) -> Iterator[Finding]:
+    """Every node has a module, by evidence; a default is only a warning."""
     for key, entry in file.provenance.nodes.items():
         attribution = entry.attribution
         if attribution.ancestor is None or attribution.confidence is Confidence.NONE:
@@ -244,6 +249,7 @@ def _attributed(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _known_modules(file: TaggedFile) -> Iterator[Finding]:
+    """A record can be edited, or belong to another version of the model."""
     known = _KnownCalls(file.provenance)
     for key, entry in file.provenance.nodes.items():
         yield from known.findings(key, entry.attribution)
@@ -273,6 +279,7 @@ class _KnownCalls:
 
 
 def _unique_tags(file: TaggedFile) -> Iterator[Finding]:
+    """A tag that names two modules leads to the wrong one of them half of the time."""
     tags = file.provenance.tags.by_path
     counts = Counter(tags.values())
     for path, tag in tags.items():
@@ -281,6 +288,7 @@ def _unique_tags(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _resolving_tags(file: TaggedFile) -> Iterator[Finding]:
+    """Tags on nodes lead back to modules: what a reader does with them."""
     tags = file.provenance.tags
     for key, node in file.protos.items():
         tag = read_node_keys(node).get(TAG_KEY)
@@ -289,6 +297,7 @@ def _resolving_tags(file: TaggedFile) -> Iterator[Finding]:
 
 
 def _agreeing_keys(file: TaggedFile) -> Iterator[Finding]:
+    """Nodes carry copies of what the record says, which tools copy, drop or mix up."""
     keys = _keys(file)
     if not any(keys.values()):
         return  # the record alone was embedded

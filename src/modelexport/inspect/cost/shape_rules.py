@@ -20,17 +20,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from modelexport.graph.operators import BROADCAST, DOMAINS, GLOBAL_POOLS, MS, NCHWC, POOLS, REDUCTIONS, SAME_SHAPE
 from modelexport.inspect.cost.products import broadcast, windows
 from modelexport.inspect.cost.rules import PRODUCT_RULES
-from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_number, product
-from modelexport.record.polynomial import Polynomial, Size, largest, smallest
-
-BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
-# Exporters write this or more for "to the end", and its negative for "from the beginning".
-_FAR = 2**31 - 1
+from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_number, product, slice_length
+from modelexport.record.polynomial import Polynomial, Size, largest
 
 Shapes = Sequence[Shape]
 Rule = Callable[[OperatorCall], Shapes]
@@ -137,40 +132,8 @@ def _slice(op: OperatorCall) -> Shapes:
     steps = op.numbers(4) if op.has(4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         index = axis_index(axis, len(shape))
-        shape[index] = sliced(shape[index], start, end, step)
+        shape[index] = slice_length(shape[index], start, end, step)
     return [tuple(shape)]
-
-
-def sliced(size: Size, start: Size, end: Size, step: int) -> Size:
-    """How many of `size` are left from `start` to `end`."""
-    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(*slice(start, end, step).indices(size)))
-    if step < 0:
-        if isinstance(start, int) and isinstance(end, int) and (start == -1 or start >= _FAR) and end <= -_FAR:
-            return as_number(-(-Polynomial.of(size) // -step))
-        raise Unknown("a slice runs backwards between places that depend on the axes")
-    length = Polynomial.of(_bound(end, size)) - _bound(start, size)
-    if length.value is not None:
-        return max(0, -(-length.value // step))
-    return as_number(-(-length // step))
-
-
-def _bound(bound: Size, size: Size) -> Size:
-    """Where a slice begins or ends, counted from the beginning: -1 is `size - 1`, a very large number is `size`.
-
-    A bound of open axes is negative if all of its terms are; else it may lie behind the end, which the size cuts off.
-    """
-    if isinstance(bound, int):
-        if bound >= _FAR:
-            return size
-        if bound <= -_FAR:
-            return 0
-        if bound < 0:
-            return Polynomial.of(size) + bound
-        return bound if bound == 0 or not isinstance(size, int) else min(bound, size)
-    if all(factor < 0 for _, factor in bound.terms):
-        return Polynomial.of(size) + bound
-    return smallest(bound, size)
 
 
 def _gather(op: OperatorCall) -> Shapes:

@@ -209,6 +209,42 @@ def as_number(size: Size) -> Size:
     return size if value is None else value
 
 
+# Exporters write this or more for "to the end", and its negative for "from the beginning".
+_FAR = 2**31 - 1
+
+
+def slice_length(size: Size, start: Size, end: Size, step: int) -> Size:
+    """How many of `size` are left from `start` to `end`."""
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(*slice(start, end, step).indices(size)))
+    if step < 0:
+        if isinstance(start, int) and isinstance(end, int) and (start == -1 or start >= _FAR) and end <= -_FAR:
+            return as_number(-(-Polynomial.of(size) // -step))
+        raise Unknown("a slice runs backwards between places that depend on the axes")
+    length = Polynomial.of(_slice_bound(end, size)) - _slice_bound(start, size)
+    if length.value is not None:
+        return max(0, -(-length.value // step))
+    return as_number(-(-length // step))
+
+
+def _slice_bound(bound: Size, size: Size) -> Size:
+    """Where a slice begins or ends, counted from the beginning: -1 is `size - 1`, a very large number is `size`.
+
+    A bound of open axes is negative if all of its terms are; else it may lie behind the end, which the size cuts off.
+    """
+    if isinstance(bound, int):
+        if bound >= _FAR:
+            return size
+        if bound <= -_FAR:
+            return 0
+        if bound < 0:
+            return Polynomial.of(size) + bound
+        return bound if bound == 0 or not isinstance(size, int) else min(bound, size)
+    if all(factor < 0 for _, factor in bound.terms):
+        return Polynomial.of(size) + bound
+    return smallest(bound, size)
+
+
 UNDEFINED = onnx.TensorProto.UNDEFINED
 # More numbers than this are no shape; tables of positions and masks are larger.
 MOST_NUMBERS = 256

@@ -18,7 +18,6 @@ from modelexport.graph.index import Node
 from modelexport.graph.protos import ONNX_DOMAINS
 from modelexport.inspect.diff.changed_regions import ChangedRegion, RegionFinder, ReplacedWeights
 from modelexport.inspect.diff.io_matching import compare_headers, compare_io, list_renamed_io
-from modelexport.inspect.diff.match_keys import Constant
 from modelexport.inspect.diff.module_alignment import (
     ModuleAlignment,
     add_costs,
@@ -261,7 +260,8 @@ class _DifferenceFinder:
         return 2 * len(self._pairs.right) / nodes if nodes else 1.0
 
     def _same_weights(self) -> float:
-        left, right = ({weight.digest for weight in _read_weights(side)} for side in (self._left, self._right))
+        flows = (self._left.flow, self._right.flow)
+        left, right = ({weight.digest for weight in flow.list_weights(flow.order)} - {None} for flow in flows)
         whole = len(left | right)
         return len(left & right) / whole if whole else 1.0
 
@@ -294,11 +294,6 @@ def _first_positions(modules: ModuleAlignment, side: int) -> dict[str, float]:
         for depth, call in enumerate(stack):
             first_positions.setdefault(call, node.position + depth / (1 + len(stack)))
     return first_positions
-
-
-def _read_weights(side: DiffSide) -> Iterator[Constant]:
-    read = (constant for node in side.flow.order for _, constant in side.flow.read_constants(node))
-    return (constant for constant in read if not constant.small and constant.digest is not None)
 
 
 def _kind_of_change(region: ChangedRegion) -> Change:

@@ -12,7 +12,7 @@ Match keys are made of these numbers: two nodes with an equal key may be partner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -98,6 +98,11 @@ class DiffGraph:
         for index, value in enumerate(node.inputs):
             if value in self.constants:
                 yield index, self.constants[value]
+
+    def list_weights(self, nodes: Iterable[Node]) -> list[Constant]:
+        """The constants that some nodes read and that are weights, each once."""
+        read = {constant.name: constant for node in nodes for _, constant in self.read_constants(node)}
+        return [constant for constant in read.values() if not constant.small]
 
 
 def _list_constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator[tuple[str, Constant]]:

@@ -248,13 +248,8 @@ def _list_absent(modules: ModuleAlignment, side: int, keys: set[str]) -> Iterato
     whole -= set(_find_rerouted(modules, side, whole))
     for call in inside:
         outer = modules.stack(side, call)[:-1]
-        if (
-            call not in whole
-            or any(around in whole for around in outer)
-            or not _is_gone(modules, side, call, inside[call])
-        ):
-            continue
-        yield _describe_absent(modules, side, call, inside[call])
+        if call in whole and whole.isdisjoint(outer) and _is_gone(modules, side, call, inside[call]):
+            yield _describe_absent(modules, side, call, inside[call])
 
 
 def _is_whole(modules: ModuleAlignment, side: int, nodes: Sequence[Node], keys: set[str]) -> bool:
@@ -262,8 +257,8 @@ def _is_whole(modules: ModuleAlignment, side: int, nodes: Sequence[Node], keys: 
     rest = [node for node in nodes if node.key not in keys]
     if not rest:
         return True
-    few = len(rest) < len(nodes) / 2 and any(True for _ in _weight_sizes(modules, side, nodes))
-    return few and not any(True for _ in _weight_sizes(modules, side, rest))
+    flow = modules.sides[side].flow
+    return len(rest) < len(nodes) / 2 and bool(flow.list_weights(nodes)) and not flow.list_weights(rest)
 
 
 def _find_rerouted(modules: ModuleAlignment, side: int, calls: Iterable[str]) -> Iterator[str]:
@@ -272,7 +267,7 @@ def _find_rerouted(modules: ModuleAlignment, side: int, calls: Iterable[str]) ->
     partners = modules.aligned if side == 0 else modules.reversed
     for call in calls:
         nodes = inside.get(partners[call], ()) if call in partners else ()
-        if any(True for _ in _weight_sizes(modules, 1 - side, nodes)):
+        if modules.sides[1 - side].flow.list_weights(nodes):
             yield call
 
 
@@ -288,19 +283,10 @@ def _nodes_by_call(modules: ModuleAlignment, side: int) -> Mapping[str, list[Nod
 
 def _is_gone(modules: ModuleAlignment, side: int, call: str, nodes: Iterable[Node]) -> bool:
     """A module without weights may be there still and have nothing to do."""
-    if any(True for _ in _weight_sizes(modules, side, nodes)):
+    if modules.sides[side].flow.list_weights(nodes):
         return True
     other = modules.sides[1 - side]
     return other.hierarchy is None or ModuleCall.parse(call).path not in other.hierarchy.modules
-
-
-def _weight_sizes(modules: ModuleAlignment, side: int, nodes: Iterable[Node]) -> Iterator[int]:
-    """The sizes of the weights that nodes read, each once."""
-    flow = modules.sides[side].flow
-    read = {
-        constant.name: constant for node in nodes for _, constant in flow.read_constants(node) if not constant.small
-    }
-    yield from (prod(constant.shape) for constant in read.values())
 
 
 def _describe_absent(modules: ModuleAlignment, side: int, call: str, nodes: Sequence[Node]) -> ModuleChange:
@@ -317,11 +303,8 @@ _Costs = Mapping[str, NodeCost]
 
 def add_costs(diff: Diff, modules: ModuleAlignment, costs: tuple[_Costs, _Costs]) -> Diff:
     """The diff with what differs in the cost of everything, and of each module in which something does."""
-    wanted = (
-        {(0, module.left) for module in diff.modules}
-        | {(1, module.right) for module in diff.modules}
-        | {(0, ROOT), (1, ROOT)}
-    )
+    calls = ((0, ROOT), (1, ROOT), *((0, module.left) for module in diff.modules))
+    wanted = {*calls, *((1, module.right) for module in diff.modules)}
     inside = _nodes_by_place(modules, wanted)
     sums = {place: dict(_sum_costs(nodes, modules, place, costs[place[0]])) for place, nodes in inside.items()}
     total = _compare_costs(sums.get((0, ROOT), {}), sums.get((1, ROOT), {}))
@@ -354,21 +337,16 @@ def _sum_costs(
     side, call = place
     known = [costs.get(node.key) for node in nodes]
     for measure in ("flops", "activation_bytes"):
-        sizes = [None if item is None else _size(item, measure) for item in known]
+        sizes: list[Polynomial | None] = [None if cost is None else getattr(cost, measure) for cost in known]
         if None not in sizes:
             yield measure, sizes_sum(size for size in sizes if size is not None)
     flow = modules.sides[side].flow
-    read = {item.name: item for node in nodes for _, item in flow.read_constants(node) if not item.small}
-    # By item yardstick: a file without a record does not know buffers from parameters.
+    read = flow.list_weights(nodes)
+    # By one yardstick: a file without a record does not know buffers from parameters.
     recorded = all(side.record is not None for side in modules.sides)
     parameters = modules.parameter_count(side, call or ROOT, nodes, recorded=recorded)
     yield "parameters", Polynomial.of(parameters)
-    yield "weight_bytes", Polynomial.of(sum(prod(item.shape) * _width(item.dtype) for item in read.values()))
-
-
-def _size(cost: NodeCost, measure: str) -> Polynomial | None:
-    size = cost.flops if measure == "flops" else cost.activation_bytes
-    return None if size is None else size
+    yield "weight_bytes", Polynomial.of(sum(prod(item.shape) * _width(item.dtype) for item in read))
 
 
 def _width(dtype: int) -> int:

@@ -179,6 +179,7 @@ def _term(term: Term, provenance: Provenance) -> Predicate:
 
 
 def _number_test(sign: Operator, spans: Spans) -> Callable[[int], bool]:
+    """`layer=0..3` is a set; `layer<4` compares with one number."""
     if sign not in _COMPARISONS:
         return spans.__contains__
     compare, limit = _COMPARISONS[sign], spans.single
@@ -202,11 +203,13 @@ def _by_confidence(sign: Operator, level: Confidence) -> Predicate:
 
 
 def _by_module(glob: Glob, provenance: Provenance) -> Predicate:
+    """An owner is enough: a fused node answers to each of the modules whose work it does."""
     fits = ModulePattern.of(glob, provenance.hierarchy).fits
     return lambda entry: any(fits(owner) for owner in entry.attribution.owners)
 
 
 def _by_tag(glob: Glob, provenance: Provenance) -> Predicate:
+    """The tag of an owner, or of the call around all owners, which is what is written on the node."""
     matches = glob.matcher("/")
     tags = provenance.tags
 
@@ -224,6 +227,7 @@ def _by_tag(glob: Glob, provenance: Provenance) -> Predicate:
 
 
 def _by_class(glob: Glob, provenance: Provenance) -> Predicate:
+    """That of an owner itself, under any of the paths that the module has."""
     matches, hierarchy = glob.matcher(), provenance.hierarchy
 
     @cache
@@ -247,11 +251,13 @@ def _by_class_around(glob: Glob, provenance: Provenance) -> Predicate:
 
 
 def _by_role(glob: Glob, _: Provenance) -> Predicate:
+    """`role=attention` is the role alone; `role=attention.**` all that begin with it."""
     matches = cache(glob.matcher("."))
     return lambda entry: bool(entry.attribution.role) and matches(entry.attribution.role)
 
 
 def _by_op(glob: Glob, provenance: Provenance) -> Predicate:
+    """`op=Conv` in any domain; with a domain, in that one."""
     matches = cache(glob.matcher())
     if DOMAIN_MARK not in glob.text:
         return lambda entry: matches(entry.op_type)
@@ -260,12 +266,14 @@ def _by_op(glob: Glob, provenance: Provenance) -> Predicate:
 
 
 def _by_evidence(glob: Glob, _: Provenance) -> Predicate:
+    """`evidence=scope`, or with the source: `evidence=scope:dynamo`."""
     kind, mark, source = glob.text.partition(EVIDENCE_MARK)
     of_kind, from_source = Glob(kind).matcher(), Glob(source if mark else "*").matcher()
     return lambda entry: any(of_kind(item.kind) and from_source(item.source) for item in entry.attribution.evidence)
 
 
 def _by_relation(glob: Glob, _: Provenance) -> Predicate:
+    """How a node came out of the graph before, in a file that a tool made: `relation=fused`."""
     matches = cache(glob.matcher())
 
     def fits(entry: NodeEntry) -> bool:
@@ -276,6 +284,7 @@ def _by_relation(glob: Glob, _: Provenance) -> Predicate:
 
 
 def _by_param(glob: Glob, provenance: Provenance) -> Predicate:
+    """All nodes that read the parameter, under any of its names."""
     edges, matches = provenance.known_edges(), glob.matcher(".")
     values = [value for value, names in parameter_names(provenance).items() if any(map(matches, names))]
     keys = {key for value in values for key in edges.consumers.get(value, ())}
@@ -283,6 +292,7 @@ def _by_param(glob: Glob, provenance: Provenance) -> Predicate:
 
 
 def _by_tensor(glob: Glob, provenance: Provenance) -> Predicate:
+    """The nodes that make or read a value."""
     edges, matches = provenance.known_edges(), glob.matcher()
     keys = {key for value in edges.values if matches(value) for key in edges.around(value)}
     return lambda entry: entry.key in keys

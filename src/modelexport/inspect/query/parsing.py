@@ -54,6 +54,7 @@ class Token:
 
 
 def scan(query: str) -> list[Token]:
+    """Words, operators and signs; spaces only part them."""
     tokens: list[Token] = []
     position = 0
     while position < len(query):
@@ -148,6 +149,7 @@ class _Parser:
         return self.ahead().kind is TokenKind.SIGN and self.ahead().text == sign
 
     def any_of(self) -> Expression:
+        """The weakest binding: `a & b | c` is `(a & b) | c`."""
         parts = self.parse_joined("|", self.all_of)
         return parts[0] if len(parts) == 1 else Or(parts)
 
@@ -190,6 +192,7 @@ class _Parser:
         return inner
 
     def term(self) -> Term:
+        """field operator value. An order is asked of numbers and confidences only."""
         field = self.field()
         operator_token = self.take()
         if operator_token.kind is not TokenKind.OPERATOR:
@@ -212,6 +215,7 @@ class _Parser:
             raise self.wrong(f"unknown field {token.text!r}", token, _meant(token.text)) from None
 
     def value(self, field: QueryField, operator: Operator, token: Token) -> Value:
+        """A level, ranges of numbers, or a pattern: the field decides, not how the value is written."""
         if field is QueryField.CONFIDENCE:
             return self.confidence(token)
         if field not in NUMBERS:

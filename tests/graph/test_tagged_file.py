@@ -1,0 +1,65 @@
+"""A tagged file: its parts are made once, and its record is fitted to the nodes that the file has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from modelexport.errors import FileUnreadable, RecordMissing
+from modelexport.graph.file.metadata import EmbedOptions, embed
+from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.record.hierarchy import Hierarchy, Module
+from modelexport.record.provenance import NodeEntry, Origin, Provenance, unattributed
+
+
+def relu_model() -> onnx.ModelProto:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", value[:1], value[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def record_for(fingerprint: str, op_type: str = "Relu") -> Provenance:
+    nodes = {"y": NodeEntry("y", "relu", op_type, unattributed("a test"))}
+    return Provenance(Hierarchy.of([Module("", "Net", "")]), nodes, {}, Origin("htp", "dynamo", fingerprint))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    target = tmp_path / "model.onnx"
+    onnx.save(relu_model(), target)
+    return target
+
+
+def test_parts_are_made_once(path: Path) -> None:
+    file = open_tagged(path)
+    assert file.path == path
+    assert file.graph is file.graph
+    assert file.protos["y"].op_type == "Relu"
+
+
+def test_a_missing_record_is_an_error_when_it_is_asked_for(path: Path) -> None:
+    file = open_tagged(path)
+    assert file.related_record is None
+    with pytest.raises(RecordMissing, match=r"model\.onnx"):
+        _ = file.record
+
+
+def test_a_sidecar_is_no_model(path: Path) -> None:
+    with pytest.raises(FileUnreadable, match="hierarchy record"):
+        open_tagged(path.with_suffix(".hierarchy.json"))
+
+
+def test_the_record_in_the_file_is_fitted_to_its_nodes(path: Path) -> None:
+    model = relu_model()
+    embed(model, record_for("another graph", op_type="LeakyRelu"), EmbedOptions())
+    onnx.save(model, path)
+    file = open_tagged(path)
+    assert not file.is_up_to_date
+    assert not file.is_record_beside
+    assert file.record.nodes["y"].op_type == "LeakyRelu"
+    assert file.provenance.nodes["y"].op_type == "Relu"
+    assert file.provenance.edges is None
+    assert file.provenance_with_edges.known_edges().producers["y"] == ("y",)
