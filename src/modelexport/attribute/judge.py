@@ -110,13 +110,8 @@ def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult
     # Claims -> one attribution for each node.
     claims = [result.claims for result in judged if result.strategy not in refuted]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
-    provenance = build_provenance(
-        case.graph,
-        case.hierarchy,
-        claims_by_node(*claims),
-        claims_by_initializer(*claims),
-        replace(origin, strategy=used),
-    )
+    nodes, weights = claims_by_node(*claims), claims_by_initializer(*claims)
+    provenance = build_provenance(case.graph, case.hierarchy, nodes, weights, replace(origin, strategy=used))
     absent = _find_absent_modules(provenance, case, judged)
     # Attributions -> roles and layers.
     provenance = assign_roles(case.graph, replace(provenance, absent=absent, edges=edges_of(case.graph)))
@@ -155,18 +150,16 @@ def run_strategy(strategy: Strategy, case: AttributionInput) -> StrategyResult:
         if case.unfolded is not None and strategy.infers and _reads_exporter(strategy, case.signals):
             claims, owned = _look_behind_folding(strategy, case, case.unfolded, claims)
     if case.foreign and _reads_exporter(strategy, case.signals):
-        claims = GraphClaims({key: _cap_confidence(claim) for key, claim in claims.nodes.items()}, claims.initializers)
+        # Optimizers leave a merged node with the scope of one of its sources: what is written there is not all.
+        capped = {key: min(claim.confidence, Confidence.STRONG) for key, claim in claims.nodes.items()}
+        nodes = {key: replace(claim, confidence=capped[key]) for key, claim in claims.nodes.items()}
+        claims = GraphClaims(nodes, claims.initializers)
     return StrategyResult(strategy.name, claims, time.perf_counter() - start, owned)
 
 
 def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
     """Whether a strategy rests on what the exporter wrote. FX claims do only if the exporter's FX nodes are known."""
     return strategy.before and (not strategy.needs or (signals.fx is None and bool(signals.scopes.fx_calls)))
-
-
-def _cap_confidence(claim: Claim) -> Claim:
-    """Optimizers leave a merged node with the scope of one of its sources: what is written there is not all."""
-    return replace(claim, confidence=min(claim.confidence, Confidence.STRONG))
 
 
 def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: Graph) -> tuple[GraphClaims, set[str]]:
@@ -197,10 +190,8 @@ def _look_behind_folding(
     before = unfolded()  # exports once more: only where a module is missing
     origin = strategy.judge(before, case.hierarchy, Signals(scopes=case.signals.scopes))
     lineage = trace_lineage(before, case.graph)
-    nodes = dict(claims.nodes) | claim_folded_modules(
-        claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING
-    )
-    initializers = dict(claims.initializers)
+    nodes, initializers = dict(claims.nodes), dict(claims.initializers)
+    nodes |= claim_folded_modules(nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= claim_folded_modules(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
@@ -282,7 +273,9 @@ def find_ambiguous_calls(provenance: Provenance) -> frozenset[str]:
     A call whose result nobody reads leaves nothing in the graph, and exporters that number calls then number what is
     left: `/fc_1/MatMul` may be the second or the third call of `fc`.
     """
-    return frozenset(key for key, entry in provenance.nodes.items() if _is_guess(entry.attribution))
+    answers = ((key, entry.attribution) for key, entry in provenance.nodes.items())
+    guesses = ((key, answer) for key, answer in answers if answer.confidence is Confidence.INFERRED)
+    return frozenset(key for key, guess in guesses if any(item.kind is EvidenceKind.SCOPE for item in guess.evidence))
 
 
 def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenance:
@@ -296,8 +289,3 @@ def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenan
             answer = replace(guess, owners=shown.owners, ancestor=shown.ancestor, evidence=evidence)
             nodes[key] = replace(nodes[key], attribution=replace(answer, confidence=Confidence.STRONG))
     return replace(provenance, nodes=nodes)
-
-
-def _is_guess(attribution: Attribution) -> bool:
-    named = any(item.kind is EvidenceKind.SCOPE for item in attribution.evidence)
-    return named and attribution.confidence is Confidence.INFERRED

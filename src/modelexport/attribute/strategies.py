@@ -175,7 +175,9 @@ def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphCl
     matched = MatchedRun(graph, signals.trace, signals.values)
     users = _calls_using_weights(matched)
     nodes = {key: _claim_usage(call, EvidenceKind.PARAMETER, "used by") for key, call in users.items()}
-    inside = _enclosed_nodes(graph, users, _leaf_calls(hierarchy))
+    # Leaf calls: those from inside of which no other call was made.
+    parents = {site.parent for site in hierarchy.calls}
+    inside = _enclosed_nodes(graph, users, {site.call for site in hierarchy.calls} - parents)
     nodes |= {key: _claim_usage(call, EvidenceKind.DATAFLOW, "inside") for key, call in inside.items()}
     return GraphClaims(nodes, claim_weights_by_content(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
 
@@ -209,18 +211,12 @@ def _becomes(node: Node, op_index: int, matched: MatchedRun) -> bool:
     return any(node.op_type in matched.trace.operators.get(name, ()) for name in (op.name, op.function))
 
 
-def _leaf_calls(hierarchy: Hierarchy) -> set[ModuleCall]:
-    """Calls from inside of which no other call was made."""
-    parents = {site.parent for site in hierarchy.calls}
-    return {site.call for site in hierarchy.calls if site.call not in parents}
-
-
 def _enclosed_nodes(graph: Graph, users: Mapping[str, ModuleCall], leaves: set[ModuleCall]) -> dict[str, ModuleCall]:
     """Nodes that lie between nodes of one leaf call alone, on both sides."""
     above = _nearest_user(graph.nodes, graph.predecessors, users)
     below = _nearest_user(reversed(graph.nodes), graph.successors, users)
-    both = {key: call for key, call in above.items() if call == below.get(key) and call in leaves}
-    return {key: call for key, call in both.items() if key in graph.computed}
+    both = ((key, call) for key, call in above.items() if call == below.get(key) and call in leaves)
+    return {key: call for key, call in both if key in graph.computed}
 
 
 def _nearest_user(
