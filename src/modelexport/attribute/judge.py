@@ -22,14 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from modelexport.attribute.dataflow import (
-    claim_absorbed_parameters,
-    claim_by_dataflow,
-    claim_folded_parameters,
-    claim_initializers_by_dataflow,
-    claim_named_initializers,
-    claim_replaced_parameters,
-)
+from modelexport.attribute import dataflow
 from modelexport.attribute.resolve import Agreement, agreement, build_provenance, disagreements, explain_absent_modules
 from modelexport.attribute.roles.assign import assign_roles
 from modelexport.attribute.strategies import (
@@ -171,11 +164,11 @@ def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: 
     origin = strategy.judge(before, hierarchy, case.signals)
     nodes = carry_claims(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
     initializers = carry_claims(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
-    initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), hierarchy)
-    initializers |= claim_named_initializers(graph, hierarchy, strategy.name)
+    initializers |= dataflow.claim_folded_parameters(initializers, _source_nodes(before, lineage), hierarchy)
+    initializers |= dataflow.claim_named_initializers(graph, hierarchy, strategy.name)
     if strategy.infers:
-        nodes |= claim_by_dataflow(graph, hierarchy, nodes, strategy.name)
-        initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
+        nodes |= dataflow.claim_by_dataflow(graph, hierarchy, nodes, strategy.name)
+        initializers |= dataflow.claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
@@ -193,7 +186,7 @@ def _look_behind_folding(
     nodes, initializers = dict(claims.nodes), dict(claims.initializers)
     nodes |= claim_folded_modules(nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= claim_folded_modules(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
-    initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
+    initializers |= dataflow.claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
@@ -209,10 +202,10 @@ def _claim_shared_weights(
 ) -> dict[str, Claim]:
     """Claims of weights that stand for more than one parameter: merged because they were equal, or fused."""
     graph, hierarchy, links = case.graph, case.hierarchy, lineage.nodes
-    replaced = claim_replaced_parameters(claims, lineage.stands_for, hierarchy)
+    replaced = dataflow.claim_replaced_parameters(claims, lineage.stands_for, hierarchy)
     fused = {key: claim for key, claim in nodes.items() if key in links and links[key].relation is Relation.FUSED}
     weights = [name for name in graph.initializers if name in hierarchy.parameter_owners or name in lineage.stands_for]
-    return replaced | claim_absorbed_parameters(graph, hierarchy, {**claims, **replaced}, fused, weights)
+    return replaced | dataflow.claim_absorbed_parameters(graph, hierarchy, {**claims, **replaced}, fused, weights)
 
 
 def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:

@@ -25,7 +25,7 @@ parameterless nodes that lie between such nodes to the call that encloses them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
@@ -231,11 +231,11 @@ def mend_lost_scopes(
         return {}
     held = {value for value, paths in hierarchy.tensor_owners.items() if not unseen.isdisjoint(paths)}
     suspects = [node for node in graph.nodes if node.key in claims and not held.isdisjoint(node.inputs)]
-    mended: dict[str, Claim] = {}
-    for key, claim in claim_parameter_readers(hierarchy, suspects, strategy).items():
-        # A scope is closed too early, never opened too early: the module lies inside of the one that is named.
-        if all(claims[key].owners[0] in hierarchy.stack(call) for call in claim.owners):
-            mended[key] = claim
+    readers = claim_parameter_readers(hierarchy, suspects, strategy)
+    stacks = {key: [hierarchy.stack(call) for call in claim.owners] for key, claim in readers.items()}
+    # A scope is closed too early, never opened too early: the module lies inside of the one that is named.
+    lost = [key for key in readers if all(claims[key].owners[0] in stack for stack in stacks[key])]
+    mended = {key: readers[key] for key in lost}
     return mended | _mend_between(graph, hierarchy, claims, mended, strategy)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from modelexport.attribute.roles.attention import find_attentions, name_attention_roles
@@ -44,6 +44,8 @@ class Layers:
     """The numbers of repeated blocks."""
 
     hierarchy: Hierarchy
+    # Blocks that were asked for before: most nodes share their call with others.
+    _blocks: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def number_of(self, attribution: Attribution) -> int | None:
         block = self.block(attribution)
@@ -58,11 +60,6 @@ class Layers:
             blocks = (block for above in self.hierarchy.stack(call) for block in self._blocks_at(above))
             self._blocks[call] = next((block for block in blocks if block in self._numbers), None)
         return self._blocks[call]
-
-    @cached_property
-    def _blocks(self) -> dict[ModuleCall, ModuleCall | None]:
-        """Blocks that were asked for before: most nodes share their call with others."""
-        return {}
 
     def _blocks_at(self, call: ModuleCall) -> Iterator[ModuleCall]:
         """The call if it is one of a block; before it, blocks around it whose forward was run without calling them."""
@@ -112,8 +109,7 @@ class Layers:
         return frozenset(above for module in modules if module.parameters for above in lineage_of(module.path))
 
     def _is_block(self, path: str) -> bool:
-        container = self.hierarchy.modules.get(parent_path(path))
-        module = self.hierarchy.modules.get(path)
+        container, module = (self.hierarchy.modules.get(name) for name in (parent_path(path), path))
         if not path or container is None or not container.container or module is None:
             return False
         if path not in self._with_parameters:

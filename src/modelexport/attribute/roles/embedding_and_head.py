@@ -38,36 +38,19 @@ _AXES_OF_A_TABLE = 2  # positions and channels; a bias differs along channels al
 
 
 def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    roles: dict[str, str] = {}
-    for node in flow.order:
-        if node.key in known:
-            continue
-        role = ""
-        if node.op_type == "Gather":
-            role = _role_of_lookup(flow, node)
-        elif node.op_type == "Add":
-            role = _role_of_addition(flow, node)
-        elif node.op_type == "EmbedLayerNormalization":
-            role = EMBEDDING
-        if role:
-            roles[node.key] = role
-    roles.update(dict.fromkeys(_tables_on_scores(flow, attentions), POSITION))
-    return roles
+    rated = ((node.key, _role_of_input(flow, node)) for node in flow.order if node.key not in known)
+    roles = {key: role for key, role in rated if role}
+    return roles | dict.fromkeys(_tables_on_scores(flow, attentions), POSITION)
 
 
-def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
+def _role_of_input(flow: RoleFlow, node: Node) -> str:
+    """Of a lookup, or of an addition to a stream."""
     origin = flow.origin(node.key)
-    if origin.sources != {node.key}:
-        return ""
-    if origin.counted:
-        return POSITION
-    return EMBEDDING if origin.content else ""
-
-
-def _role_of_addition(flow: RoleFlow, node: Node) -> str:
-    if not flow.origin(node.key).content:
-        return ""
-    for value, stream in (node.inputs, node.inputs[::-1]):
+    if node.op_type == "EmbedLayerNormalization":
+        return EMBEDDING  # ONNX Runtime's fusion of lookups, additions and the first norm
+    if node.op_type == "Gather" and origin.sources == {node.key} and (origin.counted or origin.content):
+        return POSITION if origin.counted else EMBEDDING
+    for value, stream in (node.inputs, node.inputs[::-1]) if node.op_type == "Add" and origin.content else ():
         if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
             return POSITION
     return ""
