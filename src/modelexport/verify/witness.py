@@ -108,10 +108,8 @@ class OperatorSources:
     def _sources(self, value: IssuedValue, known: Container[int]) -> Iterator[IssuedValue]:
         def read_by(number: int) -> list[int]:
             """What the operator of a value read, as far as it is worked out from the model's inputs."""
-            computed = [
-                read for read in self.issued[number].op.reads if read in self.issued and read in self._run.computed
-            ]
-            return [read for read in computed if read not in known and read != value.number]
+            unknown = [read for read in self.issued[number].op.reads if read not in known and read != value.number]
+            return [read for read in unknown if read in self.issued and read in self._run.computed]
 
         behind = (self.issued[number] for number in backward_slice(read_by(value.number), read_by))
         return (source for source in behind if not source.op.view)
