@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -42,7 +43,8 @@ _USUAL_SIZE = 64
 
 
 class Propagation:
-    """
+    """One pass over a graph, forward: it never has to go back, as nodes are in topological order.
+
     model   the nodes with functions put in the place of their calls
     values  what is known of each value so far
     """
@@ -73,7 +75,16 @@ class Propagation:
         return works
 
     def _run_node(self, node: Node, times: Polynomial) -> NodeWork:
-        op = self._operator(node)
+        domain = plain_domain(node.domain)
+        op = OperatorCall(
+            op_type=node.op_type,
+            domain=domain,
+            attributes=self._attributes(node),
+            inputs=tuple(self.values[name] if name else None for name in node.inputs),
+            names=node.inputs,
+            outputs=node.outputs,
+            opset=self._opsets.get(domain, 1),
+        )
         outputs = self._outputs(op, node)
         for name, value in zip(node.outputs, outputs, strict=False):
             self.values[name] = value
@@ -85,18 +96,6 @@ class Propagation:
         reads = tuple(dict.fromkeys(name for name in node.inputs if name in self._graph.initializers))
         weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
         return NodeWork(key, calls, work, times, reads, weights, makes)
-
-    def _operator(self, node: Node) -> OperatorCall:
-        domain = plain_domain(node.domain)
-        return OperatorCall(
-            op_type=node.op_type,
-            domain=domain,
-            attributes=self._attributes(node),
-            inputs=tuple(self.values[name] if name else None for name in node.inputs),
-            names=node.inputs,
-            outputs=node.outputs,
-            opset=self._opsets.get(domain, 1),
-        )
 
     def _attributes(self, node: Node) -> dict[str, Any]:
         attributes = self.model.node_proto(node).attribute
@@ -144,16 +143,19 @@ class Propagation:
             self.values[name] = value if fixed is not None else _without_content(value)
         why = "its condition is always the same" if fixed is not None else "it takes more"
         note = f"the other branch of {node.name or node.key} counts: {why}"
-        return [
-            work if branch == counted else _idle(work, note) for branch, works in enumerate(branches) for work in works
-        ]
+        for branch in range(len(bodies)):
+            if branch != counted:
+                # Its nodes stay in the answer, so that every node of the file has a row, but run no times.
+                idle = [(work, Work(work.work.kind, ZERO, ZERO, note)) for work in branches[branch]]
+                branches[branch] = [replace(work, work=none, times=ZERO, makes=ZERO) for work, none in idle]
+        return list(chain.from_iterable(branches))
 
     def _fixed_branch(self, node: Node, bodies: Sequence[str]) -> int | None:
         """The branch that is always taken, if there is one."""
         condition = self.values[node.inputs[0]].content if node.inputs else None
-        if condition is None or condition.size != 1 or isinstance(condition.reshape(-1)[0], Polynomial):
+        if condition is None or condition.size != 1 or isinstance(condition.item(), Polynomial):
             return None
-        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        wanted = "then_branch" if condition.item() else "else_branch"
         return next((index for index, body in enumerate(bodies) if body.endswith(f"|{wanted}")), None)
 
     def _run_loop(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
@@ -169,8 +171,8 @@ class Propagation:
 
     def _loop_rounds(self, node: Node) -> Polynomial:
         """How often a Loop runs, at most."""
-        given = self.values[node.inputs[0]].content if node.inputs and node.inputs[0] else None
-        limit = None if given is None or given.size != 1 else given.reshape(-1)[0]
+        content = self.values[node.inputs[0]].content if node.inputs and node.inputs[0] else None
+        limit = None if content is None or content.size != 1 else content.item()
         if isinstance(limit, Polynomial) or (isinstance(limit, int) and 0 <= limit < _NO_LIMIT):
             return Polynomial.of(limit)
         return self._open_rounds(node)
@@ -231,10 +233,12 @@ class Propagation:
 
 
 def _without_content(value: Value) -> Value:
+    """Numbers of one branch or one round say nothing about those of another."""
     return Value(value.dtype, value.shape)
 
 
 def _without_axis(value: Value, axis: int) -> Value:
+    """What a round of a Scan reads: one step along the axis that it goes through."""
     if not value.shape:
         return Value(value.dtype)
     index = axis % len(value.shape)
@@ -242,14 +246,11 @@ def _without_axis(value: Value, axis: int) -> Value:
 
 
 def _stacked(value: Value, rounds: Polynomial, axis: int) -> Value:
+    """What all rounds make, one beside the other along a new axis."""
     if value.shape is None:
         return Value(value.dtype)
     index = axis % (len(value.shape) + 1)
     return Value(value.dtype, (*value.shape[:index], as_number(rounds), *value.shape[index:]))
-
-
-def _idle(work: NodeWork, why: str) -> NodeWork:
-    return replace(work, work=Work(work.work.kind, ZERO, ZERO, why), times=ZERO, makes=ZERO)
 
 
 def _extent(works: Sequence[NodeWork]) -> tuple[int, int]:
@@ -266,6 +267,7 @@ def _at_usual_size(sizes: Iterable[Polynomial]) -> int:
 
 
 def _output_bytes(op: OperatorCall, outputs: Sequence[Value]) -> Polynomial | None:
+    """Bytes of activations. What follows from weights alone is none: runtimes fold it when they load the file."""
     if outputs and all(value.fixed for value in outputs):
         return ZERO
     sizes = [_bytes_of(value) for value, name in zip(outputs, op.outputs, strict=False) if name]

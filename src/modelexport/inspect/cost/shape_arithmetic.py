@@ -65,24 +65,14 @@ def _each(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     return result
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Content:
+def _elementwise(function: Callable[..., Any]) -> Content:
     """Number by number, broadcast as numpy does."""
-    return lambda op: _each(function, op.content(0), op.content(1))
-
-
-def _unary(function: Callable[[Any], Any]) -> Content:
-    return lambda op: _each(function, op.content(0))
-
-
-def _several(function: Callable[..., Any]) -> Content:
     return lambda op: _each(function, *(op.content(index) for index in range(len(op.inputs))))
 
 
 def _divided(op: OperatorCall) -> np.ndarray:
     """Whole numbers are divided as ONNX divides them, toward zero; of others only exact quotients are needed."""
-    if op.dtype(0) in _WHOLE:
-        return _each(_toward_zero, op.content(0), op.content(1))
-    return _each(_exactly, op.content(0), op.content(1))
+    return _each(_toward_zero if op.dtype(0) in _WHOLE else _exactly, op.content(0), op.content(1))
 
 
 def _toward_zero(above: Size, below: Size) -> Size:
@@ -157,21 +147,13 @@ def _where(condition: Any, left: Any, right: Any) -> Any:
 
 def _shape(op: OperatorCall) -> np.ndarray:
     """`start` and `end` are of opset 15: the shape of x, or of some of its axes."""
-    shape = op.shape(0)
-    result = np.empty(len(shape), dtype=object)
-    result[:] = shape
-    return result[slice(op.attribute("start", 0), op.attribute("end"))]
+    return np.array(op.shape(0), dtype=object)[slice(op.attribute("start", 0), op.attribute("end"))]
 
 
 def _gathered(op: OperatorCall) -> np.ndarray:
     """The commonest of all: `x.shape[0]` is a Gather of a Shape."""
     indices = op.content(1).astype(np.int64)
     return np.take(op.content(0), indices, axis=op.attribute("axis", 0))
-
-
-def _concatenated(op: OperatorCall) -> np.ndarray:
-    """How exporters put a shape together: sizes that they computed, and constants."""
-    return np.concatenate([op.content(index) for index in range(len(op.inputs))], axis=op.attribute("axis", 0))
 
 
 def _sliced(op: OperatorCall) -> np.ndarray:
@@ -193,26 +175,11 @@ def _squeezed(op: OperatorCall) -> np.ndarray:
     return np.squeeze(op.content(0), axis=None if axes is None else tuple(axes))
 
 
-def _unsqueezed(op: OperatorCall) -> np.ndarray:
-    return np.expand_dims(op.content(0), tuple(op.listed("axes", 1) or ()))
-
-
 def _one_hot(op: OperatorCall) -> np.ndarray:
     """Along the last axis, where shapes have theirs."""
     indices, depth, (off, on) = op.numbers(0), op.numbers(1)[0], op.sizes(2)
     rows = [[on if index % depth == column else off for column in range(depth)] for index in indices]
     return np.array(rows, dtype=object).reshape(*op.content(0).shape, depth)
-
-
-def _power(base: Any, power: Any) -> Any:
-    if isinstance(base, Polynomial):
-        return base ** int(power)
-    return base**power
-
-
-def _reshaped(op: OperatorCall) -> np.ndarray:
-    """Of a few numbers: a size to a row of one, say. -1 stands for what is left, as in numpy."""
-    return op.content(0).reshape(op.numbers(1))
 
 
 def _expanded(op: OperatorCall) -> np.ndarray:
@@ -222,8 +189,8 @@ def _expanded(op: OperatorCall) -> np.ndarray:
 
 def _filled(op: OperatorCall) -> np.ndarray:
     """ConstantOfShape: zeros of float32, unless an attribute says otherwise."""
-    given = op.attribute("value")
-    number = 0.0 if given is None else given.reshape(-1)[0].item()
+    tensor = op.attribute("value")
+    number = 0.0 if tensor is None else tensor.reshape(-1)[0].item()
     shape = op.numbers(0)
     if np.prod(shape, dtype=np.int64) > MOST_NUMBERS:
         raise Unknown("too many numbers")
@@ -250,17 +217,6 @@ def _reduced(function: Callable[..., Any]) -> Content:
     return rule
 
 
-def _rounded(up: bool) -> Content:
-    """Whole numbers and polynomials are whole already. Exporters scale sizes in floats and round them."""
-
-    def rounded(number: Any) -> Any:
-        if isinstance(number, Polynomial | int):
-            return number
-        return int(np.ceil(number) if up else np.floor(number))
-
-    return _unary(rounded)
-
-
 def _cast(op: OperatorCall) -> np.ndarray:
     """A size that goes through a float and back is that size; to a truth value, it is whether it is not 0."""
     to = op.attribute("to")
@@ -279,40 +235,48 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "Cast": _cast,
     # Picking, putting together and reshaping rows of sizes.
     "Gather": _gathered,
-    "Concat": _concatenated,
+    # How exporters put a shape together: sizes that they computed, and constants.
+    "Concat": lambda op: np.concatenate([op.content(i) for i in range(len(op.inputs))], axis=op.attribute("axis", 0)),
     "Slice": _sliced,
     "Squeeze": _squeezed,
-    "Unsqueeze": _unsqueezed,
-    "Reshape": _reshaped,
+    "Unsqueeze": lambda op: np.expand_dims(op.content(0), tuple(op.listed("axes", 1) or ())),
+    # A size to a row of one, say. -1 stands for what is left, as in numpy; a 0 that copies an axis is not needed.
+    "Reshape": lambda op: op.content(0).reshape(op.numbers(1)),
     "Expand": _expanded,
     "ConstantOfShape": _filled,
     "Range": _ranged,
     "Transpose": lambda op: np.transpose(op.content(0), op.attribute("perm")),
     "OneHot": _one_hot,
     # Arithmetic on sizes. A Sqrt is of a head's width, a constant.
-    "Sqrt": _unary(math.sqrt),
-    "Pow": _binary(_power),
-    "Add": _binary(operator.add),
-    "Sub": _binary(operator.sub),
-    "Mul": _binary(operator.mul),
+    "Sqrt": _elementwise(math.sqrt),
+    # Exponents come in as floats, of which a polynomial has no power.
+    "Pow": _elementwise(lambda base, power: base ** (int(power) if isinstance(base, Polynomial) else power)),
+    "Add": _elementwise(operator.add),
+    "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul),
     "Div": _divided,
-    "Mod": _binary(operator.mod),
-    "Neg": _unary(operator.neg),
-    "Abs": _unary(lambda number: number if isinstance(number, Polynomial) else abs(number)),
-    "Floor": _rounded(up=False),
-    "Ceil": _rounded(up=True),
-    "Min": _several(lambda *items: smallest(*items) if any(isinstance(i, Polynomial) for i in items) else min(items)),
-    "Max": _several(lambda *items: largest(*items) if any(isinstance(i, Polynomial) for i in items) else max(items)),
+    "Mod": _elementwise(operator.mod),
+    "Neg": _elementwise(operator.neg),
+    "Abs": _elementwise(lambda number: number if isinstance(number, Polynomial) else abs(number)),
+    # Exporters scale sizes in floats and round them; a polynomial is whole already.
+    "Floor": _elementwise(lambda number: number if isinstance(number, Polynomial) else math.floor(number)),
+    "Ceil": _elementwise(lambda number: number if isinstance(number, Polynomial) else math.ceil(number)),
+    "Min": _elementwise(
+        lambda *items: smallest(*items) if any(isinstance(i, Polynomial) for i in items) else min(items)
+    ),
+    "Max": _elementwise(
+        lambda *items: largest(*items) if any(isinstance(i, Polynomial) for i in items) else max(items)
+    ),
     # Choosing between shapes: `Where(Equal(shape, -1), other, shape)` is how Expand is exported.
-    "Equal": _binary(_is_equal),
-    "Less": _binary(_is_less),
-    "Greater": _binary(lambda left, right: _is_less(right, left)),
-    "LessOrEqual": _binary(lambda left, right: not _is_less(right, left)),
-    "GreaterOrEqual": _binary(lambda left, right: not _is_less(left, right)),
-    "Not": _unary(operator.not_),
-    "And": _binary(lambda left, right: left and right),
-    "Or": _binary(lambda left, right: left or right),
-    "Where": _several(_where),
+    "Equal": _elementwise(_is_equal),
+    "Less": _elementwise(_is_less),
+    "Greater": _elementwise(lambda left, right: _is_less(right, left)),
+    "LessOrEqual": _elementwise(lambda left, right: not _is_less(right, left)),
+    "GreaterOrEqual": _elementwise(lambda left, right: not _is_less(left, right)),
+    "Not": _elementwise(operator.not_),
+    "And": _elementwise(lambda left, right: left and right),
+    "Or": _elementwise(lambda left, right: left or right),
+    "Where": _elementwise(_where),
     # How many there are, in all.
     "ReduceProd": _reduced(lambda *sizes: product(sizes)),
     "ReduceSum": _reduced(lambda *sizes: sum(sizes)),
@@ -323,37 +287,22 @@ _CONTENT_RULES: Mapping[str, Content] = {
 
 _T = onnx.TensorProto
 _FIXED_DTYPES = {
-    "Shape": _T.INT64,
-    "Size": _T.INT64,
-    "ArgMax": _T.INT64,
-    "ArgMin": _T.INT64,
-    "NonZero": _T.INT64,
-    "NonMaxSuppression": _T.INT64,
-    "ConvInteger": _T.INT32,
-    "MatMulInteger": _T.INT32,
-    "IsInf": _T.BOOL,
-    "IsNaN": _T.BOOL,
+    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), _T.INT64),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger"), _T.INT32),
+    **dict.fromkeys(("IsInf", "IsNaN"), _T.BOOL),
 }
-# The input that has the type of the output: a scale, a zero point, a table, the thing to be like.
+# The input that has the type of the output, where that is not the first one.
 _LIKE_INPUT = {
-    "Where": 1,
-    "CastLike": 1,
-    "OneHot": 2,
+    **dict.fromkeys(("Where", "CastLike"), 1),
+    **dict.fromkeys(("OneHot", "EmbedLayerNormalization"), 2),  # the values to choose from, the table of words
+    # Floats come out in the type of the scale.
     "DequantizeLinear": 1,
-    "QLinearMatMul": 7,
-    "QLinearConv": 7,
-    "QLinearAdd": 7,
-    "QLinearMul": 7,
-    "QLinearConcat": 1,
-    "QLinearSigmoid": 4,
-    "QLinearLeakyRelu": 4,
-    "QLinearAveragePool": 4,
-    "QLinearGlobalAveragePool": 4,
-    "EmbedLayerNormalization": 2,
-    "GatherBlockQuantized": 2,
-    "DynamicQuantizeMatMul": 0,
-    "MatMulIntegerToFloat": 2,
+    **dict.fromkeys(("GatherBlockQuantized", "MatMulIntegerToFloat"), 2),
     "QAttention": 3,
+    # Integers come out in the type of the zero point of the output, whose place depends on how many operands there are.
+    "QLinearConcat": 1,
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearAveragePool", "QLinearGlobalAveragePool"), 4),
+    **dict.fromkeys(("QLinearMatMul", "QLinearConv", "QLinearAdd", "QLinearMul"), 7),
 }
 
 
@@ -374,8 +323,8 @@ def output_dtype(op: OperatorCall, index: int) -> int:
 
 def _filled_type(op: OperatorCall, _: int) -> int:
     """That of the tensor in the attribute, float32 without one."""
-    given = op.attribute("value")
-    return _T.FLOAT if given is None else onnx.helper.np_dtype_to_tensor_dtype(given.dtype)
+    tensor = op.attribute("value")
+    return _T.FLOAT if tensor is None else onnx.helper.np_dtype_to_tensor_dtype(tensor.dtype)
 
 
 def _second(dtype: int) -> Callable[[OperatorCall, int], int]:

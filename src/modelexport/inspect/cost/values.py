@@ -10,6 +10,7 @@ A size that the file leaves open is a polynomial of named axes. Exporters write 
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,11 +25,11 @@ from modelexport.record.polynomial import Polynomial, Size, largest, quotient, s
 Shape = tuple[Size, ...]
 
 _BINARY: Mapping[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
     ast.FloorDiv: quotient,
-    ast.Mod: lambda a, b: a % b,
+    ast.Mod: operator.mod,
 }
 # As exporters write them, in small letters: those of sympy, which torch.export prints
 # (https://github.com/pytorch/pytorch/blob/main/torch/utils/_sympy/functions.py).
@@ -38,8 +39,8 @@ _CALLS: Mapping[str, Callable[..., Polynomial]] = {
     "floordiv": quotient,
     "cleandiv": quotient,
     "ceildiv": lambda a, b: -quotient(-a, b),
-    "mod": lambda a, b: a % b,
-    "pythonmod": lambda a, b: a % b,
+    "mod": operator.mod,
+    "pythonmod": operator.mod,
 }
 _ROUNDED = {"floor": 1, "floortoint": 1, "trunctoint": 1, "ceiling": -1, "ceil": -1, "ceiltoint": -1}
 
@@ -103,10 +104,8 @@ def _operation(term: ast.BinOp) -> Polynomial:
 
 def _is_single(size: Polynomial) -> bool:
     """Whether it is an axis or a function, which no power makes long."""
-    if len(size.terms) != 1:
-        return False
-    monomial, factor = size.terms[0]
-    return factor == 1 and len(monomial) == 1 and monomial[0][1] == 1
+    factors = [(factor, len(monomial), *(exponent for _, exponent in monomial)) for monomial, factor in size.terms]
+    return factors == [(1, 1, 1)]
 
 
 def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
@@ -116,9 +115,8 @@ def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
             return sign * quotient(sign * _size(inner.left), _size(inner.right))
         return _size(inner)
-    if name in ("min", "max") and arguments:
-        return _CALLS[name](*map(_size, arguments))
-    if name in _CALLS and len(arguments) == 2:
+    # A minimum may be of any number of sizes; the others are of two.
+    if name in _CALLS and (len(arguments) == 2 or (arguments and name in ("min", "max"))):
         return _CALLS[name](*map(_size, arguments))
     raise NotSizes(name)
 
@@ -151,6 +149,7 @@ class Axes:
         if isinstance(dim, int):
             return dim
         label = dim or f"{name}[{index}]"
+        # An input of `2*seq` beside one of `seq` adds no axis of its own.
         if dim and dim not in self._names:
             return as_number(parse_size(dim).at(self._at))
         self.given.setdefault(label, f"axis {index} of the input {name}")
@@ -188,6 +187,7 @@ def _in_terms_of(text: str, names: Collection[str]) -> bool:
 
 
 def product(sizes: Iterable[Size]) -> Size:
+    """Unknown if it becomes too long on the way: a product of sums has as many terms as the product of theirs."""
     total: Size = 1
     for size in sizes:
         total = limit_length(total * size)
@@ -257,7 +257,8 @@ CANNOT = (Unknown, ValueError, LookupError, TypeError, ArithmeticError, Attribut
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """
+    """An abstract value: what can be said of a tensor for every input of the model.
+
     dtype    as in TensorProto; 0 if it is not known
     shape    None if not even the number of axes is known
     content  the elements of a few whole numbers, each a number, a polynomial or a truth value
@@ -288,9 +289,9 @@ class OperatorCall:
     domain: str
     attributes: Mapping[str, Any]
     inputs: tuple[Value | None, ...]
-    names: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    opset: int = 0
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opset: int
 
     def has(self, index: int) -> bool:
         return index < len(self.inputs) and self.inputs[index] is not None
@@ -301,22 +302,19 @@ class OperatorCall:
             raise Unknown(f"{self.op_type} has no input {index}")
         return value
 
-    def dtype(self, index: int = 0) -> int:
-        value = self.inputs[index] if index < len(self.inputs) else None
-        return UNDEFINED if value is None else value.dtype
+    def dtype(self, index: int) -> int:
+        return self.value(index).dtype if self.has(index) else UNDEFINED
 
     def shape(self, index: int = 0) -> Shape:
         shape = self.value(index).shape
         if shape is None:
-            name = self.names[index] if index < len(self.names) else str(index)
-            raise Unknown(f"the shape of {name!r} is not known")
+            raise Unknown(f"the shape of {self.names[index]!r} is not known")
         return shape
 
     def content(self, index: int) -> np.ndarray:
         content = self.value(index).content
         if content is None:
-            name = self.names[index] if index < len(self.names) else str(index)
-            raise Unknown(f"the numbers in {name!r} are computed while the model runs")
+            raise Unknown(f"the numbers in {self.names[index]!r} are computed while the model runs")
         return content
 
     def sizes(self, index: int) -> list[Size]:
