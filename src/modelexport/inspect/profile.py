@@ -105,7 +105,12 @@ class _GroupReader:
         ran = range(len(group))
         for order in (ran, sorted(ran, key=lambda position: group[position][2])):
             about = dict(zip(order, nodes, strict=False))
-            if len(group) == len(nodes) and all(_fits(event, about[position]) for position, event in enumerate(group)):
+            # An event of a node without a name is called after its operator and number.
+            fitting = len(group) == len(nodes) and all(
+                about[position].op_type == op_type and name == (about[position].name or f"{op_type}_{index}")
+                for position, (name, op_type, index, _) in enumerate(group)
+            )
+            if fitting:
                 yield self._read_inside(group, [[about[position]] for position in ran], exact=True)
 
     def _read_by_name(self, group: _Group, nodes: Sequence[Node]) -> _Reading | None:
@@ -150,11 +155,6 @@ class _GroupReader:
             keys += reading.keys
             exact &= reading.exact
         return _Reading(tuple(keys), exact)
-
-
-def _fits(event: _Event, node: Node) -> bool:
-    name, op_type, index, _ = event
-    return node.op_type == op_type and name == (node.name or f"{op_type}_{index}")
 
 
 def _merge_readings(readings: Iterable[_Reading | None]) -> _Reading | None:
@@ -228,12 +228,13 @@ class Timeline:
 
     def _node_time(self, keys: tuple[str, ...], series: _NodeSeries) -> NodeTime:
         entry = self.record.nodes[keys[0]]
+        owners = self._owners(keys)
         return NodeTime(
             key=keys[0],
             name=entry.name,
             op_type=entry.op_type,
-            owners=self._owners(keys),
-            module=self._own_module(keys),
+            owners=owners,
+            module=None if self._call_around(keys) is None else self.record.hierarchy.common_module(owners),
             time=statistics.median(series.times),
             kernels=series.kernels / self.runs,
             provider=series.provider,
@@ -249,9 +250,6 @@ class Timeline:
         ancestors = [self.record.nodes[key].attribution.ancestor for key in keys]
         known = [call for call in ancestors if call is not None]
         return self.record.hierarchy.common_ancestor(known) if len(known) == len(ancestors) else None
-
-    def _own_module(self, keys: tuple[str, ...]) -> str | None:
-        return None if self._call_around(keys) is None else self.record.hierarchy.common_module(self._owners(keys))
 
     def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
         """In the order of the hierarchy; what belongs to no module comes last."""
@@ -322,7 +320,11 @@ def _count_calls(nodes: Iterable[_CallEvidence], hierarchy: Hierarchy) -> dict[s
     """By module path."""
     best: dict[ModuleCall, tuple[int, float]] = {}
     for node in nodes:
-        for calls in _calls_by_module(node.calls, hierarchy):
+        by_path: dict[str, list[ModuleCall]] = {}
+        # Calls that were open while these ran, ran as well.
+        for call in dict.fromkeys(chain.from_iterable(map(hierarchy.stack, node.calls))):
+            by_path.setdefault(call.path, []).append(call)
+        for calls in by_path.values():
             times = node.kernels / len(calls) if node.repeated else node.kernels
             for call in calls:
                 best[call] = max(best.get(call, (-node.depth, 0.0)), (-node.depth, times))
@@ -330,14 +332,6 @@ def _count_calls(nodes: Iterable[_CallEvidence], hierarchy: Hierarchy) -> dict[s
     for call, (_, times) in best.items():
         counts[call.path] = counts.get(call.path, 0.0) + times
     return counts
-
-
-def _calls_by_module(calls: Iterable[ModuleCall], hierarchy: Hierarchy) -> Iterable[list[ModuleCall]]:
-    """Calls and those that were open while they ran, those of one module together."""
-    by_path: dict[str, list[ModuleCall]] = {}
-    for call in dict.fromkeys(chain.from_iterable(map(hierarchy.stack, calls))):
-        by_path.setdefault(call.path, []).append(call)
-    return by_path.values()
 
 
 def spread(numbers: Sequence[float]) -> float | None:

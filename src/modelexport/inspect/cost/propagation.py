@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import onnx
@@ -143,12 +142,9 @@ class Propagation:
             self.values[name] = value if fixed is not None else _without_content(value)
         why = "its condition is always the same" if fixed is not None else "it takes more"
         note = f"the other branch of {node.name or node.key} counts: {why}"
-        for branch in range(len(bodies)):
-            if branch != counted:
-                # Its nodes stay in the answer, so that every node of the file has a row, but run no times.
-                idle = [(work, Work(work.work.kind, ZERO, ZERO, note)) for work in branches[branch]]
-                branches[branch] = [replace(work, work=none, times=ZERO, makes=ZERO) for work, none in idle]
-        return list(chain.from_iterable(branches))
+        return [
+            work if branch == counted else _idle(work, note) for branch, works in enumerate(branches) for work in works
+        ]
 
     def _fixed_branch(self, node: Node, bodies: Sequence[str]) -> int | None:
         """The branch that is always taken, if there is one."""
@@ -251,6 +247,11 @@ def _stacked(value: Value, rounds: Polynomial, axis: int) -> Value:
         return Value(value.dtype)
     index = axis % (len(value.shape) + 1)
     return Value(value.dtype, (*value.shape[:index], as_number(rounds), *value.shape[index:]))
+
+
+def _idle(work: NodeWork, why: str) -> NodeWork:
+    """Work of the branch that does not count: it stays in the answer, so that every node of the file has a row."""
+    return replace(work, work=Work(work.work.kind, ZERO, ZERO, why), times=ZERO, makes=ZERO)
 
 
 def _extent(works: Sequence[NodeWork]) -> tuple[int, int]:

@@ -172,7 +172,7 @@ class ValueTable:
         """What is computed is believed before what is stated, unless it is only that nobody knows."""
         if shape is None or stated is None or len(stated) != len(shape):
             return stated if shape is None else shape
-        # A tool may change a graph and leave old shapes in it; but a NonZero whose count the file states is better known.
+        # Tools that change a graph leave old shapes in it; but they may know the length of a NonZero.
         dependent = self.axes.dependent.keys()
         is_open = [isinstance(size, Polynomial) and not dependent.isdisjoint(size.axes) for size in shape]
         sizes = zip(shape, stated, is_open, strict=True)

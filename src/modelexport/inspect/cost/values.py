@@ -104,8 +104,10 @@ def _operation(term: ast.BinOp) -> Polynomial:
 
 def _is_single(size: Polynomial) -> bool:
     """Whether it is an axis or a function, which no power makes long."""
-    factors = [(factor, len(monomial), *(exponent for _, exponent in monomial)) for monomial, factor in size.terms]
-    return factors == [(1, 1, 1)]
+    if len(size.terms) != 1:
+        return False
+    monomial, factor = size.terms[0]
+    return factor == 1 and len(monomial) == 1 and monomial[0][1] == 1
 
 
 def _call(name: str, arguments: list[ast.expr]) -> Polynomial:

@@ -9,7 +9,7 @@ Names in a query must be those of something. A misspelt one would otherwise be a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -82,20 +82,8 @@ def _corrected(glob: Glob, names: list[str], separator: str) -> Iterator[str]:
                 yield corrected
 
 
-def _modules(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from provenance.hierarchy.canonical
-
-
-def _tags(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from provenance.tags.by_tag
-
-
 def _classes(provenance: Provenance, _: Glob) -> Iterator[str]:
     yield from (module.class_name for module in provenance.hierarchy.modules.values())
-
-
-def _roles(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from filter(None, (entry.attribution.role for entry in provenance.nodes.values()))
 
 
 def _ops(provenance: Provenance, glob: Glob) -> Iterator[str]:
@@ -114,31 +102,24 @@ def _evidence(provenance: Provenance, glob: Glob) -> Iterator[str]:
         yield from EvidenceKind
 
 
-def _relations(_: Provenance, __: Glob) -> Iterator[str]:
-    yield from Relation
-
-
 def _params(provenance: Provenance, _: Glob) -> Iterator[str]:
     """Those of the model too: a parameter that an exporter folded away is no misspelt name."""
     yield from chain.from_iterable(parameter_names(provenance).values())
     yield from provenance.hierarchy.tensor_owners
 
 
-def _tensors(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from provenance.known_edges().values
-
-
-_NAMES: Mapping[QueryField, Callable[[Provenance, Glob], Iterator[str]]] = {
-    QueryField.MODULE: _modules,
-    QueryField.TAG: _tags,
+_NAMES: Mapping[QueryField, Callable[[Provenance, Glob], Iterable[str]]] = {
+    QueryField.MODULE: lambda provenance, _: provenance.hierarchy.canonical,
+    QueryField.TAG: lambda provenance, _: provenance.tags.by_tag,
     QueryField.CLASS: _classes,
     QueryField.WITHIN: _classes,
-    QueryField.ROLE: _roles,
+    QueryField.ROLE: lambda provenance, _: filter(None, (e.attribution.role for e in provenance.nodes.values())),
     QueryField.OP: _ops,
     QueryField.EVIDENCE: _evidence,
-    QueryField.RELATION: _relations,
+    # All that there are: whether one occurs in this file is what the query asks.
+    QueryField.RELATION: lambda *_: Relation,
     QueryField.PARAM: _params,
-    QueryField.TENSOR: _tensors,
+    QueryField.TENSOR: lambda provenance, _: provenance.known_edges().values,
 }
 
 
@@ -174,15 +155,14 @@ def find_nodes(text: str, provenance: Provenance, *, whole_modules: bool = False
     """The same, for whoever has no use for a query without nodes: UserError says why there are none."""
     answer = answer_query(text, provenance, whole_modules=whole_modules)
     if not answer.nodes:
-        raise UserError(
-            f"the query selects nothing: {answer.query}",
-            "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
-        )
+        hint = "; ".join(answer.remarks) + ". Try it with `modelexport query`."
+        raise UserError(f"the query selects nothing: {answer.query}", hint)
     return answer
 
 
-# A node is asked by a predicate and nothing is indexed: 50,000 nodes take some milliseconds.
 def select(expression: Expression, provenance: Provenance) -> tuple[NodeEntry, ...]:
+    """The nodes that a query means, whether its names are known or not."""
+    # Each node is asked by a predicate and nothing is indexed: 50,000 nodes take some milliseconds.
     holds = predicate_of(expression, provenance)
     return tuple(entry for entry in provenance.nodes.values() if holds(entry))
 

@@ -111,7 +111,7 @@ def _matches_steps(pattern: Sequence[Matcher | None], steps: Sequence[str]) -> b
     expected, at = 0, 0
     deep, tried = -1, 0
     while at < len(steps):
-        wanted = pattern[expected] if expected < len(pattern) else _nothing
+        wanted = pattern[expected] if expected < len(pattern) else lambda _: False
         if wanted is None:
             deep, tried = expected, at
             expected += 1
@@ -123,10 +123,6 @@ def _matches_steps(pattern: Sequence[Matcher | None], steps: Sequence[str]) -> b
         else:
             return False
     return all(wanted is None for wanted in pattern[expected:])
-
-
-def _nothing(_: str) -> bool:
-    return False
 
 
 # They end a word that is not in quotes.
@@ -238,10 +234,8 @@ def include_submodules(expression: Expression) -> Expression:
             return Not(inside) if operator is Operator.IS_NOT else inside
         case Not(inner):
             return Not(include_submodules(inner))
-        case And(parts):
-            return And(tuple(map(include_submodules, parts)))
-        case Or(parts):
-            return Or(tuple(map(include_submodules, parts)))
+        case And(parts) | Or(parts):
+            return type(expression)(tuple(map(include_submodules, parts)))
         case _:
             return expression
 
@@ -251,8 +245,7 @@ def _enclosed(part: Expression, *looser: type) -> str:
 
 
 def _word(text: str) -> str:
-    bare = text and not any(character in MEANINGFUL or character.isspace() for character in text)
-    if bare:
+    """In quotes if it would end too early without them, or be nothing at all."""
+    if text and not any(character in MEANINGFUL or character.isspace() for character in text):
         return text
-    quoted = text.replace('"', '\\"')
-    return f'"{quoted}"'
+    return '"' + text.replace('"', '\\"') + '"'

@@ -15,7 +15,7 @@ asked of a record with its edges alone, without the graph; where the graph is at
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,12 +42,10 @@ class ModulePattern:
     @classmethod
     def of(cls, glob: Glob, hierarchy: Hierarchy) -> ModulePattern:
         called = ModuleCall.parse(glob.text)
+        # `#` may also be part of a name: with a number, the text is tried as both.
         numbered = called.path != glob.text
-        return cls(
-            _by_any_name(glob, hierarchy),
-            _by_any_name(Glob(called.path), hierarchy) if numbered else _never,
-            called.index,
-        )
+        matches_called = _by_any_name(Glob(called.path), hierarchy) if numbered else lambda _: False
+        return cls(_by_any_name(glob, hierarchy), matches_called, called.index)
 
     def fits(self, call: ModuleCall) -> bool:
         return self.matches(call.path) or (call.index == self.index and self.matches_called(call.path))
@@ -62,14 +60,10 @@ def _by_any_name(glob: Glob, hierarchy: Hierarchy) -> Callable[[str], bool]:
     @cache
     def fits(path: str) -> bool:
         module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
-        others = () if module is None else (module.path, *module.aliases)
-        return any(map(matches, (path, *others)))
+        names = () if module is None else (module.path, *module.aliases)
+        return any(map(matches, (path, *names)))
 
     return fits
-
-
-def _never(_: str) -> bool:
-    return False
 
 
 def written_op(entry: NodeEntry, edges: Edges) -> str:
@@ -114,19 +108,13 @@ def _stand_ins(provenance: Provenance) -> Iterator[tuple[str, str]]:
             continue
         for path in {owner.path for owner in attribution.owners}:
             module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
-            missing = [] if module is None else _missing(module, sizes)
-            alike = [name for name, size in missing if size == sizes[value]]
+            if module is None:
+                continue
+            # A parameter that is in the file under a name of its own is not this one.
+            missing = [tensor for tensor in module.parameters if sizes.keys().isdisjoint(_full_names(module, tensor))]
+            alike = [tensor.name for tensor in missing if tensor.size == sizes[value]]
             if len(alike) == 1:
-                yield value, alike[0]
-
-
-def _missing(module: Module, stored: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The parameters of a module that are not in the file under a name of theirs, with their sizes."""
-    return [
-        (join(module.path, tensor.name), tensor.size)
-        for tensor in module.parameters
-        if not any(name in stored for name in _full_names(module, tensor))
-    ]
+                yield value, join(module.path, alike[0])
 
 
 Predicate = Callable[[NodeEntry], bool]
@@ -143,63 +131,37 @@ def predicate_of(expression: Expression, provenance: Provenance) -> Predicate:
     """Patterns are prepared once, here; the predicate itself is called for every node."""
     match expression:
         case Term(operator=Operator.IS_NOT):
-            return negation(_term(expression, provenance))
+            fits = _term(expression, provenance)
+            return lambda entry: not fits(entry)
         case Term():
             return _term(expression, provenance)
         case Not(inner):
-            return negation(predicate_of(inner, provenance))
+            holds = predicate_of(inner, provenance)
+            return lambda entry: not holds(entry)
         case And(parts):
-            return all_of([predicate_of(part, provenance) for part in parts])
+            needed = [predicate_of(part, provenance) for part in parts]
+            return lambda entry: all(holds(entry) for holds in needed)
         case Or(parts):
-            return any_of([predicate_of(part, provenance) for part in parts])
-
-
-def all_of(predicates: Iterable[Predicate]) -> Predicate:
-    wanted = tuple(predicates)
-    return lambda entry: all(holds(entry) for holds in wanted)
-
-
-def any_of(predicates: Iterable[Predicate]) -> Predicate:
-    wanted = tuple(predicates)
-    return lambda entry: any(holds(entry) for holds in wanted)
-
-
-def negation(predicate: Predicate) -> Predicate:
-    return lambda entry: not predicate(entry)
+            enough = [predicate_of(part, provenance) for part in parts]
+            return lambda entry: any(holds(entry) for holds in enough)
 
 
 def _term(term: Term, provenance: Provenance) -> Predicate:
+    """What the term compares with; `!=` is left to the caller, and is `=` here."""
+    compare: Callable[[Any, Any], bool] = _COMPARISONS.get(term.operator, operator.eq)
     match term.value:
         case Glob():
             return _BY_NAME[term.field](term.value, provenance)
-        case Spans():
-            return _by_number(term.field, _number_test(term.operator, term.value))
-        case Confidence():
-            return _by_confidence(term.operator, term.value)
-
-
-def _number_test(sign: Operator, spans: Spans) -> Callable[[int], bool]:
-    """`layer=0..3` is a set; `layer<4` compares with one number."""
-    if sign not in _COMPARISONS:
-        return spans.__contains__
-    compare, limit = _COMPARISONS[sign], spans.single
-    return lambda number: compare(number, limit)
-
-
-def _by_number(field: QueryField, test: Callable[[int], bool]) -> Predicate:
-    if field is QueryField.CALL:
-        return lambda entry: any(test(owner.index) for owner in entry.attribution.owners)
-
-    def in_layer(entry: NodeEntry) -> bool:
-        layer = entry.attribution.layer_id
-        return layer is not None and test(layer)
-
-    return in_layer
-
-
-def _by_confidence(sign: Operator, level: Confidence) -> Predicate:
-    compare: Callable[[Any, Any], bool] = _COMPARISONS.get(sign, operator.eq)
-    return lambda entry: compare(entry.attribution.confidence, level)
+        case Confidence() as level:
+            return lambda entry: compare(entry.attribution.confidence, level)
+        case Spans() as spans:
+            # `layer=0..3` is a set; `layer<4` compares with one number.
+            is_set, limit = term.operator not in _COMPARISONS, spans.single
+            fits = spans.__contains__ if is_set else lambda number: compare(number, limit)
+            if term.field is QueryField.CALL:
+                return lambda entry: any(fits(owner.index) for owner in entry.attribution.owners)
+            # A node outside of all layers is in none, also not in one before the fourth.
+            return lambda entry: (layer := entry.attribution.layer_id) is not None and fits(layer)
 
 
 def _by_module(glob: Glob, provenance: Provenance) -> Predicate:

@@ -87,17 +87,14 @@ def _word(query: str, start: int, quote: str = "") -> tuple[str, int]:
     """The text up to the closing quote, or to what ends a bare word; and the position of that."""
     text, position = "", start
     while position < len(query) and not _ends(query[position], quote):
-        if query[position] == "\\":
-            if position + 1 == len(query):
-                raise QueryInvalid(
-                    "there is nothing after this backslash", query, position, "Write \\\\ for a backslash."
-                )
-            kept = "\\" if query[position + 1] in _KEPT_ESCAPES else ""
-            text += kept + query[position + 1]
-            position += 2
-        else:
-            text += query[position]
-            position += 1
+        escaped = query[position] == "\\"
+        position += escaped
+        if position == len(query):
+            hint = "Write \\\\ for a backslash."
+            raise QueryInvalid("there is nothing after this backslash", query, position - 1, hint)
+        kept = escaped and query[position] in _KEPT_ESCAPES
+        text += f"\\{query[position]}" if kept else query[position]
+        position += 1
     return text, position
 
 
@@ -234,16 +231,12 @@ class _Parser:
     def span(self, text: str, field: QueryField, token: Token) -> tuple[int, int]:
         low, mark, high = text.partition(_RANGE)
         ends = (low, high if mark else low)
-        if not all(_is_number(end) for end in ends):
+        if not all(end.isascii() and end.isdigit() and len(end) <= _LONGEST_NUMBER for end in ends):
             raise self.wrong(f"{field.value!r} is a number, and {text!r} is none", token, _NUMBERS_HINT)
         first, last = map(int, ends)
         if first > last:
             raise self.wrong(f"the range {text} goes backwards", token)
         return first, last
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
 
 
 def _meant(text: str) -> str:
