@@ -7,7 +7,8 @@ here, give it a field in the class below that it is about (`ModuleFacts`, `NodeF
     encoder.layer.0  BertLayer  own 0 nodes  total 42 nodes, 1.77 M parameters  /BertModel/BertEncoder/BertLayer.0
 
 With a filter (`--filter-tag`), only nodes and weights whose tag contains a text are counted, and modules without any
-are left out.
+are left out. Whether a module owns anything at all is still asked of the whole file, or each module outside of the
+filter would look as if nothing were left of it.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class Tally:
 
     @classmethod
     def of(cls, attributions: Iterable[Attribution]) -> Tally:
+        """With all levels and kinds, also those that none has: a table shows its zeros."""
         confidences: Counter[Confidence] = Counter()
         kinds: Counter[EvidenceKind] = Counter()
         for attribution in attributions:
@@ -130,6 +132,8 @@ class Unowned:
 
 @dataclass(frozen=True)
 class Analysis:
+    """All that `analyze` says. `modules` is in the order of the hierarchy, `nodes` in that of the file."""
+
     file: FileFacts
     nodes: tuple[NodeFacts, ...]
     modules: tuple[ModuleFacts, ...]
@@ -245,6 +249,7 @@ def _unowned(provenance: Provenance, sums: ModuleTotals, text: str) -> Iterator[
 
 
 def _why(provenance: Provenance, module: Module, inside: bool) -> str:
+    """Why nothing in the graph is the module's own; what the export noted about it comes first."""
     if module.path in provenance.absent:
         return provenance.absent[module.path]
     if module.path not in provenance.hierarchy.call_counts:

@@ -84,6 +84,7 @@ class Comparison:
 
 
 def compare_files(a: TaggedFile, b: TaggedFile) -> Comparison:
+    """Modules that both have in the order of the first; that of the second may be another."""
     analysis_a, analysis_b = analyze_file(a), analyze_file(b)
     left = {module.path: module for module in analysis_a.modules}
     right = {module.path: module for module in analysis_b.modules}

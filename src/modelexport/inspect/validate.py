@@ -42,6 +42,8 @@ from modelexport.record.provenance import Attribution, Confidence, Provenance
 
 
 class Severity(StrEnum):
+    """An error makes `validate` fail; a warning is told and no more."""
+
     ERROR = "error"
     WARNING = "warning"
 
@@ -111,6 +113,7 @@ def _find_contradictions(file: TaggedFile) -> Iterator[Finding]:
     edge_counts, wrong_counts = _count_ends(edges), _count_ends(wrong)
 
     def suspicion(node: Node) -> tuple[float, int]:
+        # A wrong node has nearly all of its edges wrong; a right one beside it has only that to the wrong one.
         entry = provenance.nodes.get(node.key)
         confidence = Confidence.NONE if entry is None else entry.attribution.confidence
         return wrong_counts[node.key] / edge_counts[node.key], -confidence
@@ -132,6 +135,7 @@ def _goes_back(provenance: Provenance, edge: _Edge) -> bool:
 
 
 def _is_earlier(hierarchy: Hierarchy, early: ModuleCall, late: ModuleCall) -> bool:
+    """Whether a call had ended when another began. A call inside of another has not ended before it, nor it before."""
     began = hierarchy.call_order
     if early not in began or late not in began:
         return False  # a module that ran without being called has no known time

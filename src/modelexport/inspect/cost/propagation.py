@@ -101,12 +101,15 @@ class Propagation:
         return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
 
     def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
+        """Only the first output has contents and a weight: no operator of shape arithmetic has a second one."""
         if op.op_type == "Constant" and not op.domain:
             return [constant_of(self.model.node_proto(node))]
         shapes, dtypes = self._shapes_and_dtypes(op, node)
         content = constant_values(op)
         weight = next((value.weight for value in op.inputs if value is not None), "")
-        fixed = op.fixed and bool(op.inputs) and op.op_type not in RANDOM
+        # Without inputs it is random, or a sequence that is built: not a constant, which was dealt with above.
+        known = bool(op.inputs) and all(value.fixed for value in op.inputs if value is not None)
+        fixed = known and op.op_type not in RANDOM
         return [
             Value(
                 *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
@@ -132,6 +135,7 @@ class Propagation:
         return shapes, dtypes
 
     def _run_if(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """The branch that is always taken, else the one that does more, makes more axes, or comes first."""
         branches = [self._run(body, times) for body in bodies]
         results = [self.values.all(self._graph.body_outputs[body]) for body in bodies]
         fixed = self._fixed_branch(node, bodies)
@@ -155,6 +159,10 @@ class Propagation:
         return next((index for index, body in enumerate(bodies) if body.endswith(f"|{wanted}")), None)
 
     def _run_loop(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """A body takes a counter, a condition and what is carried; it makes a condition, what is carried, and rows.
+
+        https://onnx.ai/onnx/operators/onnx__Loop.html. What is carried comes out as it is, rows are stacked.
+        """
         body, rounds = bodies[0], self._loop_rounds(node)
         counter, condition, *carried = self._graph.body_inputs[body]
         self.values[counter] = Value(onnx.TensorProto.INT64, ())
@@ -179,6 +187,10 @@ class Propagation:
         return Polynomial.of(self.values.axes.fresh(f"rounds of {name}", source))
 
     def _run_scan(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """A body takes states and one step of each scanned input; it makes states and one step of each output.
+
+        https://onnx.ai/onnx/operators/onnx__Scan.html. All scanned inputs are equally long: that is how often it runs.
+        """
         attributes, body = self._attributes(node), bodies[0]
         count = attributes.get("num_scan_inputs", 0)
         states = len(node.inputs) - count
@@ -276,6 +288,7 @@ def _output_bytes(op: OperatorCall, outputs: Sequence[Value]) -> Polynomial | No
 
 
 def _bytes_of(value: Value) -> Polynomial | None:
+    """Types of 4 bits are packed, two to a byte, and the last byte is filled up."""
     eight = _bytes_of_eight(value.dtype)
     if value.shape is None or not eight:
         return None

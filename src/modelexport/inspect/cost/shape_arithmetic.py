@@ -4,7 +4,11 @@ Exporters write `x.view(b, -1)` as a small graph that reads a shape and puts ano
 
     x: (batch, 12, 64) ──► Shape ──► [batch, 12, 64] ──► Gather 0 ──► batch ──► Concat ──► [batch, 768] ──► Reshape
 
-Its values are arrays of whole numbers, polynomials of open axes and truth values (`Value.content`). To add an operator
+Its values are arrays of whole numbers, polynomials of open axes and truth values (`Value.content`). Without them the
+target of that Reshape would be unknown, and with it the shape of everything behind. Whatever a rule cannot compute is
+unknown and no error: a weaker estimate is still one.
+
+To add an operator
 that takes part in this: a function in `_CONTENT_RULES`. To add one whose output has another type than its first input:
 `_FIXED_DTYPES`, `_LIKE_INPUT` or `_DTYPE_RULES`.
 """
@@ -51,6 +55,7 @@ def constant_values(op: OperatorCall) -> np.ndarray | None:
 
 
 def _limited(number: Any) -> Any:
+    """Unknown for a size that is too long a formula; truth values and floats pass."""
     is_size = isinstance(number, int | Polynomial) and not isinstance(number, bool)
     return as_number(limit_length(number)) if is_size else number
 
@@ -76,6 +81,7 @@ def _divided(op: OperatorCall) -> np.ndarray:
 
 
 def _toward_zero(above: Size, below: Size) -> Size:
+    """Of open axes it does not matter: sizes are not negative."""
     if isinstance(above, int) and isinstance(below, int):
         # A float holds whole numbers up to 2**52; ONNX rounds the quotient of integers toward zero, Python downward.
         return int(above / below) if abs(above) < 2**52 else above // below
@@ -97,14 +103,10 @@ def _is_equal(left: Any, right: Any) -> bool:
 
     Exporters compare sizes with -1 and 1 to choose between two shapes; a wrong guess would choose the wrong one.
     """
-    if isinstance(left, Polynomial) or isinstance(right, Polynomial):
-        if _is_never(left, right) or _is_never(right, left):
-            return False
-        apart = Polynomial.of(left) - right
-        if apart.value is None and not _is_positive(apart) and not _is_positive(-apart):
-            raise Unknown("it depends on the axes")
-        return bool(apart == 0)
-    return bool(left == right)
+    if not isinstance(left, Polynomial) and not isinstance(right, Polynomial):
+        return bool(left == right)
+    never = _is_never(left, right) or _is_never(right, left)
+    return not never and _sign(Polynomial.of(left) - right) == 0
 
 
 def _is_never(size: Any, number: Any) -> bool:
@@ -114,24 +116,29 @@ def _is_never(size: Any, number: Any) -> bool:
 
 
 def _is_less(left: Any, right: Any) -> bool:
-    """As `_is_equal`: known if the difference has one sign whatever the axes are, which are at least 1."""
-    if isinstance(left, Polynomial) or isinstance(right, Polynomial):
-        apart = Polynomial.of(right) - left
-        if apart.value is not None:
-            return bool(apart.value > 0)
-        if _is_positive(apart):
-            return True
-        if _is_positive(-apart):
-            return False
-        raise Unknown("it depends on the axes")
-    return bool(left < right)
+    """As `_is_equal`: known if the difference has one sign whatever the axes are."""
+    if not isinstance(left, Polynomial) and not isinstance(right, Polynomial):
+        return bool(left < right)
+    return _sign(Polynomial.of(right) - left) > 0
+
+
+def _sign(size: Polynomial) -> int:
+    """-1, 0 or 1, if that is the same for all sizes of axes, which are at least 1; else Unknown."""
+    if size.value is not None:
+        return (size.value > 0) - (size.value < 0)
+    if _is_positive(size):
+        return 1
+    if _is_positive(-size):
+        return -1
+    raise Unknown("it depends on the axes")
 
 
 def _is_positive(size: Polynomial) -> bool:
-    """Whether it is more than 0 for all sizes of axes; they are at least 1."""
+    """Whether it is more than 0 for all sizes of axes, as far as that can be seen: `2·seq - 1` is, `seq - 1` is not."""
     factors = [factor for _, factor in size.terms]
     if all(factor > 0 for factor in factors):
         return True
+    # At all axes 1 it is smallest, if nothing but a plain number is taken away. Quotients may be 0 there.
     simple = all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
     negative = [factor for monomial, factor in size.terms if factor < 0]
     constant = dict(size.terms).get((), 0)
@@ -171,6 +178,7 @@ def _sliced(op: OperatorCall) -> np.ndarray:
 
 
 def _squeezed(op: OperatorCall) -> np.ndarray:
+    """Mostly a row of one number to that number. Axes are an attribute before opset 13."""
     axes = op.listed("axes", 1)
     return np.squeeze(op.content(0), axis=None if axes is None else tuple(axes))
 
@@ -183,6 +191,7 @@ def _one_hot(op: OperatorCall) -> np.ndarray:
 
 
 def _expanded(op: OperatorCall) -> np.ndarray:
+    """Both ways: the wanted shape may have a 1 where the value has more."""
     result, shape = op.content(0), op.numbers(1)
     return np.broadcast_to(result, np.broadcast_shapes(result.shape, tuple(shape)))
 

@@ -100,6 +100,7 @@ class _Charge:
     constant_bytes: int = 0
 
     def add(self, key: str, sizes: _Sizes) -> None:
+        """A node that runs for several calls is unknown once, however often it runs."""
         for measure, size in sizes.items():
             if size is None:
                 self.unknown.setdefault(measure, set()).add(key)

@@ -4,6 +4,13 @@ Three sources say what a value is, in this order: the rules of the operator that
 one node (https://onnx.ai/onnx/api/shape_inference.html) with open sizes put in as names, and what the file states of
 it. A size that none of them knows gets a name of its own, after the value and the axis (`nonzero[1]`): it depends on
 what the model is fed.
+
+    ids: [batch, seq]   NonZero   (2, ?)           ONNX's inference knows the 2
+    the file states     [2, n]                     `n` is no axis of an input: it says nothing
+    table               (2, nonzero[1])            what comes after is counted in terms of nonzero[1]
+
+Inference is asked for one node at a time and never for the file: it would have to read all weights, stops at the first
+operator that it does not know, and forgets what open sizes add up to.
 """
 
 from __future__ import annotations
@@ -56,6 +63,7 @@ def infer_outputs(op: OperatorCall, node: onnx.NodeProto) -> list[tuple[int, Par
 
 @cache
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The newest that is not newer than the opset; None for operators of runtimes and of users."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -81,6 +89,7 @@ def _data(value: Value) -> onnx.TensorProto | None:
 
 
 def _read_type(stated: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[int, Partial | None]:
+    """Inference makes up names (`unk__0`) for sizes that it does not know; these are not in `names`."""
     if stated is None or not stated.HasField("tensor_type"):
         return UNDEFINED, None
     kind = stated.tensor_type
@@ -181,6 +190,7 @@ class ValueTable:
         )
 
     def _named_size(self, size: Size | None, name: str, axis: int) -> Size:
+        """The size, or a name for it. A name keeps what comes after countable, in terms of this size."""
         label, source = f"{name}[{axis}]", f"axis {axis} of {name}"
         if size is None:
             return self.axes.fresh(label, f"{source}, which depends on what the model is fed")

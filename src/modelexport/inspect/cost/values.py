@@ -5,6 +5,9 @@ A size that the file leaves open is a polynomial of named axes. Exporters write 
 
     input ids  [batch, seq]      axes batch, seq
     output     [batch, seq + 1]  Polynomial seq + 1, not an axis of its own
+
+What cannot be said raises `Unknown` with the reason, which ends up beside the node in the answer of `cost`. Nothing is
+ever guessed: a wrong number would look like a right one.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ import ast
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,7 @@ def _size(term: ast.expr) -> Polynomial:
 
 
 def _constant(value: object) -> Polynomial:
+    """A text in quotes is an axis whose name is no identifier, such as "batch.size"."""
     if isinstance(value, str) and value:
         return Polynomial.axis(value)
     if isinstance(value, int | float) and value == int(value):
@@ -137,6 +140,7 @@ class Axes:
         self.given: dict[str, str] = {}
         self.dependent: dict[str, str] = {}
         texts = {dim for value in values for dim in dims_of(value.type) or () if isinstance(dim, str) and dim}
+        # `seq + 1` is arithmetic only if there is an axis `seq`; else it is just an odd name.
         plain = {text for text in texts if text.isidentifier()}
         self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
         self.inputs = {value.name: self._shape(value) for value in values}
@@ -148,6 +152,7 @@ class Axes:
         return tuple(self._dim(dim, value.name, index) for index, dim in enumerate(dims))
 
     def _dim(self, dim: int | str, name: str, index: int) -> Size:
+        """An axis without a name is called after where it is: `input_ids[1]`."""
         if isinstance(dim, int):
             return dim
         label = dim or f"{name}[{index}]"
@@ -158,6 +163,7 @@ class Axes:
         return self._axis(label)
 
     def _axis(self, name: str) -> Size:
+        """A plain number from the start where the user gives one: numbers are far quicker than polynomials."""
         return self._at[name] if name in self._at else Polynomial.axis(name)
 
     def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
@@ -296,6 +302,7 @@ class OperatorCall:
     opset: int
 
     def has(self, index: int) -> bool:
+        """Optional inputs are left out at the end, or by an empty name."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Value:
@@ -308,6 +315,7 @@ class OperatorCall:
         return self.value(index).dtype if self.has(index) else UNDEFINED
 
     def shape(self, index: int = 0) -> Shape:
+        """Or Unknown, with the name of the value that is the reason: it is what the user is told of the node."""
         shape = self.value(index).shape
         if shape is None:
             raise Unknown(f"the shape of {self.names[index]!r} is not known")
@@ -320,6 +328,7 @@ class OperatorCall:
         return content
 
     def sizes(self, index: int) -> list[Size]:
+        """The numbers in an input that are sizes or counts: a wanted shape, repeats, the ends of a slice."""
         return [_whole(size) for size in self.content(index).reshape(-1).tolist()]
 
     def numbers(self, index: int) -> list[int]:
@@ -340,10 +349,6 @@ class OperatorCall:
         if self.has(index):
             return self.numbers(index)
         return None if default is None else list(default)
-
-    @cached_property
-    def fixed(self) -> bool:
-        return all(value.fixed for value in self.inputs if value is not None)
 
 
 def _whole(number: Any) -> Size:

@@ -49,6 +49,7 @@ def check_names(expression: Expression, provenance: Provenance) -> None:
 
 
 def _is_known(field: QueryField, glob: Glob, provenance: Provenance) -> bool:
+    """Whether anything in the file has a name like this, be it a node or not: a module may own no node."""
     if glob.text and not glob.text.strip("*"):
         return True  # anything at all, also where there is nothing
     if field is QueryField.MODULE:
@@ -57,6 +58,7 @@ def _is_known(field: QueryField, glob: Glob, provenance: Provenance) -> bool:
 
 
 def _unknown(field: QueryField, glob: Glob, provenance: Provenance) -> UserError:
+    """With the names that were most likely meant, corrected patterns before whole names."""
     names = [name for name in dict.fromkeys(_NAMES[field](provenance, glob)) if name]
     if not names:
         return UserError(f"nothing in this file has a {field.value}, so {field.value}={glob} cannot be answered")
@@ -65,6 +67,7 @@ def _unknown(field: QueryField, glob: Glob, provenance: Provenance) -> UserError
 
 
 def _shared_start(name: str, text: str) -> int:
+    """How many characters two names begin with in common: paths that are misspelt mostly are so near their end."""
     ends = (length for length, pair in enumerate(zip(name, text, strict=False)) if pair[0] != pair[1])
     return next(ends, min(len(name), len(text)))
 
@@ -87,6 +90,7 @@ def _classes(provenance: Provenance, _: Glob) -> Iterator[str]:
 
 
 def _ops(provenance: Provenance, glob: Glob) -> Iterator[str]:
+    """`Attention`, or `com.microsoft::Attention` if the query writes it so."""
     if DOMAIN_MARK in glob.text:
         edges = provenance.known_edges()
         yield from (written_op(entry, edges) for entry in provenance.nodes.values())
@@ -95,6 +99,7 @@ def _ops(provenance: Provenance, glob: Glob) -> Iterator[str]:
 
 
 def _evidence(provenance: Provenance, glob: Glob) -> Iterator[str]:
+    """Kinds are few and all known; sources are those that this file has."""
     if EVIDENCE_MARK in glob.text:
         items = (item for entry in provenance.nodes.values() for item in entry.attribution.evidence)
         yield from (f"{item.kind}{EVIDENCE_MARK}{item.source}" for item in items)
@@ -178,6 +183,7 @@ def _remarks(expression: Expression, provenance: Provenance) -> Iterator[str]:
 
 
 def _remark(term: Term, provenance: Provenance) -> str:
+    """Names are known at this point, so it is not a misspelt one: what else users most often mean."""
     if term.field is QueryField.MODULE and isinstance(term.value, Glob):
         inside = Term(QueryField.MODULE, Operator.IS, Glob(f"{term.value}.**" if term.value.text else "**"))
         if select(inside, provenance):

@@ -83,6 +83,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _step_matcher(text: str) -> Matcher:
+    """`Mat*Bits` is a start, an end, and no pieces between: each piece is looked for behind the one before."""
     first, *rest = _pieces(text)
     if not rest:
         return lambda name: name == first
@@ -166,6 +167,8 @@ Value = Glob | Spans | Confidence
 
 @dataclass(frozen=True, slots=True)
 class Term:
+    """`op=MatMul`: a comparison, the smallest query. Which kind of value it has depends on the field."""
+
     field: QueryField
     operator: Operator
     value: Value
@@ -177,6 +180,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """`!op=Cast`. It binds tighter than & and |, so that parentheses are printed round both."""
+
     inner: Expression
 
     def __str__(self) -> str:
@@ -185,6 +190,8 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """Two parts or more. An And inside of an And keeps its parentheses, to be read as what it was."""
+
     parts: tuple[Expression, ...]
 
     def __str__(self) -> str:
@@ -193,6 +200,8 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """Two parts or more. It binds weakest, so that an And among its parts needs no parentheses."""
+
     parts: tuple[Expression, ...]
 
     def __str__(self) -> str:
@@ -203,6 +212,7 @@ Expression = Term | Not | And | Or
 
 
 def terms_of(expression: Expression) -> Iterator[Term]:
+    """All terms from left to right, negated ones too."""
     match expression:
         case Term():
             yield expression

@@ -6,6 +6,9 @@ A field by name has one function in `_BY_NAME`. How things are written in a quer
 their calls (`block#2`), operators with a domain (`com.microsoft::Attention`), evidence with its source
 (`scope:dynamo`).
 
+Every predicate asks the owners of a node, and one owner that fits is enough: a fused node is an answer to each module
+whose work it does. So `!module=a` leaves out nodes that a shares with others.
+
 `param=` asks for the nodes that read a parameter. Exporters transpose weights and give them names of their own, so a
 stored value is a parameter if it has its name; or if it stands in for one: it belongs to the module that holds the
 parameter, it has as many elements, and no other parameter there that is missing under its name has. A query may be
@@ -48,13 +51,16 @@ class ModulePattern:
         return cls(_by_any_name(glob, hierarchy), matches_called, called.index)
 
     def fits(self, call: ModuleCall) -> bool:
+        """`block` fits every call of block, `block#2` its third one."""
         return self.matches(call.path) or (call.index == self.index and self.matches_called(call.path))
 
     def fits_module(self, path: str) -> bool:
+        """As `fits`, whether or not the module was called that often."""
         return self.matches(path) or self.matches_called(path)
 
 
 def _by_any_name(glob: Glob, hierarchy: Hierarchy) -> Callable[[str], bool]:
+    """A module that hangs in the model at two places answers to both paths, whichever of them the record has."""
     matches = glob.matcher(".")
 
     @cache
@@ -67,6 +73,7 @@ def _by_any_name(glob: Glob, hierarchy: Hierarchy) -> Callable[[str], bool]:
 
 
 def written_op(entry: NodeEntry, edges: Edges) -> str:
+    """`com.microsoft::Attention`. Records hold the domains of those operators only that are not ONNX's own."""
     return f"{edges.domains.get(entry.key, _ONNX_DOMAIN)}{DOMAIN_MARK}{entry.op_type}"
 
 
@@ -97,6 +104,7 @@ def _name_groups(hierarchy: Hierarchy) -> Mapping[str, Names]:
 
 
 def _full_names(module: Module, tensor: TensorInfo) -> Iterator[str]:
+    """`encoder.weight`, and the same under every other path of the module."""
     return (join(path, tensor.name) for path in (module.path, *module.aliases))
 
 
@@ -165,7 +173,7 @@ def _term(term: Term, provenance: Provenance) -> Predicate:
 
 
 def _by_module(glob: Glob, provenance: Provenance) -> Predicate:
-    """An owner is enough: a fused node answers to each of the modules whose work it does."""
+    """By any path of the module, and with a number by its call."""
     fits = ModulePattern.of(glob, provenance.hierarchy).fits
     return lambda entry: any(fits(owner) for owner in entry.attribution.owners)
 
@@ -200,8 +208,8 @@ def _by_class(glob: Glob, provenance: Provenance) -> Predicate:
     return lambda entry: any(of_class(owner.path) for owner in entry.attribution.owners)
 
 
-# `class=` is the class of an owner itself, `within=` that of any module around it.
 def _by_class_around(glob: Glob, provenance: Provenance) -> Predicate:
+    """`within=BertLayer`: the class of an owner, or of any module that was running when the owner was called."""
     matches, hierarchy = glob.matcher(), provenance.hierarchy
 
     @cache
