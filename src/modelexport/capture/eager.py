@@ -180,6 +180,12 @@ class _ValueNumbers:
         self._writes: dict[int, _LatestWrite] = {}  # by the address of the memory
 
     def add(self, tensor: torch.Tensor, *, computed: bool, reads: Collection[int] = (), is_sound: bool = False) -> int:
+        """A new number for what the tensor holds now.
+
+        computed  it depends on the inputs of the run; constants and weights do not
+        reads     what it was made from: a value made of one that is not finite is no news
+        is_sound  known to be finite without looking
+        """
         number = len(self.samples)
         self.samples.append(_sample(tensor, is_sound).made_from(self.samples[read] for read in reads))
         if computed:
@@ -191,6 +197,7 @@ class _ValueNumbers:
         return number
 
     def number(self, tensor: torch.Tensor) -> int:
+        """The number of what a tensor holds: a known one, or a new one if it is new or its memory was written into."""
         known = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
         if known is None:
             # What is wrong with a parameter shows in whatever is made of it.
@@ -216,6 +223,7 @@ class _ValueNumbers:
         return not any(self.samples[number].trouble for number in numbers)
 
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
+        """An operator wrote into this tensor: it has its new number, other views of the memory get theirs when met."""
         self._writes[storage_pointer(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
         number, _ = self._numbers[tensor]
         self._numbers[tensor] = (number, self._writes_into(tensor))
@@ -324,12 +332,12 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
         result = func(*args, **kwargs)
         written = _mutated_tensors(func, args, kwargs)
-        made = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
+        results = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
         is_view = not written and _is_view(func)
         is_sound = is_view and self._values.are_sound(reads)
         makes = tuple(
-            self._values.add(tensor, computed=computed, reads=reads, is_sound=is_sound) for tensor in made.values()
+            self._values.add(tensor, computed=computed, reads=reads, is_sound=is_sound) for tensor in results.values()
         )
         if call is not None and makes:
             op = IssuedOp(str(func), call, reads, makes, view=is_view)

@@ -185,16 +185,14 @@ class PreparedModel:
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     """Load a model and make its inputs; `step` is told about each, for progress and timing."""
+    model = source.model
     with step("load"):
-        loaded = _load_source(source)
+        if isinstance(model, torch.nn.Module):
+            loaded = LoadedModel(model, type(model).__name__)
+        else:
+            loaded = load_model(str(model), source)
     with step("inputs"):
         return _bind_inputs(loaded, source)
-
-
-def _load_source(source: ModelSource) -> LoadedModel:
-    if isinstance(source.model, torch.nn.Module):
-        return LoadedModel(source.model, type(source.model).__name__, None, None, ())
-    return load_model(str(source.model), source)
 
 
 def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
@@ -213,9 +211,9 @@ def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
         seed=source.seed,
         static=source.static,
     )
-    made = make_inputs(loaded.module, loaded.processing, request)
-    arguments = bind_arguments(loaded.module, made.values)
-    return PreparedModel(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
+    sample = make_inputs(loaded.module, loaded.processing, request)
+    arguments = bind_arguments(loaded.module, sample.values)
+    return PreparedModel(loaded.module, arguments, sample.axes, loaded.source, (*loaded.notes, *sample.notes))
 
 
 # ONNX Runtime's messages go on with paths and operators of its own.

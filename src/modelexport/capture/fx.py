@@ -49,7 +49,7 @@ def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy,
         if heading != _heading(stacks[node.name]):
             heading = _heading(stacks[node.name])
             yield f"  # {heading}"
-        yield f"    {node.format_node() or _format_return(node)}"
+        yield f"    {node.format_node() or f'return {node.args[0]}'}"
     for node in graph.nodes:
         body = getattr(module, str(node.target), None) if node.op == "get_attr" else None
         if isinstance(body, torch.fx.GraphModule):
@@ -59,10 +59,6 @@ def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy,
 
 def _heading(stack: tuple[ModuleCall | None, ...]) -> str:
     return " > ".join("?" if call is None else str(call) or "(root)" for call in stack) or "(root)"
-
-
-def _format_return(node: torch.fx.Node) -> str:
-    return f"return {node.args[0]}"
 
 
 FxKind = Literal["torch_export", "symbolic_trace"]

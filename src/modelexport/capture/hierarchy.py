@@ -35,7 +35,7 @@ from modelexport.errors import InputError
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join
 from modelexport.record.signals import Trace
 
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # they hold modules, and compute nothing themselves
 
 
 class TracingHierarchyBuilder:
@@ -249,7 +249,7 @@ def _signature(forward: Callable[..., object]) -> tuple[str, ...]:
 
 
 _NAME = "_trace_module_map"
-_SEPARATOR = "::"
+_SEPARATOR = "::"  # between the class and the name in a scope
 
 
 def read_scope_names(model: torch.nn.Module) -> dict[str, str]:

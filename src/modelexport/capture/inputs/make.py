@@ -113,6 +113,7 @@ def fill_recipe(context: RecipeContext, name: str) -> torch.Tensor:
 
 
 def fill_spec(context: RecipeContext, spec: InputSpec) -> torch.Tensor:
+    """One tensor to the user's specification; InputError for a shape that no memory holds or no recipe can fill."""
     try:
         return _fill_to_spec(context, spec)
     except (RuntimeError, MemoryError) as error:

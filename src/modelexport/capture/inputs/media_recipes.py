@@ -207,16 +207,16 @@ def _generates_speech(context: RecipeContext) -> bool:
     return bool(context.fields.own("is_encoder_decoder")) and context.fields.number("num_mel_bins") is not None
 
 
-def _decoder_spectrogram(context: RecipeContext) -> Shape | None:
-    return context.per_sample(context.size(DECODER_SEQUENCE), context.fields.number("num_mel_bins"))
-
-
 AUDIO_RECIPES: Mapping[str, InputRecipe] = {
     "input_values": InputRecipe(_samples, floats, _needs_waveform),
     "input_features": InputRecipe(_features, floats, lambda context: _features(context) is not None),
     "input_features_mask": InputRecipe(_features_mask, ones),
     "feature_attention_mask": InputRecipe(_features_mask, ones, wanted_with("input_features")),
-    "decoder_input_values": InputRecipe(_decoder_spectrogram, floats, _generates_speech),
+    "decoder_input_values": InputRecipe(
+        lambda context: context.per_sample(context.size(DECODER_SEQUENCE), context.fields.number("num_mel_bins")),
+        floats,
+        _generates_speech,
+    ),
     "speaker_embeddings": InputRecipe(
         lambda context: context.per_sample(context.fields.number("speaker_embedding_dim")), floats, _generates_speech
     ),
@@ -239,16 +239,12 @@ def _past_values(context: RecipeContext) -> Shape | None:
     return _values(context, _past_length(context))
 
 
-def _future_values(context: RecipeContext) -> Shape | None:
-    return _values(context, context.fields.number("prediction_length"))
+def _times(context: RecipeContext, length: int | None) -> Shape | None:
+    return context.per_sample(length, context.fields.number("num_time_features"))
 
 
-def _past_times(context: RecipeContext) -> Shape | None:
-    return context.per_sample(_past_length(context), context.fields.number("num_time_features"))
-
-
-def _future_times(context: RecipeContext) -> Shape | None:
-    return context.per_sample(*map(context.fields.number, ("prediction_length", "num_time_features")))
+def _future_length(context: RecipeContext) -> int | None:
+    return context.fields.number("prediction_length")
 
 
 def _observed(context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
@@ -273,10 +269,10 @@ def _reals(context: RecipeContext) -> Shape | None:
 
 SERIES_RECIPES: Mapping[str, InputRecipe] = {
     "past_values": InputRecipe(_past_values, floats),
-    "past_time_features": InputRecipe(_past_times, floats),
+    "past_time_features": InputRecipe(lambda context: _times(context, _past_length(context))),
     "past_observed_mask": InputRecipe(_past_values, _observed, _has_lags),
-    "future_values": InputRecipe(_future_values, floats, _has_lags),
-    "future_time_features": InputRecipe(_future_times, floats, _has_lags),
+    "future_values": InputRecipe(lambda context: _values(context, _future_length(context)), floats, _has_lags),
+    "future_time_features": InputRecipe(lambda context: _times(context, _future_length(context)), floats, _has_lags),
     "static_categorical_features": InputRecipe(
         _categories, _category_values, lambda context: _categories(context) is not None
     ),

@@ -97,6 +97,7 @@ class ForwardSignature:
 
 
 def read_signature(module: torch.nn.Module) -> ForwardSignature:
+    """Arguments that can be given by name; `*args` cannot, and `**kwargs` makes the signature open-ended."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
@@ -178,17 +179,18 @@ _PER_TOKEN = re.compile(
     r"(?P<part>|decoder_|encoder_|qformer_|mm_|global_)"
     r"(?P<kind>input_ids|attention_mask|token_type_ids|position_ids|inputs_embeds|hidden_states|bbox)"
 )
-_SAME_SEQUENCE = {"mm_", "global_"}
+_SAME_SEQUENCE = {"mm_", "global_"}  # prefixes of inputs that go token by token with input_ids
 # One vector per token: the sequence is axis 1. The others hold one number per token: it is the last axis.
 _VECTORS = {"inputs_embeds", "hidden_states", "bbox"}
 # Not one row per sample: flattened patches of all images, and the layout of those patches.
 _BATCHLESS = re.compile(r"(\w+_)?grid_thw|cache_position")
-_MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4
+_MATRIX, _CUBE, _IMAGE_RANK = 2, 3, 4  # ranks: batch x sequence, one more, batch x channels x height x width
 
 
 def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
     """The dynamic axes of one input by name and rank; `audio` says that its sequence is that of raw samples."""
-    if rank == 0 or _BATCHLESS.fullmatch(name) or _is_flattened(name, rank):
+    is_flattened = name.startswith("pixel_values") and rank < _IMAGE_RANK - 1
+    if rank == 0 or _BATCHLESS.fullmatch(name) or is_flattened:
         return {}
     matched = _PER_TOKEN.fullmatch(name)
     if matched is None:
@@ -198,10 +200,6 @@ def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
     part = "" if matched["part"] in _SAME_SEQUENCE else matched["part"]
     sequence = AUDIO_SAMPLES if audio and name == "attention_mask" else f"{part}{SEQUENCE}"
     return {0: BATCH, _sequence_axis(matched["kind"], rank): sequence}
-
-
-def _is_flattened(name: str, rank: int) -> bool:
-    return name.startswith("pixel_values") and rank < _IMAGE_RANK - 1
 
 
 def _sequence_axis(kind: str, rank: int) -> int:

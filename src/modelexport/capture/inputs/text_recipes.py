@@ -25,7 +25,6 @@ from modelexport.capture.inputs.input_recipe import (
     RandomSource,
     RecipeContext,
     Shape,
-    floats,
     ones,
     wanted_with,
     zeros,
@@ -35,8 +34,8 @@ from modelexport.capture.loading.third_party import quiet_transformers
 
 # The number of ids that a model knows; a model that hashes characters has buckets in place of a vocabulary.
 _VOCABULARY = ("vocab_size", "text_encoder_vocab_size", "num_hash_buckets")
-_BOX_CORNERS = 4
-_FEWEST_CHOICES = 2
+_BOX_CORNERS = 4  # left, top, right, bottom of the word on its page
+_FEWEST_CHOICES = 2  # tokens to choose from where a nested configuration names no vocabulary
 
 
 def tokens_shape(context: RecipeContext) -> Shape:
@@ -44,11 +43,8 @@ def tokens_shape(context: RecipeContext) -> Shape:
 
 
 def has_text(context: RecipeContext) -> bool:
+    """A model with a vocabulary reads text, whatever else it reads."""
     return context.fields.number(*_VOCABULARY, within=("text",)) is not None
-
-
-def _tokens_if_known(context: RecipeContext) -> Shape | None:
-    return tokens_shape(context) if has_text(context) else None
 
 
 def token_filler(*within: str) -> Callable[[RecipeContext, Shape, RandomSource], torch.Tensor]:
@@ -101,20 +97,22 @@ def _decodes(context: RecipeContext) -> bool:
     return continues and context.fields.number(*_VOCABULARY) is not None
 
 
-def _embeddings(context: RecipeContext) -> Shape | None:
-    return context.per_sample(context.size(SEQUENCE), context.fields.number("hidden_size", within=("text",)))
-
-
 def _decoder_tokens(context: RecipeContext) -> Shape:
     return (context.batch, context.size(DECODER_SEQUENCE))
 
 
 TEXT_RECIPES: Mapping[str, InputRecipe] = {
-    "input_ids": InputRecipe(_tokens_if_known, _sentences, has_text),
+    "input_ids": InputRecipe(
+        lambda context: tokens_shape(context) if has_text(context) else None, _sentences, has_text
+    ),
     "attention_mask": InputRecipe(tokens_shape, ones, wanted_with("input_ids")),
     "token_type_ids": InputRecipe(tokens_shape, _segments, _has_segments),
     "position_ids": InputRecipe(tokens_shape, _positions),
-    "inputs_embeds": InputRecipe(_embeddings, floats),
+    "inputs_embeds": InputRecipe(
+        lambda context: context.per_sample(
+            context.size(SEQUENCE), context.fields.number("hidden_size", within=("text",))
+        )
+    ),
     "bbox": InputRecipe(lambda context: (*tokens_shape(context), _BOX_CORNERS), _boxes, wanted_with("input_ids")),
     "decoder_input_ids": InputRecipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
     "decoder_attention_mask": InputRecipe(_decoder_tokens, ones, wanted_with("decoder_input_ids")),
@@ -143,7 +141,7 @@ class Medium:
     kind: int
 
 
-_MARKED = ("input_ids", "mm_token_type_ids")
+_MARKED = ("input_ids", "mm_token_type_ids")  # the inputs that show where a medium stands in the text
 
 MEDIA = (
     Medium(

@@ -139,8 +139,8 @@ def _task_name(auto_class: str) -> str:
 
 
 CONFIG = "config.json"
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")  # the index names the shards of a large model
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # unpickling runs code
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _check_shard(index: Path, shard: str) -> None:
         )
 
 
-_SHOWN_KEYS = 3
+_SHOWN_KEYS = 3  # names of missing weights in a note
 
 
 @dataclass(frozen=True)
@@ -309,14 +309,10 @@ def _read_blueprint(
             revision=options.revision or "main",
             local_files_only=offline,
         )
-    builder = model_class(config, raw, options)
-    return _Blueprint(source, origin, config, builder, _code_note(raw, options))
-
-
-def _code_note(raw: Mapping[str, object], options: ModelSource) -> tuple[str, ...]:
-    if not raw.get("auto_map") or options.trust_remote_code:
-        return ()
-    return ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
+    notes: tuple[str, ...] = ()
+    if raw.get("auto_map") and not options.trust_remote_code:
+        notes = ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
+    return _Blueprint(source, origin, config, model_class(config, raw, options), notes)
 
 
 def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:

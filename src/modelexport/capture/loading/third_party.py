@@ -52,8 +52,8 @@ class LoadedModel:
     processing: str | Path | None = None
 
 
-_LONGEST_REASON = 600
-_PROBE_SECONDS = 5
+_LONGEST_REASON = 600  # characters: transformers lists every class that it knows in some of its errors
+_PROBE_SECONDS = 5  # longer than a slow network takes to answer, shorter than anybody waits without a word
 
 
 @contextmanager

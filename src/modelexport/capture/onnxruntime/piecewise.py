@@ -120,9 +120,9 @@ _GIVE_BACK_AFTER = 1 << 28
 _MOST_SESSIONS = 64
 # Data up to this size goes into the piece: shapes and scalars decide what ONNX Runtime can know in advance.
 _SMALL = 1024
-_SILENT = 4
-_MOST_AXES = 8
-_LONGEST_REASON = 300
+_SILENT = 4  # fatal errors only
+_MOST_AXES = 8  # a longer vector of integers is data, not the shape of a tensor
+_LONGEST_REASON = 300  # characters: the first line of an error may hold a whole graph
 _SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
 
 

@@ -32,6 +32,7 @@ _SILENT = 4  # fatal errors only: https://onnxruntime.ai/docs/api/python/api_sum
 
 
 def open_session(path: Path) -> Any:
+    """With ONNX Runtime's default optimizations: what a user of the file would run."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
