@@ -9,8 +9,8 @@ what the model is fed.
     the file states     [2, n]                     `n` is no axis of an input: it says nothing
     table               (2, nonzero[1])            what comes after is counted in terms of nonzero[1]
 
-Inference is asked for one node at a time and never for the file: it would have to read all weights, stops at the first
-operator that it does not know, and forgets what open sizes add up to.
+Inference is asked for one node at a time and never for the file: that would copy all weights, and everything behind an
+operator that ONNX does not know would be unknown, where our rules may know it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _data(value: Value) -> onnx.TensorProto | None:
 
 
 def _read_type(stated: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[int, Partial | None]:
-    """Inference makes up names (`unk__0`) for sizes that it does not know; these are not in `names`."""
+    """A name that inference made up (`unk__0`) is not in `names`, and says nothing."""
     if stated is None or not stated.HasField("tensor_type"):
         return UNDEFINED, None
     kind = stated.tensor_type
