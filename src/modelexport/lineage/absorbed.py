@@ -149,9 +149,8 @@ class DeduplicatedLinker(NodeLinker):
                     pairs += [(self._after.producers.get(a), self._before.producers.get(b)) for a, b in inputs]
 
     def _is_duplicate(self, node: Node, duplicate: Node) -> bool:
-        if node.op_type != duplicate.op_type or duplicate.key in self._links.covered:
-            return False
-        return not self._matching.weights_differ(node, duplicate)
+        may_be = node.op_type == duplicate.op_type and duplicate.key not in self._links.covered
+        return may_be and not self._matching.weights_differ(node, duplicate)
 
 
 class NoOpLinker(NodeLinker):

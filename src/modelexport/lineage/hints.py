@@ -182,10 +182,8 @@ class ConstantHints:
     def _find_by_name(self, class_after: int) -> int | None:
         """The constant of the same name and shape, if a node that reads it has kept its name as well."""
         readers = self._after.readers_of(class_after)[:_ASKED]
-        for class_before in self._constants_named(class_after):
-            if any(self._has_kept_name(reader, class_before) for reader in readers):
-                return class_before
-        return None
+        named = self._constants_named(class_after)
+        return next((each for each in named if any(self._has_kept_name(reader, each) for reader in readers)), None)
 
     def _constants_named(self, class_after: int) -> list[int]:
         name = self._after.names[class_after]

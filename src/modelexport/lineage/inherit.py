@@ -79,9 +79,8 @@ class RecordCarrier:
         if name in self._lineage.initializers:
             return self._carry_link(self._lineage.initializers[name])
         readers = [nodes[node.key].attribution for node in graph.consumers.get(name, ())]
-        if not readers:
-            return unattributed(_NOBODY_READS)
-        return self._join_attributions(readers, Link((), Relation.INTRODUCED, Confidence.INFERRED))
+        link = Link((), Relation.INTRODUCED, Confidence.INFERRED)
+        return self._join_attributions(readers, link) if readers else unattributed(_NOBODY_READS)
 
     def _join_attributions(self, sources: Sequence[Attribution], link: Link) -> Attribution:
         known = [source for source in sources if source.owners]
@@ -196,14 +195,16 @@ class ConstantOrigins:
         """By the name of an initializer after: those before that it is a copy of or was made from, unless it is just
         the one of its name."""
         names_of: dict[int, list[str]] = {}
+        gone: set[str] = set()  # initializers that the graph after does not have under their names
         for name in self._before.graph.initializers:
             names_of.setdefault(self._before.class_of[name], []).append(name)
+            if self._anchors.get(self._after.class_of.get(name, NO_CLASS)) != self._before.class_of[name]:
+                gone.add(name)
         origins: dict[str, tuple[str, ...]] = {}
         for name in self._after.graph.initializers:
             same = names_of.get(self._anchors.get(self._after.class_of[name]), [])
             kept = [name] if name in same else []
-            # Of the initializers that it replaced, those that the graph after does not have under their names.
-            replaced = [origin for origin in self._replaced.get(name, ()) if self._is_gone(origin)]
+            replaced = [origin for origin in self._replaced.get(name, ()) if origin in gone]
             names = tuple(dict.fromkeys((*kept, *replaced, *self._mixed.get(name, ())))) or tuple(same)
             if names and names != (name,):
                 origins[name] = names
@@ -258,10 +259,6 @@ class ConstantOrigins:
             return True
         others = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)}
         return class_before not in others and others <= set(source_inputs)
-
-    def _is_gone(self, name: str) -> bool:
-        known = self._anchors.get(self._after.class_of.get(name, NO_CLASS))
-        return name in self._before.graph.initializers and known != self._before.class_of[name]
 
     def _is_weight(self, value: str) -> bool:
         tensor = self._before.graph.initializers.get(value)
