@@ -98,7 +98,9 @@ class Polynomial:
         return total
 
     def __add__(self, other: Size) -> Polynomial:
-        return sizes_sum((self, other)) if isinstance(other, int | Polynomial) else NotImplemented
+        if not isinstance(other, int | Polynomial):
+            return NotImplemented
+        return sizes_sum((self, other))
 
     def __mul__(self, other: Size) -> Polynomial:
         if isinstance(other, int):
