@@ -123,8 +123,7 @@ class Cutter:
         for key in keys:
             node = self._nest.graph.by_key[key]
             around = next(
-                (holder for holder in (node, *self._nest.graph.enclosing_nodes(node)) if holder.graph in scope),
-                None,
+                (holder for holder in (node, *self._nest.graph.enclosing_nodes(node)) if holder.graph in scope), None
             )
             keys_in_scope.update(() if around is None else [around.key])
         return self._nest.with_nodes_inside(keys_in_scope)

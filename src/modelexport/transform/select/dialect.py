@@ -169,8 +169,7 @@ def _check_sight(selection: Selection, dialect: Dialect) -> None:
     in_functions = [node for node in unseen if not _is_body(node.graph, selection)]
     if in_functions:
         raise SelectionInexpressible(
-            f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are",
-            _FLATTEN,
+            f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are", _FLATTEN
         )
     owners = dict.fromkeys(_called(graph.by_key[_outermost(node, selection)]) for node in unseen)
     how = "as well" if dialect.grouped else "instead"
