@@ -85,7 +85,8 @@ def write_tensorrt(selection: Selection, settings: Settings) -> Text:
             f"none of the {left_out} selected nodes computes floating-point numbers, so that they have no precision",
             "Select nodes that compute with floats.",
         )
-    typed = [node for node in layers if _makes_floats_alone(node, selection)]
+    # The type of an output is set where all of them are floats: the indices of a TopK have no precision.
+    typed = [node for node in layers if all(selection.types.get(name) in FLOATS for name in node.outputs if name)]
     arguments = ["--precisionConstraints=obey", _listed("--layerPrecisions", layers, precision)]
     if typed:
         arguments.append(_listed("--layerOutputTypes", typed, precision))
@@ -114,10 +115,6 @@ def _computes_floats(node: Node, selection: Selection) -> bool:
     """What is not known may be a float. A constant is no layer of its own."""
     types = {selection.types.get(output) for output in node.outputs if output}
     return node.op_type != "Constant" and (None in types or not FLOATS.isdisjoint(types))
-
-
-def _makes_floats_alone(node: Node, selection: Selection) -> bool:
-    return all(selection.types.get(output) in FLOATS for output in node.outputs if output)
 
 
 TENSORRT = Dialect(
