@@ -42,8 +42,10 @@ _UNKNOWN = unattributed("not in the record of the file that it was cut from")
 
 @dataclass(frozen=True)
 class ExtractedPart:
-    """
-    origins  by name of an input or output: the value of the file that it was cut from
+    """A cut as a file.
+
+    provenance  its record: the module that was cut out is the root
+    origins     by name of an input or output: the value of the file that it was cut from
     """
 
     file: ModelFile
@@ -155,6 +157,7 @@ class _PartAssembly:
         return node
 
     def _constant(self, numbers: list[int]) -> str:
+        """Store a list of sizes; INT64, because that is what Shape returns and Concat takes no mixture."""
         name = self._free_name("size")
         self._constants.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [len(numbers)], numbers))
         return name
@@ -196,6 +199,7 @@ class _PartAssembly:
         return graphs
 
     def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
+        """An input or output of the new file. Inside a graph types may be missing; ONNX wants them at its ends."""
         stated = self._types.get(value) if self._cut.handed is None else self._cut.handed.types[value]
         name = name or self._local(value)
         if stated is None or not is_shaped(stated):
@@ -227,6 +231,7 @@ class _PartAssembly:
         return [function for name, function in known.items() if name in reached]
 
     def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
+        """Imports of what is used: a runtime refuses a file that imports a domain which it does not know."""
         used = {node.domain for outer in proto.graph.node for node in with_inner(outer)}
         used |= {node.domain for function in proto.functions for outer in function.node for node in with_inner(outer)}
         used |= {function.domain for function in proto.functions} | ONNX_DOMAINS
@@ -251,5 +256,5 @@ class _PartAssembly:
             initializers=weights,
             origin=replace(self._provenance.origin, graph=graph.fingerprint),
             absent=self._part.absent,
-            edges=None,
+            edges=None,  # those of the old graph; they are read from the new one when somebody asks
         )

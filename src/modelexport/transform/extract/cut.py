@@ -124,6 +124,7 @@ class Cutter:
         return self._nest.with_nodes_inside(keys_in_scope)
 
     def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
+        """A module that runs in one of several branches has no graph of its own: the node around decides on it."""
         holders = [self._nest.graph.by_key[self._nest.graph.body_owner[graph]] for graph in graphs if graph]
         owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
         around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
@@ -137,6 +138,7 @@ class Cutter:
     def _check_functions(self, selection: CutSelection, inside: Membership) -> None:
         """What is in a function can only come along with a node that calls it."""
         by_key = self._nest.graph.by_key
+        # Calls in the main graph, and calls in functions that come along with these.
         called = {node.function for node in map(by_key.__getitem__, inside.keys)}
         called |= {by_key[key].function for key in inside.in_functions}
         for node in sorted(map(by_key.__getitem__, inside.in_functions), key=lambda node: node.position):
@@ -181,6 +183,7 @@ class Cutter:
         return ModuleCall(ROOT)
 
     def _explain_fusion(self, selection: CutSelection, fused: Sequence[FusedNode]) -> CutImpossible:
+        """Two ways out: the calls that were fused, together, or the module around them."""
         smallest = self._smallest_calls(selection)
         around = self._smallest_module(selection.calls[0])
         nodes = some_of([f"{node.op_type} {node.name or node.key!r}" for node in (item.node for item in fused)])

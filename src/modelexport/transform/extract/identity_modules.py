@@ -140,10 +140,8 @@ class IdentityModules:
         parent = stack[-2] if len(stack) > 1 else None
         calls = [site.call for site in self._hierarchy.calls if site.parent == parent]
         position = calls.index(call) if call in calls else 0
-        before, after = calls[:position], calls[position + 1 :]
-        return [other for other in before if other in self._keys_of], [
-            other for other in after if other in self._keys_of
-        ]
+        before = [sibling for sibling in calls[:position] if sibling in self._keys_of]
+        return before, [sibling for sibling in calls[position + 1 :] if sibling in self._keys_of]
 
     @cached_property
     def _keys_of(self) -> dict[ModuleCall, list[str]]:

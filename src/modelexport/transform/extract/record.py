@@ -138,6 +138,7 @@ class PartRecord:
 
     @cached_property
     def absent(self) -> Mapping[str, str]:
+        """By path in the cut: why a module has no node."""
         return {self._paths[path]: reason for path, reason in self._provenance.absent.items() if path in self._paths}
 
 

@@ -40,7 +40,8 @@ _OPSET = 1
 
 @dataclass(frozen=True, eq=False)
 class BuiltModel:
-    """
+    """A model with functions in the place of modules.
+
     names  of the functions, by their number
     """
 
@@ -84,6 +85,7 @@ class _FoldedModelBuilder:
         return BuiltModel(model, self._names)
 
     def _fold_main(self, graph: onnx.GraphProto) -> None:
+        """Calls in the place of nodes; types of values that are inside of functions now would name nothing."""
         names = FreeNames(node.name for node in graph.node)
         nodes = [self._main_node(item, names) for item in self._plan.items]
         hidden = set(list_hidden_values(self._plan))
@@ -102,6 +104,7 @@ class _FoldedModelBuilder:
         return call
 
     def _call(self, region: FoldRegion, inside: Mapping[str, str]) -> onnx.NodeProto:
+        """A node that calls a region's function; `inside` names its values if it is in a function itself."""
         function = region.function
         assert function is not None
         outputs = [self._regions.value(region, output) for output in function.outputs]
@@ -146,6 +149,7 @@ class _FoldedModelBuilder:
         return "weight" if name in self._weights else "input"
 
     def _nodes(self, function: FunctionPattern, inside: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
+        """The body: nodes of the first call with what all calls have in common, and calls of inner functions."""
         region = function.calls[0]
         names = FreeNames()
         for number, item in enumerate(region.items):
@@ -214,6 +218,7 @@ def _merge_nodes(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     del shared.metadata_props[:]
     shared.metadata_props.extend(kept)
     held = [tensor for tensor in map(constant_tensor, nodes) if tensor is not None]
+    # Equal constants may bear different names: the recipe knows them, the function cannot.
     if len({tensor.name for tensor in held}) > 1:
         shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
@@ -268,6 +273,7 @@ class _FoldedAttributions:
                     yield key, merge_attributions(list(map(self.record.recorded, same)), self.record.hierarchy)
 
     def of_calls(self, regions: Sequence[FoldRegion]) -> Attribution:
+        """Of a node that calls a function: in the main graph for one module, in a function for those of all calls."""
         owners = tuple(dict.fromkeys(region.call for region in regions))
         keys = (node_key(fold_node.proto, MAIN) for fold_node in self.regions.fold_nodes(regions[0]))
         inside = list(map(self.record.recorded, keys))
@@ -301,4 +307,5 @@ def merge_attributions(attributions: Sequence[Attribution], hierarchy: Hierarchy
 
 
 def _single_value(values: Sequence[_Value]) -> _Value | None:
+    """What all of them are; None if they differ."""
     return values[0] if len(set(values)) == 1 else None

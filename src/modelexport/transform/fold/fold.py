@@ -79,7 +79,7 @@ class _RecipeWriter:
         for item in self._plan.items:
             fold_node = regions.fold_node(item)
             if fold_node is not None:
-                self._order.append(fold_node.place)
+                self._order.append(fold_node.position)
             else:
                 self._add(regions.called[item])
         types, rests = self._types()
@@ -114,7 +114,7 @@ class _RecipeWriter:
             if fold_node is None:
                 self._add(regions.called[item])
             else:
-                self._order.append(fold_node.place)
+                self._order.append(fold_node.position)
                 self._nodes.append(self._label(fold_node.proto))
 
     def _label(self, node: onnx.NodeProto) -> NodeLabels:
@@ -150,10 +150,11 @@ _CHANGED = "the graph was changed after it was folded"
 
 @dataclass(frozen=True, eq=False)
 class RestoredModel:
-    """
-    model  the flat model; None if it cannot be had exactly
-    note   why not
-    record the packed record that was not in the flat model, but beside it
+    """What a folded file gives back.
+
+    model   the flat model; None if it cannot be had exactly
+    record  the packed record that was not in the flat model, but beside it
+    note    why there is no model
     """
 
     model: onnx.ModelProto | None
@@ -182,6 +183,7 @@ def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> RestoredMod
     # A file from elsewhere may claim to be folded and be anything: each of these is what damage can lead to.
     except (ValueError, LookupError, TypeError, StopIteration, RuntimeError, DecodeError) as error:
         return RestoredModel(None, note=f"what folding wrote down does not fit the file: {error}")
+    # A version converter may leave nodes as they are and still change what they mean.
     if digest_graph(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
         return RestoredModel(None, note=_CHANGED)
     return RestoredModel(flat, recipe.record)
@@ -189,7 +191,8 @@ def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> RestoredMod
 
 @dataclass(frozen=True, eq=False)
 class FoldedModel:
-    """
+    """What folding makes of a file.
+
     graph   the index of the model
     keys    of the nodes that are in the folded graph and were not in the flat one
     recipe  None if nothing was folded

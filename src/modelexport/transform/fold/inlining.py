@@ -80,6 +80,11 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
 
 
 def _find_kept_functions(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    """Ids of functions that cannot be inlined, with the reason.
+
+    A model has one version of each operator set, but each function may import another one of its own.
+    https://onnx.ai/onnx/repo-docs/IR.html#functions
+    """
     versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     for function in model.functions:
         for entry in function.opset_import:
@@ -133,6 +138,7 @@ class _FlatModel:
         self._model = InlinedModel(model, self.inlined)
 
     def _prefix(self, calls: Sequence[str]) -> str:
+        """What goes before a name inside: calls without a name go by what they make."""
         protos = (self._protos[call] for call in calls)
         return "".join(f"{call.name or next(filter(None, call.output), call.op_type)}/" for call in protos)
 

@@ -29,7 +29,9 @@ from modelexport.transform.fold.working_graph import constant_tensor
 _NAME = "modelexport-folded-1"
 # Some hundred bytes for each node are usual; what torch writes on nodes can take some thousand.
 _LARGEST = 1 << 28
+# What reading a payload raises that somebody has changed: base64, zlib, JSON, and columns that do not fit.
 _DAMAGE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, AttributeError, RecursionError)
+# No number of a text: a field that is empty is not a field that is absent.
 ABSENT = -1
 
 
@@ -120,6 +122,7 @@ def read_recipe(model: onnx.ModelProto) -> FlatteningRecipe | None:
 
 
 def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
+    """Column by column: numbers of one kind side by side compress far better than records one after the other."""
     metadata: dict[tuple[tuple[int, int], ...], int] = {}
     columns = [metadata.setdefault(node.metadata, len(metadata)) for node in recipe.nodes]
     return {
@@ -197,7 +200,7 @@ def assemble_flat_model(
     graph.CopyFrom(model.graph)
     del graph.node[:]
     graph.node.extend(nodes)
-    if digest_io(graph) == recipe.ends:
+    if digest_io(graph) == recipe.ends:  # else shapes inside may be others, and none is better than a wrong one
         types = list(_merge_types(model.graph.value_info, recipe))
         del graph.value_info[:]
         graph.value_info.extend(types)
@@ -237,6 +240,7 @@ class _Unfolding:
     open: set[str] = field(default_factory=set)
 
     def nodes(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        """Nodes of the main graph, with those of a function in the place of each call."""
         for node in nodes:
             if node.domain == FOLDED_DOMAIN:
                 yield from self._called(node.op_type, list(node.input), list(node.output))

@@ -28,16 +28,16 @@ _LARGEST_BODIES = 1 << 16
 class FoldNode:
     """One node of the main graph.
 
-    place    its number in the file, which need not list nodes in an order in which they run
-    reads    what it reads slot by slot, `""` for a slot that is left out; then what its bodies read
-    makes    what it makes slot by slot
-    kind     the same for nodes that do the same; all Constants are of one kind
-    content  the same for Constants that hold the same; 0 for other nodes
-    large    it has bodies that are too large to be kept for every call
+    position  its number in the file, which need not list nodes in an order in which they run
+    reads     what it reads slot by slot, `""` for a slot that is left out; then what its bodies read
+    makes     what it makes slot by slot
+    kind      the same for nodes that do the same; all Constants are of one kind
+    content   the same for Constants that hold the same; 0 for other nodes
+    large     it has bodies that are too large to be kept for every call
     """
 
     proto: onnx.NodeProto
-    place: int
+    position: int
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     kind: int
@@ -52,9 +52,9 @@ class FoldNode:
 def list_fold_nodes(nodes: Sequence[onnx.NodeProto]) -> list[FoldNode]:
     """In an order in which they can run."""
     listed = list(nodes)
-    places = {id(node): index for index, node in enumerate(listed)}
+    positions = {id(node): index for index, node in enumerate(listed)}  # protos have no hash
     kinds: dict[bytes, int] = {}
-    return [_fold_node(node, places[id(node)], kinds) for node in in_order(listed)]
+    return [_fold_node(node, positions[id(node)], kinds) for node in in_order(listed)]
 
 
 def _fold_node(node: onnx.NodeProto, index: int, kinds: dict[bytes, int]) -> FoldNode:
@@ -152,7 +152,7 @@ class WorkingGraph:
                 self._readers.setdefault(name, []).append(number)
         self._above = list(range(len(fold_nodes)))
         self.reads: list[tuple[str, ...]] = [tuple(filter(None, fold_node.reads)) for fold_node in fold_nodes]
-        self.first = [fold_node.place for fold_node in fold_nodes]
+        self.first = [fold_node.position for fold_node in fold_nodes]
         self.weight = [1] * len(fold_nodes)
         self._slots: list[int] = self._initial_order()
         # Nodes of a cycle that leads nowhere are in no slot.
@@ -190,9 +190,13 @@ class WorkingGraph:
             self._above[item], item = root, self._above[item]
         return root
 
+    def maker(self, name: str) -> int | None:
+        """The item that makes a value; None for an input or a weight."""
+        return self.find_item(self._maker[name]) if name in self._maker else None
+
     def before(self, item: int) -> set[int]:
         """The items that an item reads from."""
-        return {self.find_item(self._maker[name]) for name in self.reads[item] if name in self._maker}
+        return {maker for maker in map(self.maker, self.reads[item]) if maker is not None}
 
     def is_read_outside(self, name: str, members: Collection[int]) -> bool:
         readers = self._readers.get(name, ())

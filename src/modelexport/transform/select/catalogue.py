@@ -47,6 +47,7 @@ def names_of(selection: Selection) -> tuple[str, ...]:
 
 
 def further(node: Node) -> tuple[str, ...]:
+    """Names that ONNX Runtime's quantizers give to a node before they ask whether it is excluded."""
     suffix = _TAKEN_APART.get(node.op_type)
     return () if suffix is None or node.domain not in ONNX_DOMAINS else (node.name + suffix,)
 
@@ -57,6 +58,7 @@ ORT_EXCLUDE = Dialect(
 
 
 def write_modelopt(selection: Selection, settings: Settings) -> Text:  # noqa: ARG001 - there are none for it
+    """Names with all that a regular expression takes for something else escaped, from `^` to `$`."""
     patterns = [f"^{re.escape(name)}$" for name in dict.fromkeys(node.name for node in selection.nodes)]
     return Text(json.dumps({"nodes_to_exclude": patterns}, indent=1) + "\n")
 

@@ -96,6 +96,7 @@ class Dialect:
     takes: frozenset[str] = frozenset()
 
 
+# Nodes that a message names: enough to see what they have in common.
 _SHOWN = 5
 _FLATTEN = "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query."
 

@@ -106,7 +106,12 @@ def _check_order(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, i
 
 @dataclass
 class _Step:
-    """A step of names: the splits of all nodes at or below it, whether any was asked for, and those of its own."""
+    """A step of names.
+
+    splits  of all nodes at or below it
+    asked   whether somebody asked for one of these nodes
+    own     splits of the nodes whose names end here
+    """
 
     splits: set[int] = field(default_factory=set)
     asked: bool = False
@@ -129,6 +134,7 @@ def _assignments(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, i
                 f"Olive does not tell nodes apart whose names it all reads as {name!r}",
                 "Write a copy with other names: --named FILE.onnx.",
             )
+        # The longest beginning wins, so that only what differs from the step above has to be written.
         if step.own and step.own != {inherited}:
             inherited = next(iter(step.own))
             yield name, inherited
@@ -154,6 +160,7 @@ def _main(graph: Graph) -> Iterator[Node]:
 
 
 def _counts(node: Node) -> bool:
+    """Whether Olive asks for a node's split; constants and the like go where they are read."""
     return node.op_type not in OLIVE_FOLLOWERS
 
 
@@ -170,6 +177,7 @@ KEY = "layer_ann"
 # The first is meant if none is given.
 _DEVICES = ("gpu", "cpu", "cuda", "dml", "npu", "fpga", "accelerator")
 _PROVIDER = re.compile(r"\w+ExecutionProvider")
+# What separates devices and labels in the session option; it has no escape for them.
 _RESERVED = re.compile(r"[(),;]")
 
 
@@ -183,6 +191,7 @@ def write_layer_ann(selection: Selection, settings: Settings) -> Text:
 
 
 def annotate(model: onnx.ModelProto, selection: Selection, settings: Settings) -> None:
+    """Write labels on the nodes, in place: ONNX Runtime reads them from `metadata_props`."""
     labels = _labels(selection, settings)
     wanted = {node.key: label for group, label in zip(selection.groups, labels, strict=True) for node in group}
     for key, node in walk_nodes(model):
@@ -194,6 +203,7 @@ def annotate(model: onnx.ModelProto, selection: Selection, settings: Settings) -
 
 
 def _labels(selection: Selection, settings: Settings) -> tuple[str, ...]:
+    """One for each query; checked, because a label is compared as text and a wrong one matches nothing silently."""
     count = len(selection.groups)
     labels = settings.labels or tuple(f"selection{number or ''}" for number in range(count))
     if len(labels) != count:

@@ -24,7 +24,7 @@ LEVELS = {
 }
 # Only fatal messages: warnings about optimizations that depend on the machine are no news to whoever asks for them.
 _SILENT = 4
-# Bytes: smaller tensors stay in the graph, where optimizers of others look for shapes and axes.
+# Bytes: smaller tensors stay in the graph, so that shape inference can read axes and sizes without the other file.
 _SMALL = 1024
 
 
@@ -93,7 +93,7 @@ def onnxslim(job: Job) -> None:
 def onnxsim(job: Job) -> None:
     import onnxsim as sim
 
-    simplified = sim.simplify(read_whole(job.source))  # older versions return whether they have checked it, too
+    simplified = sim.simplify(read_whole(job.source))  # some versions return whether they have checked it, too
     write_whole(simplified[0] if isinstance(simplified, tuple) else simplified, job.target)
 
 
