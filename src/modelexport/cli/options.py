@@ -125,14 +125,18 @@ def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
     )
 
 
-def report_options(*formats: str, to_file: bool = True) -> Decorator[Any]:
-    """The first format is the default. Without `to_file`, --output is not about the report."""
+def report_options(*formats: str, to_file: bool = True, keyword: str = "report") -> Decorator[Any]:
+    """The first format is the default.
+
+    to_file  whether --output is about the report; else it is the model that the verb writes
+    keyword  what the verb gets it as, for `quantize`, which has an option --report
+    """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         @wraps(function)
         def with_report(*, form: str, verbosity: Verbosity, **options: Any) -> int:
             output = options.pop("output") if to_file else None
-            return function(report=Report(form, output, verbosity), **options)
+            return function(**{keyword: Report(form, output, verbosity)}, **options)
 
         choice = click.option(
             "--format", "form", type=click.Choice(formats), default=formats[0], show_default=True, help="Output format."

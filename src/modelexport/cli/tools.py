@@ -108,8 +108,8 @@ def run_tool(file: Path, output: Path, no_check: bool, report: Report, **options
 @click.option("--no-check", "check", flag_value=False, default=True, help="Do not run what the quantizer made.")
 @click.option("--report", is_flag=True, help="Compare with FILE: what did each module lose?")
 @embed_option("As for relink.")
-@report_options("text", "json", to_file=False)
-def quantize(file: Path, output: Path, op_types: str, report: Report, **options: Any) -> int:
+@report_options("text", "json", to_file=False, keyword="shown")
+def quantize(file: Path, output: Path, op_types: str, shown: Report, **options: Any) -> int:
     """Quantize a tagged FILE with ONNX Runtime, but for the nodes that a query means; its record goes along.
 
     \b
@@ -123,7 +123,7 @@ def quantize(file: Path, output: Path, op_types: str, report: Report, **options:
     from modelexport.show.text.written_files import quantization_lines
 
     types = tuple(name.strip() for name in op_types.split(",") if name.strip())
-    with quiet_run(report.verbosity) as progress:
+    with quiet_run(shown.verbosity) as progress:
         result = quantize_file(file, output, op_types=types, progress=progress, **options)
-    report.show_unless_quiet(result, lambda: quantization_lines(result, verbose=report.verbose))
+    shown.show_unless_quiet(result, lambda: quantization_lines(result, verbose=shown.verbose))
     return 0 if result.ok else 1

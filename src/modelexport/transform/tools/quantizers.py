@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from modelexport.graph.protos import in_order
+from modelexport.graph.protos import in_order, integer_attribute
 from modelexport.transform.tools.keep_float import keep_nodes_float
 from modelexport.transform.tools.tool import Feed, Job, Tool, copy_model, is_spread, read_whole, write_whole
 
@@ -184,8 +184,8 @@ def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
     readers = Counter(name for node in graph.node for name in node.input)
     weights = dict(model.weights)
     for number, node in enumerate(graph.node):
-        transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-        name = node.input[1] if node.op_type == "Gemm" and transposed else ""
+        transposed = node.op_type == "Gemm" and integer_attribute(node, "transB")
+        name = node.input[1] if transposed else ""
         if name in stored and readers[name] > 1:
             copied = graph.initializer.add()
             copied.CopyFrom(stored[name])
