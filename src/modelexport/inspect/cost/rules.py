@@ -57,6 +57,7 @@ class AttentionSizes:
 
 
 def onnx_attention_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """The result in the layout of the queries, keys and values for the next step, and the scores."""
     sizes = _onnx(op)
     groups = op.shape(1)[1] if len(op.shape(1)) == 4 else op.attribute("kv_num_heads")
     present = [(sizes.batch, groups, sizes.keys, width) for width in (sizes.width, sizes.value_width)]
@@ -105,6 +106,7 @@ def _projected(op: OperatorCall) -> AttentionSizes:
 
 
 def multi_head_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """The result, and keys and values with those of earlier steps, heads as an axis."""
     sizes = _multi_head(op)
     present = [(sizes.batch, sizes.heads, sizes.keys, width) for width in (sizes.width, sizes.value_width)]
     return [sizes.output_shape, *present]
@@ -131,6 +133,7 @@ def _multi_head(op: OperatorCall) -> AttentionSizes:
 
 
 def grouped_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """As above, with the fewer heads that keys and values have."""
     sizes = _grouped(op)
     present = (sizes.batch, op.attribute("kv_num_heads"), sizes.keys, sizes.width)
     return [sizes.output_shape, present, present]
@@ -156,6 +159,7 @@ def _plus(size: Size, more: Size) -> Size:
 
 
 def _per(size: Size, heads: int | None) -> Size:
+    """The width of one head. Attributes of a damaged file may lack the number of heads, or say 0."""
     if not heads:
         raise Unknown("how many heads there are is not said")
     return as_number(Polynomial.of(size) // heads)
