@@ -283,13 +283,13 @@ def _other(op: OperatorCall, kind: Kind, shapes: Sequence[Shape | None]) -> Poly
         return Polynomial.of(product(op.shape(0)))
     if not shapes or shapes[0] is None:
         raise Unknown(f"the shape of {op.outputs[0]!r} is not known" if op.outputs else "it makes nothing")
-    made = Polynomial.of(product(shapes[0]))
+    count = Polynomial.of(product(shapes[0]))
     if kind is Kind.NORMALIZATION:
-        return made * (_ROTATION_STEPS if op.op_type == "RotaryEmbedding" else _NORMALIZATION_STEPS)
+        return count * (_ROTATION_STEPS if op.op_type == "RotaryEmbedding" else _NORMALIZATION_STEPS)
     if kind is Kind.REDUCTION:
-        return made * product(op.attribute("kernel_shape", ()))
+        return count * product(op.attribute("kernel_shape", ()))
     # These take any number of inputs: to add three up is two additions.
-    return made * (max(1, len(op.inputs) - 1) if op.op_type in ("Sum", "Max", "Min", "Mean") else 1)
+    return count * (max(1, len(op.inputs) - 1) if op.op_type in ("Sum", "Max", "Min", "Mean") else 1)
 
 
 def _transform(op: OperatorCall) -> Polynomial:
