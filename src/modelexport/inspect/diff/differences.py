@@ -6,6 +6,13 @@ NodeComparison  what differs about paired nodes and their constants
 align_modules   which modules are the same
 RegionFinder    what unpaired nodes became: replaced, removed, added
 Diff            all of it by module, in the order of the first file
+
+    encoder.layer.3.attention   replaced: MatMul, Add, Softmax by com.microsoft.Attention
+    encoder.layer.7             removed: 41 nodes, 7,087,872 parameters
+    (model)                     changed: opset ai.onnx 17 → 20
+
+A change stands in the innermost module call around all of its nodes. Where a whole module is gone, the module is told
+of and its nodes are not.
 """
 
 from __future__ import annotations
@@ -84,6 +91,11 @@ def _may_change_cost(diff: Diff) -> bool:
 
 
 class _DifferenceFinder:
+    """The steps of one diff, each with what those before it found.
+
+    modules  which module is which; `add_costs` needs it after the diff is there
+    """
+
     def __init__(self, left: DiffSide, right: DiffSide, links: Links) -> None:
         self._left, self._right = left, right
         # One part of a model has no inputs, outputs and opsets of its own that could differ.

@@ -2,6 +2,11 @@
 
 A difference is told once, where it begins. A node that reads a value of another shape gives one of another shape as
 well; that follows, and is not told again. A node without a partner explains what its neighbours read instead of it.
+
+    before   x ─► Transpose(perm=0,2,1) ─► MatMul ─► Relu        one difference: attribute perm of Transpose
+    after    x ─► Transpose(perm=2,0,1) ─► MatMul ─► Relu        MatMul and Relu give other shapes: that follows
+
+`NodePairs` is what `pairing.py` fills; `NodeComparison` reads it in the order of the first graph.
 """
 
 from __future__ import annotations

@@ -103,6 +103,15 @@ def _label_ends(io: MatchedIO) -> tuple[dict[str, int], dict[str, int]]:
 
 
 class _NodePairing:
+    """The ways to pair nodes that are still open. A pair is never undone: what comes first must be the surest.
+
+    by_results  equal value numbers, of what is computed or of what it is used for
+    by_keys     any key of both sides; several nodes with one key are told apart by their neighbours
+    by_links    lineage
+    above       from readers to makers
+    around      from a node to all its neighbours
+    """
+
     def __init__(self, pairs: NodePairs) -> None:
         self._pairs = pairs
         self._left, self._right = pairs.left_graph, pairs.right_graph

@@ -47,6 +47,8 @@ def weight_ref(constant: Constant) -> WeightRef:
 
 
 class WeightDiff:
+    """Compares what two files hold. Numbers are read only where digests differ."""
+
     def __init__(self, left: ConstantStore, right: ConstantStore) -> None:
         self._left, self._right = left, right
 
