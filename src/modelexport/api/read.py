@@ -83,10 +83,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def validate(
-    path: str | Path,
-    check_consistency: bool = False,
-    repair: bool = False,
-    output: str | Path | None = None,
+    path: str | Path, check_consistency: bool = False, repair: bool = False, output: str | Path | None = None
 ) -> Validation:
     """Check a file, its record and its tags. Whatever is wrong with them is a finding.
 

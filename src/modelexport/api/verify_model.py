@@ -7,7 +7,7 @@ witness shares no code with the strategies that it judges (decision 0009).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,10 @@ _TROUBLE = "numbers differ from the model's"
 
 
 def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
+    """Weights first, then for each sample the model and the file, then, once, the proof of attributions.
+
+    Weights come first because they explain the rest: other weights make every number differ.
+    """
     need_torch("running a model")
     from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
@@ -64,6 +68,7 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
                     watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
                     finding = _compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
+            # One run proves as much as many: a value either is the one that the module made, or it is not.
             if options.proof and proof is None:
                 with clock.step("proof"):
                     proof = _prove_attributions(judged, watched, finding, options.tolerance)
@@ -78,6 +83,7 @@ def open_judged(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Itera
     if not options.as_deployed:
         yield file
         return
+    # Entered by hand, so that the clock counts the optimization and not what is done inside of the block.
     with ExitStack() as stack:
         with clock.step("optimize"):
             judged = stack.enter_context(optimize_for_run(file))
@@ -107,27 +113,21 @@ class ModelRuns:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (
-            *self._overlap_notes,
-            *self.prepared.notes,
-            *self.first.notes,
-            *_random_notes(self._file, self.prepared.module),
-        )
+        random_notes = _random_notes(self._file, self.prepared.module)
+        return (*self._overlap_notes, *self.prepared.notes, *self.first.notes, *random_notes)
 
     def _traced(self, prepared: PreparedModel) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
-        from modelexport.capture.arguments import to_array, with_mask
+        from modelexport.capture.arguments import with_mask
         from modelexport.capture.onnxruntime.session import assign_inputs
 
         busy = None
         if self._source.leaves_inputs_open:
-            arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
-            busy = with_mask(prepared.inputs, set(assign_inputs(self._file.proto, arrays).values()))
+            # A mask of ones is as good as none: whether the file uses it shows only with one that masks something.
+            busy = with_mask(prepared.inputs, set(assign_inputs(self._file.proto, prepared.inputs.arrays).values()))
         if busy is not None:
-            try:
+            with suppress(InputError):  # a model may have every right to refuse other inputs
                 return self._trace(busy)
-            except InputError:
-                pass  # a model may have every right to refuse other inputs
         return self._trace(prepared.inputs)
 
     def _trace(self, arguments: CallArguments) -> TracedRun:
@@ -231,13 +231,11 @@ def _compare_run(
     spool: TensorSpill,
     tolerance: Tolerance,
 ) -> SampleComparison:
-    from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    feed = bind_inputs(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
-    pieces.run(feed, observer.see)
+    pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see)
     compare_stored_outputs(opened, observer)
     return observer.finding(watched.run.calls)
 
@@ -245,6 +243,7 @@ def _compare_run(
 def _prove_attributions(
     opened: TaggedFile, watched: WatchedRun, finding: SampleComparison, tolerance: Tolerance
 ) -> AttributionProof:
+    # Values that differ prove nothing, for or against: the prover is told, and leaves such nodes undecided.
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(opened.proto)}
@@ -264,7 +263,7 @@ def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:
 def summarize_samples(
     opened: TaggedFile, reference: str, findings: Sequence[SampleComparison], options: VerifyOptions, clock: Clock
 ) -> Verification:
-    """The worst of all samples."""
+    """The worst of all samples: an error that a single input shows is an error of the file."""
     return Verification(
         file=str(opened.path),
         reference=reference,
@@ -283,8 +282,5 @@ def summarize_samples(
 
 def _worst_outputs(findings: Sequence[SampleComparison]) -> dict[str, Difference]:
     names = dict.fromkeys(name for finding in findings for name in finding.outputs)
-    worst_by_name = {
-        name: Difference.worst(finding.outputs[name] for finding in findings if name in finding.outputs)
-        for name in names
-    }
-    return {name: worst for name, worst in worst_by_name.items() if worst is not None}
+    by_name = {name: [finding.outputs[name] for finding in findings if name in finding.outputs] for name in names}
+    return {name: worst for name, outputs in by_name.items() if (worst := Difference.worst(outputs)) is not None}

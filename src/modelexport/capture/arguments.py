@@ -53,6 +53,11 @@ class CallArguments:
         """Every tensor in the arguments by the name that the ONNX graph gives it, in the order of its inputs."""
         return {name: leaf for argument, value in self.named.items() for name, leaf in _flatten(argument, value)}
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors as ONNX Runtime takes them, by the same names."""
+        return {name: to_array(tensor) for name, tensor in self.tensors.items()}
+
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
         """The same arguments with other tensors, by the names that `tensors` has them under."""
 
