@@ -123,12 +123,12 @@ def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> Co
 
 def _draw_file(path: Path) -> _DrawnFile:
     """A file without a record is drawn as well, flat: viewers are used on files of any making."""
-    opened = open_tagged(path)
+    opened, name = open_tagged(path), path.stem or path.name
     try:
-        provenance, notes = opened.provenance, ()
+        return _DrawnFile(opened, draw(opened, opened.provenance, name))
     except RecordMissing as error:
-        provenance, notes = None, (f"{error.message}: nothing is grouped. {error.hint}",)
-    return _DrawnFile(opened, draw(opened, provenance, path.stem or path.name), notes)
+        note = f"{error.message}: nothing is grouped. {error.hint}"
+        return _DrawnFile(opened, draw(opened, None, name), (note,))
 
 
 def _write_netron(path: Path, target: Path, depth: int | None) -> Converted:
