@@ -134,7 +134,6 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
 
     with clock.step("trace"):
         run = trace_model(prepared.module, prepared.inputs)
-    graph = file.graph
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *strategies_named(strategy))
@@ -147,8 +146,8 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
             "Give the model, with the weights, that the file was exported from.",
         )
     with clock.step("attribute"):
-        origin = Origin(strategy, "unknown", graph.fingerprint, prepared.source, tool_versions())
-        verdict = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals, foreign=True), origin)
+        origin = Origin(strategy, "unknown", file.graph.fingerprint, prepared.source, tool_versions())
+        verdict = attribute_graph(AttributionInput(file.graph, run.hierarchy, recorded.signals, foreign=True), origin)
     return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
@@ -213,7 +212,10 @@ def _without_untaken(proto: onnx.ModelProto, prepared: PreparedModel) -> Prepare
 
 
 def _fixed_inputs(proto: onnx.ModelProto, prepared: PreparedModel) -> Iterator[str]:
-    """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
+    """Shapes that the file insists on and the made inputs do not have, as `--input` takes them.
+
+    An input of the file that has another name in the model is paired with the first tensor of as many axes.
+    """
     tensors = dict(prepared.inputs.tensors)
     # Files of an IR version before 4 list their weights among the inputs.
     data = {tensor.name for tensor in proto.graph.initializer}

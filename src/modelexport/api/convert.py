@@ -41,7 +41,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class ConvertedText:
-    """A format as text, part by part."""
+    """A format as text, part by part: that of a large model is not to be in memory as a whole."""
 
     parts: Iterator[str]
     notes: tuple[str, ...] = ()
@@ -157,6 +157,7 @@ def _node_data(drawn: _DrawnFile, overlays: Iterable[Path], target: Path) -> Ite
 
 
 def _sync_file(left: _DrawnFile, right: _DrawnFile, target: Path) -> _SideFile:
+    """Pairs of nodes for the two panes of Model Explorer: what is selected on the left shows on the right."""
     from modelexport.show.formats.model_explorer import sync_navigation
 
     sources, notes = _find_sources(left.opened, right.opened)
@@ -166,7 +167,10 @@ def _sync_file(left: _DrawnFile, right: _DrawnFile, target: Path) -> _SideFile:
 
 
 def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
-    """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
+    """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere.
+
+    left   MatMul_1, Add_1     right   Gemm_1     ─►   {"Gemm_1": ("MatMul_1", "Add_1")}
+    """
     from modelexport.api.relink import relink_graph
 
     try:

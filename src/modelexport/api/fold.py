@@ -72,6 +72,7 @@ def _note_loss(folding: Folding) -> str:
 
 
 def _note_staleness(opened: TaggedFile) -> str:
+    """Nodes that a tool added have no module, and stay outside of every function."""
     if opened.is_up_to_date:
         return ""
     entries = opened.provenance.nodes.values()
@@ -83,7 +84,10 @@ def _note_staleness(opened: TaggedFile) -> str:
 
 
 def _write_record(opened: TaggedFile, folded: FoldedModel) -> None:
-    """What the flat file says of itself, for the folded one: as much as it says, and no more."""
+    """What the flat file says of itself, for the folded one: as much as it says, and no more.
+
+    Who embedded nothing, or only the record without keys on nodes, did so on purpose.
+    """
     if level_of(opened.proto) is Level.FULL:
         metadata.write_node_keys(folded.model, folded.provenance, folded.keys)
     if read_record(opened.proto) is not None:
@@ -156,6 +160,7 @@ def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
 
 
 def _write_files(file: ModelFile, provenance: Provenance | None, target: Path) -> tuple[Path, ...]:
+    """The model as it is, unlike `write_tagged`, which embeds the record anew, and the record beside it."""
     with staging() as stage:
         files = stage_model(stage, file, target)
         if provenance is None:
@@ -196,6 +201,7 @@ def strip(
 
 
 def _full_key(name: str) -> str:
+    """`tag` as well as `pkg.modelexport.tag`: what the user sees in a viewer is the long one."""
     key = name if name.startswith(PREFIX) else PREFIX + name
     if key not in _KEYS:
         known = ", ".join(key.removeprefix(PREFIX) for key in _KEYS)

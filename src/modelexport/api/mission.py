@@ -170,6 +170,7 @@ class UniversalHierarchyExporter:
 
 
 def _check_names(torch_nn_exceptions: Sequence[str] | None) -> None:
+    """A string is a sequence of strings to Python: "Linear" would be six classes of one letter."""
     if isinstance(torch_nn_exceptions, str):
         raise UserError(
             f"torch_nn_exceptions is a list of class names, not one name: {torch_nn_exceptions!r}",
@@ -202,6 +203,7 @@ class SemanticMapper:
 
     @cached_property
     def provenance(self) -> Provenance:
+        """The record, or one that is judged at the first question: whoever asks nothing does not wait for it."""
         return self._known if isinstance(self._known, Provenance) else _judge(self.onnx_model, self._known)
 
     def map_all_nodes(self) -> dict[str, Attribution]:
@@ -237,6 +239,7 @@ class SemanticMapper:
         return tuple(model.get_submodule(path) for path in dict.fromkeys(owner.path for owner in owners))
 
     def _live_model(self) -> torch.nn.Module:
+        """Raises for a mapper without one, also where the answer would be None: the mistake is in the setup."""
         if self._model is None:
             raise UserError(
                 "this mapper has no PyTorch model, so it cannot return a live module",

@@ -88,6 +88,7 @@ _Item = TypeVar("_Item", str, str | Path)
 
 
 def ensure_known(kind: str, name: str, names: Sequence[str]) -> str:
+    """The name itself, so that it can be checked where it is passed on; `kind` is what the error calls it."""
     if name not in names:
         raise UnknownName(kind, name, names)
     return name
@@ -112,6 +113,7 @@ def parse_tag_policy(
 
 
 def parse_embedding(level: str, names: str, strip_exporter_metadata: bool) -> EmbedOptions:
+    """How much of the record goes into the file (none, lean, full), and under which names its nodes go."""
     return EmbedOptions(
         Level(ensure_known("embed level", level, list(Level))),
         Names(ensure_known("kind of names", names, list(Names))),
@@ -120,7 +122,7 @@ def parse_embedding(level: str, names: str, strip_exporter_metadata: bool) -> Em
 
 
 def parse_fx_graphs(name: str | None) -> tuple[FxKind, ...]:
-    """The kinds of FX graph that a word stands for."""
+    """The kinds of FX graph that a word stands for, in the order in which the strategy fx_graph tries them."""
     if name is None:
         return ()
     wanted = ensure_known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))

@@ -143,6 +143,9 @@ def _settings(
 class _Job:
     """What the quantizer is told, and what is said about it.
 
+    notes     what the user should know of the choice
+    excluded  the nodes that stay in float, of all queries together
+    included  the only ones that are quantized; None if nobody asked for that
     renamed  whether nodes had to be given names, because it goes by these
     """
 

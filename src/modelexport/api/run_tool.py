@@ -106,8 +106,8 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
 
         bert.onnx ─► onnxslim ─► 0.onnx ─► ort:extended ─► 1.onnx ─► run once ─► relinked to bert.onnx ─► out.onnx
 
-    The last file is linked to the first one, not step by step: files in between carry no record. Nothing is
-    written if a tool fails, or if what comes out has nothing to do with the file.
+    The last file is linked to the first one, not step by step. Nothing is written if a tool fails, or if what comes out
+    has nothing to do with the file.
     """
     with clock.step("read"):
         ancestor = find_ancestor(opened)

@@ -135,7 +135,10 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
 
 
 class _ReferenceRecorder:
-    """Keeps what crosses the modules of the file that is believed."""
+    """Keeps what crosses the modules of the file that is believed, in the form that a run of a model has.
+
+    Values get numbers in the order in which they are made, as tensors of a model do.
+    """
 
     def __init__(self, believed: TaggedFile, spool: TensorSpill) -> None:
         self._numbers: dict[str, int] = {}

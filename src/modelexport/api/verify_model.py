@@ -51,12 +51,15 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
     Weights come first because they explain the rest: other weights make every number differ.
     """
     need_torch("running a model")
+    from modelexport.capture.arguments import to_stored_array
     from modelexport.capture.eager import TensorSpill
+    from modelexport.capture.hierarchy import state_tensors
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
     runs = ModelRuns(file, options, clock)
     with clock.step("parameters"):
-        parameters = _compare_parameters(file, runs.first)
+        held = {name: to_stored_array(tensor) for name, tensor in state_tensors(runs.first.model).items()}
+        parameters = compare_parameters(runs.first.hierarchy, file.provenance, held, initializer_arrays(file))
     findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
     with _blame_weights(parameters), open_judged(file, options, clock) as judged:
@@ -91,7 +94,11 @@ def open_judged(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Itera
 
 
 class ModelRuns:
-    """The model, run once on each sample."""
+    """The model, run once on each sample.
+
+    prepared  the model on the device and in the type that were asked for, with its first inputs
+    first     the run on these; weights are compared by it before the others are made
+    """
 
     def __init__(self, file: TaggedFile, options: VerifyOptions, clock: Clock) -> None:
         self._file, self._options, self._source, self._clock = file, options, options.source, clock
@@ -142,6 +149,7 @@ class ModelRuns:
 
 
 def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
+    """Dropout and running norms: an exported file has them as in evaluation mode, so the model is run in it, too."""
     from modelexport.capture.isolation import random_layers_in_training, running_norms_in_training
 
     concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
@@ -168,14 +176,6 @@ def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ..
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
     return overlap.notes
-
-
-def _compare_parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
-    from modelexport.capture.arguments import to_stored_array
-    from modelexport.capture.hierarchy import state_tensors
-
-    held = {name: to_stored_array(tensor) for name, tensor in state_tensors(run.model).items()}
-    return compare_parameters(run.hierarchy, opened.provenance, held, initializer_arrays(opened))
 
 
 @contextmanager
@@ -216,6 +216,7 @@ def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
 
 
 def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
+    """Whether two runs return the same, within rounding: kernels on several threads may add in another order."""
     from modelexport.capture.arguments import to_array
 
     kept = {name: number for name, number in watched.run.outputs.items() if number in spool}
