@@ -205,7 +205,7 @@ class _Feeding:
         apart = ((distance(self._reference.samples[number], wanted), number) for number in among)
         nearest, number = min(apart, default=(math.inf, None))
         # Integers are indices and masks: those that differ at all mean something else.
-        return number if nearest <= (_RELATED if wanted.kind == "float" else 0.0) else None
+        return None if nearest > (_RELATED if wanted.kind == "float" else 0.0) else number
 
     def _by_type(self, end: End) -> int | None:
         unused = (number for number in self._given if number not in self._used)

@@ -125,13 +125,12 @@ class ModelRuns:
 
     def _traced(self, prepared: PreparedModel) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
-        from modelexport.capture.arguments import with_mask
         from modelexport.capture.onnxruntime.session import assign_inputs
 
         busy = None
         if self._source.leaves_inputs_open:
             # A mask of ones is as good as none: whether the file uses it shows only with one that masks something.
-            busy = with_mask(prepared.inputs, set(assign_inputs(self._file.proto, prepared.inputs.arrays).values()))
+            busy = prepared.inputs.with_mask(set(assign_inputs(self._file.proto, prepared.inputs.arrays).values()))
         if busy is not None:
             with suppress(InputError):  # a model may have every right to refuse other inputs
                 return self._trace(busy)
