@@ -129,7 +129,7 @@ class ModelRuns:
 
         busy = None
         if self._source.leaves_inputs_open:
-            # A mask of ones is as good as none: whether the file uses it shows only with one that masks something.
+            # Models leave out the work of a mask that hides nothing, and the file does it all the same.
             busy = prepared.inputs.with_mask(set(assign_inputs(self._file.proto, prepared.inputs.arrays).values()))
         if busy is not None:
             with suppress(InputError):  # a model may have every right to refuse other inputs
