@@ -33,9 +33,7 @@ MAIN = ""
 KEY_SEPARATOR = "|"
 
 # Types of numbers with a point, of however many digits.
-FLOATS = frozenset(
-    (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
-)
+FLOATS = frozenset(map(onnx.TensorProto.DataType.Value, ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"]))
 
 # They read the shape of their input and nothing of its content.
 SHAPE_READERS = frozenset({"Shape", "Size"})
