@@ -101,10 +101,7 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
         flat = without_constants(drawing)
         if fits_mermaid(flat):
             return Picture(mermaid(flat))
-        raise RecordMissing(
-            f"{_LIMITS}, and nothing is known of modules",
-            _ATTACH,
-        )
+        raise RecordMissing(f"{_LIMITS}, and nothing is known of modules", _ATTACH)
     if depth is None:
         few = _deepest(drawing, lambda modules: _operators(modules) <= _MOST_MERMAID_MODULES and fits_mermaid(modules))
         # A single box is no picture: rather more modules than can be read at a glance.

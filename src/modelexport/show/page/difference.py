@@ -15,16 +15,7 @@ from pathlib import PurePath
 
 from modelexport.errors import printable
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.results.diff import (
-    Change,
-    Diff,
-    FieldChange,
-    ModuleChange,
-    NodeChange,
-    NodeRef,
-    Side,
-    WeightChange,
-)
+from modelexport.record.results import diff as results
 from modelexport.show.page.html import static_page
 from modelexport.show.page.nodes import Json, ModuleTree, Texts
 from modelexport.show.text.console import counted
@@ -37,7 +28,7 @@ _MOST_NAMES = 4  # of nodes in one line
 _MOST_OPERATORS = 8  # on each side of an arrow
 
 
-def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
+def difference_columns(diff: results.Diff, tree: ModuleTree, texts: Texts, charged: Mapping[str, int]) -> Json:
     """`diff` is from the other file to the one that is shown; `charged` has the module number of each node by key.
 
     What replaced nodes of several modules at once is told of the module around them. It changed those modules too.
@@ -51,7 +42,7 @@ def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapp
             # It is in the other file alone, so that only the model as a whole can tell.
             lines.setdefault(0, []).append(_gone(module))
             continue
-        states[number] = "added" if module.change is Change.ADDED else "changed"
+        states[number] = "added" if module.change is results.Change.ADDED else "changed"
         lines.setdefault(number, []).extend(_module_lines(module))
         for inside, line in _lines_inside(module, number, charged):
             states[inside] = "changed" if states[inside] == _SAME else states[inside]
@@ -70,7 +61,7 @@ def difference_columns(diff: Diff, tree: ModuleTree, texts: Texts, charged: Mapp
     }
 
 
-def _lines_inside(module: ModuleChange, number: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+def _lines_inside(module: results.ModuleChange, number: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
     """Nodes of other modules that a change of this one replaced, by the number of their module."""
     for change in module.changes:
         numbers = dict.fromkeys(charged.get(node.key, number) for node in change.right)
@@ -87,9 +78,9 @@ def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> 
         states[0] = "changed"
 
 
-def _module_lines(module: ModuleChange) -> Iterator[str]:
+def _module_lines(module: results.ModuleChange) -> Iterator[str]:
     """In the order in which a reader asks: is it new, is it another class, which nodes, which weights, what cost."""
-    if module.change is Change.ADDED:
+    if module.change is results.Change.ADDED:
         yield f"in this file alone: {int(module.nodes.right)} nodes, {module.parameters} parameters"
     if module.class_changed:
         yield f"class {module.classes[0]} → {module.classes[1]}"
@@ -99,39 +90,39 @@ def _module_lines(module: ModuleChange) -> Iterator[str]:
         yield from (f"{name} {left.short} → {right.short}" for name, (left, right) in module.cost.amounts.items())
 
 
-def _gone(module: ModuleChange) -> str:
+def _gone(module: results.ModuleChange) -> str:
     name = module.left if module.left is not None else module.right
     return f"not in this file: {name or '(model)'} {module.classes[0]}, {int(module.nodes.left)} nodes"
 
 
-def _node_line(change: NodeChange) -> str:
-    if change.change is Change.ADDED:
+def _node_line(change: results.NodeChange) -> str:
+    if change.change is results.Change.ADDED:
         return f"added {_nodes(change.right)}"
-    if change.change is Change.REMOVED:
+    if change.change is results.Change.REMOVED:
         return f"removed {_nodes(change.left)}"
-    if change.change is Change.REPLACED:
+    if change.change is results.Change.REPLACED:
         return f"{_operators(change.left)} → {_operators(change.right)}: {_nodes(change.right)}"
     return f"{_nodes(change.right)}: {'; '.join(map(_field_line, change.fields))}"
 
 
-def _nodes(nodes: tuple[NodeRef, ...]) -> str:
+def _nodes(nodes: tuple[results.NodeRef, ...]) -> str:
     shown = [f"{node.op_type} {node.name or node.key}" for node in nodes[:_MOST_NAMES]]
     more = len(nodes) - _MOST_NAMES
     return ", ".join([*shown, f"and {more} more"] if more > 0 else shown)
 
 
-def _operators(nodes: tuple[NodeRef, ...]) -> str:
+def _operators(nodes: tuple[results.NodeRef, ...]) -> str:
     counts = Counter(node.op_type for node in nodes)
     shown = [name if count == 1 else f"{name} ×{count}" for name, count in counts.items()]
     more = [f"{len(shown) - _MOST_OPERATORS} others"] if len(shown) > _MOST_OPERATORS else []
     return " + ".join([*shown[:_MOST_OPERATORS], *more]) or "nothing"
 
 
-def _field_line(field: FieldChange) -> str:
+def _field_line(field: results.FieldChange) -> str:
     return f"{field.what} {field.left or '(none)'} → {field.right or '(none)'}"
 
 
-def _weight_line(weight: WeightChange) -> str:
+def _weight_line(weight: results.WeightChange) -> str:
     far = "" if weight.largest is None else f", largest difference {weight.largest:.2g}"
     values = "" if weight.values is None else f", {weight.values.left} → {weight.values.right}"
     return f"weight {weight.name}: {weight.form}{far}{values}"
@@ -146,12 +137,12 @@ def _cut(lines: list[str]) -> list[str]:
 _LISTED_MODULES, _LISTED_NODES = 24, 200
 
 
-def diff_html(diff: Diff) -> str:
+def diff_html(diff: results.Diff) -> str:
     """One file that needs nothing else, and runs no script."""
     return static_page(printable(f"{diff.left.path} → {diff.right.path}"), "\n".join(_body(diff)))
 
 
-def _body(diff: Diff) -> Iterator[str]:
+def _body(diff: results.Diff) -> Iterator[str]:
     yield f"<h1>{_side(diff.left)} → {_side(diff.right)}</h1>"
     yield from (f"<p>{_safe(line)}</p>" for line in verdict_lines(diff))
     for section in diff_sections(diff):
@@ -160,7 +151,7 @@ def _body(diff: Diff) -> Iterator[str]:
     yield from (f'<p class="muted">{_safe(note)}.</p>' for note in diff.notes)
 
 
-def _side(side: Side) -> str:
+def _side(side: results.Side) -> str:
     module = f" <code>{_safe(side.module)}</code>" if side.module else ""
     details = ", ".join(filter(None, (side.exporter, counted(side.nodes, "node"))))
     return f'{_safe(side.path)}{module} <span class="muted">({_safe(details)})</span>'
@@ -175,7 +166,7 @@ def _group(group: Group) -> str:
     )
 
 
-def _node_table(module: ModuleChange) -> str:
+def _node_table(module: results.ModuleChange) -> str:
     if not module.changes:
         return ""
     rows = "".join(map(_row, module.changes))
@@ -185,13 +176,13 @@ def _node_table(module: ModuleChange) -> str:
     )
 
 
-def _row(change: NodeChange) -> str:
+def _row(change: results.NodeChange) -> str:
     fields = "<br>".join(f"{_safe(field.what)}: {_safe(field.left)} → {_safe(field.right)}" for field in change.fields)
     cells = (change.change.value, _refs(change.left), _refs(change.right), fields)
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _refs(nodes: tuple[NodeRef, ...]) -> str:
+def _refs(nodes: tuple[results.NodeRef, ...]) -> str:
     shown = [f"{_safe(node.op_type)} {_safe(node.name or node.key)}" for node in nodes[:_LISTED_NODES]]
     more = len(nodes) - len(shown)
     return "<br>".join([*shown, f"… and {more} more"] if more > 0 else shown)

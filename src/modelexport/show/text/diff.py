@@ -21,19 +21,7 @@ from dataclasses import dataclass
 from modelexport.errors import printable
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
-from modelexport.record.results.diff import (
-    Change,
-    CostChange,
-    Diff,
-    FieldChange,
-    ModuleChange,
-    NodeChange,
-    NodeRef,
-    Renamed,
-    Side,
-    WeightChange,
-    WeightForm,
-)
+from modelexport.record.results import diff as results
 from modelexport.show.module_tree import join_paths, path_numbers, path_pattern
 from modelexport.show.text.console import count_text, counted, flops_text, share_text, size_text
 
@@ -45,15 +33,15 @@ _MANY_TIMES = 100  # relative differences beyond say nothing but that it is anot
 _TERMS = 3
 
 _FORMS = {
-    WeightForm.VALUES: "",  # how far they are apart says it
-    WeightForm.SHAPE: "another shape",
-    WeightForm.CAST: "cast",
-    WeightForm.QUANTIZED: "quantized",
-    WeightForm.TRANSPOSED: "transposed",
-    WeightForm.RESHAPED: "reshaped",
-    WeightForm.UNREAD: "not read",
-    WeightForm.ADDED: "added",
-    WeightForm.REMOVED: "removed",
+    results.WeightForm.VALUES: "",  # how far they are apart says it
+    results.WeightForm.SHAPE: "another shape",
+    results.WeightForm.CAST: "cast",
+    results.WeightForm.QUANTIZED: "quantized",
+    results.WeightForm.TRANSPOSED: "transposed",
+    results.WeightForm.RESHAPED: "reshaped",
+    results.WeightForm.UNREAD: "not read",
+    results.WeightForm.ADDED: "added",
+    results.WeightForm.REMOVED: "removed",
 }
 
 
@@ -61,33 +49,33 @@ _FORMS = {
 class Group:
     """Modules of which the same can be said. `lines` say what is different inside of each of them."""
 
-    change: Change
+    change: results.Change
     title: str
-    members: tuple[ModuleChange, ...]
+    members: tuple[results.ModuleChange, ...]
     lines: tuple[str, ...]
 
 
-def group_modules(modules: Iterable[ModuleChange]) -> list[Group]:
+def group_modules(modules: Iterable[results.ModuleChange]) -> list[Group]:
     """In the order of the first module of each group."""
-    members_by_key: dict[object, list[ModuleChange]] = {}
+    members_by_key: dict[object, list[results.ModuleChange]] = {}
     for module in modules:
         key = (module.change, path_pattern(module.path), module.classes, _likeness(module))
         members_by_key.setdefault(key, []).append(module)
     return [_group(tuple(members)) for members in members_by_key.values()]
 
 
-def _group(members: tuple[ModuleChange, ...]) -> Group:
+def _group(members: tuple[results.ModuleChange, ...]) -> Group:
     first = members[0]
     return Group(first.change, _title(members), members, tuple(_lines(members)))
 
 
-def _title(members: Sequence[ModuleChange]) -> str:
+def _title(members: Sequence[results.ModuleChange]) -> str:
     first = members[0]
     name = join_paths([member.path for member in members])
     if first.class_changed:
         return f"{name} {first.classes[0]} → {first.classes[1]}"
     title = " ".join(filter(None, (name, first.classes[0] or first.classes[1])))
-    if first.change is Change.CHANGED:
+    if first.change is results.Change.CHANGED:
         return title
     nodes = first.nodes.left or first.nodes.right
     parameters = f", {count_text(first.parameters)} parameters" if first.parameters else ""
@@ -95,7 +83,7 @@ def _title(members: Sequence[ModuleChange]) -> str:
     return f"{title} ({counted(nodes, 'node')}{parameters}{each})"
 
 
-def _likeness(module: ModuleChange) -> object:
+def _likeness(module: results.ModuleChange) -> object:
     """What must be the same of two modules to be told together: everything but names and how much weights differ."""
     changes = Counter(_change_key(change) for change in module.changes)
     weights = Counter(_weight_key(change, module) for change in module.weights)
@@ -108,19 +96,19 @@ def _likeness(module: ModuleChange) -> object:
     )
 
 
-def _change_key(change: NodeChange) -> str:
+def _change_key(change: results.NodeChange) -> str:
     return _change_text(change, named=False)
 
 
-def _weight_key(weight: WeightChange, module: ModuleChange) -> tuple[object, ...]:
+def _weight_key(weight: results.WeightChange, module: results.ModuleChange) -> tuple[object, ...]:
     shapes = tuple((side.dtype, side.shape) if side else None for side in (weight.left, weight.right))
     return weight.form, _short_name(weight, module), shapes, weight.values
 
 
-def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
+def _lines(members: Sequence[results.ModuleChange]) -> Iterator[str]:
     """A change that several nodes have is told once; of a module alone, with the names of its nodes."""
     first = members[0]
-    same_changes: dict[str, list[NodeChange]] = {}
+    same_changes: dict[str, list[results.NodeChange]] = {}
     for change in first.changes:
         same_changes.setdefault(_change_key(change), []).append(change)
     for text, changes in same_changes.items():
@@ -128,7 +116,7 @@ def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
             yield from (_change_text(change, named=True) for change in changes)
         else:
             yield f"{text} ({len(changes)} times)" if changes[1:] else text
-    weights: dict[object, list[WeightChange]] = {}
+    weights: dict[object, list[results.WeightChange]] = {}
     for module in members:
         for weight in module.weights:
             weights.setdefault(_weight_key(weight, module), []).append(weight)
@@ -138,30 +126,30 @@ def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
         yield f"cost: {cost_text(first.cost)}"
 
 
-def _change_text(change: NodeChange, *, named: bool) -> str:
+def _change_text(change: results.NodeChange, *, named: bool) -> str:
     left, right = operators(change.left), operators(change.right)
     nodes = change.left or change.right
     name = f" `{nodes[0].name or nodes[0].key}`" if named and len(nodes) == 1 else ""
-    if change.change is Change.CHANGED:
+    if change.change is results.Change.CHANGED:
         fields = "; ".join(_field_text(field, named=named) for field in change.fields)
         return f"changed {left}{name}: {fields}"
-    if change.change is Change.REPLACED:
+    if change.change is results.Change.REPLACED:
         return f"replaced {left} → {right}{name}"
     return f"{change.change} {left or right}{name}"
 
 
-def _field_text(field: FieldChange, *, named: bool) -> str:
+def _field_text(field: results.FieldChange, *, named: bool) -> str:
     if _names_values(field) and not named:
         return f"another value as {field.what}"
     return f"{field.what} {field.left or 'none'} → {field.right or 'none'}"
 
 
-def _names_values(field: FieldChange) -> bool:
+def _names_values(field: results.FieldChange) -> bool:
     """Inputs, and what bodies return, go by the names of values, which say nothing of several modules at once."""
     return not field.what.startswith(("attribute", "output"))
 
 
-def operators(nodes: Sequence[NodeRef]) -> str:
+def operators(nodes: Sequence[results.NodeRef]) -> str:
     """The operators in their order; counted where they are many."""
     names = [node.op_type for node in nodes]
     if len(names) <= _LISTED:
@@ -172,13 +160,13 @@ def operators(nodes: Sequence[NodeRef]) -> str:
     return f"{len(names)} nodes ({listed}{f', {rest} more' if rest > 0 else ''})"
 
 
-def _short_name(weight: WeightChange, module: ModuleChange) -> str:
+def _short_name(weight: results.WeightChange, module: results.ModuleChange) -> str:
     """Inside of its module; empty if the name does not say where it belongs, and several have such names."""
     path = ModuleCall.parse(module.path).path
     return weight.name.removeprefix(f"{path}.") if path and weight.name.startswith(f"{path}.") else ""
 
 
-def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
+def _weight_text(weights: Sequence[results.WeightChange], module: results.ModuleChange) -> str:
     """A small constant with its numbers, others with how far they are apart."""
     first = weights[0]
     name = _short_name(first, module) or (f"`{first.name}`" if len({weight.name for weight in weights}) == 1 else "")
@@ -191,7 +179,7 @@ def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
     return f"{name or 'weight'} {kind}: {text or 'other numbers'}{count}"
 
 
-def _distances(weights: Sequence[WeightChange]) -> Iterator[str]:
+def _distances(weights: Sequence[results.WeightChange]) -> Iterator[str]:
     largest = [weight.largest for weight in weights if weight.largest is not None]
     if not largest or not max(largest):
         return
@@ -210,7 +198,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
 
 
-def cost_text(cost: CostChange | None) -> str:
+def cost_text(cost: results.CostChange | None) -> str:
     if cost is None:
         return ""
     return ", ".join(
@@ -227,9 +215,9 @@ def _amounts(what: str, before: Polynomial, after: Polynomial) -> str:
     return f"{text_before} → {text_after}"
 
 
-def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
+def renamed_text(renamed: Sequence[results.Renamed]) -> list[str]:
     """Of each kind of thing, and of modules whose names differ by the same number, one line."""
-    renamed_by_key: dict[object, list[Renamed]] = {}
+    renamed_by_key: dict[object, list[results.Renamed]] = {}
     for item in renamed:
         shift = tuple(b - a for a, b in zip(path_numbers(item.left), path_numbers(item.right), strict=False))
         key = (
@@ -247,7 +235,11 @@ def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
 
 # Lines of one module; the rest is counted.
 _MOST_LINES = 12
-_HEADINGS = {Change.REMOVED: "Modules removed", Change.ADDED: "Modules added", Change.CHANGED: "Changed"}
+_HEADINGS = {
+    results.Change.REMOVED: "Modules removed",
+    results.Change.ADDED: "Modules added",
+    results.Change.CHANGED: "Changed",
+}
 
 
 @dataclass(frozen=True)
@@ -259,7 +251,7 @@ class Section:
     groups: tuple[Group, ...] = ()
 
 
-def diff_sections(diff: Diff) -> Iterator[Section]:
+def diff_sections(diff: results.Diff) -> Iterator[Section]:
     if diff.model:
         changes = (f"{field.what}: {field.left or 'none'} → {field.right or 'none'}" for field in diff.model)
         yield Section("Model", tuple(changes))
@@ -272,7 +264,7 @@ def diff_sections(diff: Diff) -> Iterator[Section]:
         yield Section("Renamed (no difference)", tuple(renamed_text(diff.renamed)))
 
 
-def verdict_lines(diff: Diff) -> Iterator[str]:
+def verdict_lines(diff: results.Diff) -> Iterator[str]:
     """What can be said in two lines: how much differs, and what that costs."""
     if diff.identical:
         yield "No differences." if diff.weights_read else "No differences; the numbers of large weights were not read."
@@ -282,11 +274,11 @@ def verdict_lines(diff: Diff) -> Iterator[str]:
         yield f"Cost: {cost_text(diff.cost)}."
 
 
-def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
+def diff_summary(diff: results.Diff, *, verbose: bool = False) -> str:
     return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
 
 
-def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
+def _summary_lines(diff: results.Diff, *, verbose: bool) -> Iterator[str]:
     yield f"{_side(diff.left)} → {_side(diff.right)}"
     yield from verdict_lines(diff)
     for section in diff_sections(diff):
@@ -297,7 +289,7 @@ def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
         yield from ("", f"Note: {note}.")
 
 
-def headline(diff: Diff) -> str:
+def headline(diff: results.Diff) -> str:
     """Counts by change, and how much of the two files was recognized at all."""
     counts = dict(diff.counts)
     weights = counts.pop("weights", 0)
@@ -310,7 +302,7 @@ def headline(diff: Diff) -> str:
     return "; ".join(parts) + "."
 
 
-def _side(side: Side) -> str:
+def _side(side: results.Side) -> str:
     details = ", ".join(filter(None, (side.exporter, counted(side.nodes, "node"))))
     module = f" {side.module}" if side.module else ""
     return f"{side.path}{module} ({details})"

@@ -25,18 +25,7 @@ from modelexport.errors import some_of
 from modelexport.inspect.analyze import Tally
 from modelexport.record.lineage import Consistency, Relation
 from modelexport.record.provenance import Confidence
-from modelexport.record.results.files import (
-    RETURNED,
-    ExportResult,
-    Extraction,
-    ExtractionCheck,
-    Feed,
-    FlattenResult,
-    Folding,
-    FoldResult,
-    QuantizeResult,
-    RelinkResult,
-)
+from modelexport.record.results import files
 from modelexport.record.signals import OutputCheck
 from modelexport.show.data.results import relations_of, tally_of
 from modelexport.show.text.console import (
@@ -53,7 +42,7 @@ from modelexport.show.text.verification import verification_tables
 from modelexport.show.text.verification_rows import Shown
 
 
-def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Text]:
+def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterator[Text]:
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
@@ -80,13 +69,13 @@ def _check(check: OutputCheck) -> str:
 
 
 _FROM = {
-    Feed.GIVEN: "what the module was given",
-    Feed.RUN: "a tensor of the model's run that the module was not given",
-    Feed.FILE: "a tensor of the whole file's: PyTorch has none like it",
+    files.Feed.GIVEN: "what the module was given",
+    files.Feed.RUN: "a tensor of the model's run that the module was not given",
+    files.Feed.FILE: "a tensor of the whole file's: PyTorch has none like it",
 }
 
 
-def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterator[Text]:
+def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> Iterator[Text]:
     yield from file_lines(extraction.files)
     nodes = len(extraction.provenance.nodes)
     along = f", {extraction.along} of them taken along" if extraction.along else ""
@@ -104,7 +93,7 @@ def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterat
         yield seconds_line(extraction.seconds)
 
 
-def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
+def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
     """Every output with -v; without, those that differ and those that the tolerance says little of."""
     for comparison in check.outputs:
         apart = comparison.difference
@@ -117,7 +106,7 @@ def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
             small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
             yield plain(f"note: the numbers of {comparison.name} are {small}", "yellow")
     for name, feed in check.fed.items():
-        if verbose or feed is not Feed.GIVEN:
+        if verbose or feed is not files.Feed.GIVEN:
             yield plain(f"{name} was fed {_FROM[feed]}", "dim")
     yield plain(_verdict(check), "green" if check.ok else "red")
 
@@ -127,10 +116,10 @@ _TELLING = 40.0
 
 
 def _against(word: str) -> str:
-    return {RETURNED: "what the module returned", "run": "a value of the model's run"}.get(word, "the whole file")
+    return {files.RETURNED: "what the module returned", "run": "a value of the model's run"}.get(word, "the whole file")
 
 
-def _verdict(check: ExtractionCheck) -> str:
+def _verdict(check: files.ExtractionCheck) -> str:
     """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
     if check.ok and not check.whole:
         held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
@@ -139,7 +128,7 @@ def _verdict(check: ExtractionCheck) -> str:
         return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
     if not check.outputs:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
-    if check.whole and not any(comparison.against == RETURNED for comparison in check.outputs):
+    if check.whole and not any(comparison.against == files.RETURNED for comparison in check.outputs):
         return f"not shown to equal the module of {check.reference}: nothing that the module returned is in the file"
     if check.lost and all(comparison.difference.agrees for comparison in check.outputs):
         lost = counted(check.lost, "tensor")
@@ -151,7 +140,7 @@ def _verdict(check: ExtractionCheck) -> str:
 _OUTSIDE = "constants that are shared or differ, or what others need before it is done"
 
 
-def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     yield from file_lines(result.files)
     folding = result.folding
     if not folding.functions:
@@ -177,7 +166,7 @@ def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[Rend
         yield plain(f"note: {folding.note}", "yellow")
 
 
-def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
+def _unfolded(folding: files.Folding, *, verbose: bool) -> Iterator[RenderableType]:
     """A class with one call or one node is left out on purpose; any other could not be folded, which is news."""
     for left in folding.unfolded:
         if verbose or not left.is_usual:
@@ -189,7 +178,7 @@ def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
         yield plain(f"{several} with a single call or a single node not folded; -v lists them", "dim")
 
 
-def flattening_lines(result: FlattenResult) -> Iterator[RenderableType]:
+def flattening_lines(result: files.FlattenResult) -> Iterator[RenderableType]:
     yield from file_lines(result.files)
     flattening = result.flattening
     counts = f"{counted(flattening.before, 'node')} before, {flattening.after} after"
@@ -208,7 +197,7 @@ def flattening_lines(result: FlattenResult) -> Iterator[RenderableType]:
 _ASK_VERIFY = "`modelexport verify` holds what was found against values."
 
 
-def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A file that was made from something else is said first, and nothing of its lineage is."""
     if not result.related:
         why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
@@ -235,14 +224,14 @@ def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[Re
         yield seconds_line(result.seconds)
 
 
-def _related(result: RelinkResult, relation: Relation, count: int) -> str:
+def _related(result: files.RelinkResult, relation: Relation, count: int) -> str:
     """Of several nodes that became one, how many there were."""
     sources = {key for link in result.lineage.nodes.values() if link.relation is relation for key in link.sources}
     several = relation in (Relation.FUSED, Relation.SHARED)
     return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
 
 
-def _changed(result: RelinkResult) -> Iterator[RenderableType]:
+def _changed(result: files.RelinkResult) -> Iterator[RenderableType]:
     """Every node that is not what it was, with its sources."""
     changed = {key: link for key, link in result.lineage.nodes.items() if link.relation is not Relation.KEPT}
     if not changed:
@@ -291,7 +280,7 @@ def _doubts(consistency: Consistency) -> Iterator[str]:
         )
 
 
-def quantization_lines(result: QuantizeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+def quantization_lines(result: files.QuantizeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     yield from lineage_lines(result.relinked, verbose=verbose)
     if result.excluded:
         yield plain(f"left in float as asked: {counted(len(result.excluded), 'node')}")
