@@ -28,10 +28,8 @@ from typing import Generic, Protocol, TypeVar
 from modelexport.errors import some_of
 from modelexport.record.hierarchy import ModuleCall, parent_path
 
-# A step of a path that is a number: `layer.3.fc1` has one, 3.
-_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")
-# Paths that have no common pattern are listed, up to so many.
-_LISTED_PATHS = 8
+_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")  # a step of a path that is a number: `layer.3.fc1` has one, 3
+_LISTED_PATHS = 8  # of those that have no common pattern
 
 
 class HasPath(Protocol):

@@ -159,15 +159,13 @@ class _Writer:
         """One object, key by key in the order of its table."""
         document: Json = {}
         for field in table:
-            value = field.value(item, self.result)
+            value: Any = field.value(item, self.result)
             if value or not field.empty:
-                document[field.name] = self._field_value(field, value)
+                items = None if field.fields is None else [self.document(item, field.fields) for item in value]
+                document[field.name] = self.value(value) if items is None else items
             elif field.empty == "?":
                 document[field.name] = None
         return document
-
-    def _field_value(self, field: ResultField, value: Any) -> Any:
-        return self.value(value) if field.fields is None else [self.document(item, field.fields) for item in value]
 
 
 def _scalar(value: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,14 @@ Overlay = Profiled | Verified
 
 def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
-    document = _read_json(path)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+    # RecursionError: the parser recurses into lists in lists, which a damaged or hostile file may have thousands of.
+    except (ValueError, RecursionError) as error:
+        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
     try:
         overlay = _parse_overlay(document)
     except _DAMAGE as error:
@@ -123,14 +130,13 @@ def _parse_overlay(document: object) -> Overlay | None:
 
 def _profiled(document: dict[str, Any]) -> Profiled:
     modules = document["modules"]
-    runs = f"{int(document['runs'])} runs, optimization {_text(document['optimization'])}"
     return Profiled(
         file=_text(document["file"]),
-        run=runs,
+        run=f"{int(document['runs'])} runs, optimization {_text(document['optimization'])}",
         own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
         classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
         kernels=tuple(map(_kernel, document["nodes"])),
-        notes=_texts(document["notes"]),
+        notes=tuple(map(_text, document["notes"])),
     )
 
 
@@ -151,24 +157,17 @@ def _verified(document: dict[str, Any]) -> Verified:
         calls={ModuleCall(_text(item["path"]), int(item["call"])): _call(item) for item in document["calls"]},
         classes={_text(item["path"]): _text(item["class"]) for item in document["calls"]},
         nodes={_text(item["key"]): Verdict(item["verdict"]) for item in nodes},
-        notes=_texts(document["notes"]),
+        notes=tuple(map(_text, document["notes"])),
     )
 
 
 def _call(item: dict[str, Any]) -> CallVerdict:
-    outputs = item["outputs"]
-    return CallVerdict(
-        status=Status(item["status"]),
-        sqnr=None if outputs is None else _decibels(outputs),
-        max_abs=None if outputs is None else _number(outputs["max_abs"]),
-        agrees=None if outputs is None else bool(outputs["agrees"]),
-        reason=_text(item["reason"]),
-    )
-
-
-def _decibels(outputs: dict[str, Any]) -> float:
-    """Of tensors that were compared. Where there is no number, there is nothing but noise."""
-    return math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
+    status, reason, outputs = Status(item["status"]), _text(item["reason"]), item["outputs"]
+    if outputs is None:
+        return CallVerdict(status, None, None, None, reason)
+    # JSON has no infinity, so that null stands for equal tensors and for NaN alike; `equal` tells them apart.
+    sqnr = math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
+    return CallVerdict(status, sqnr, _number(outputs["max_abs"]), bool(outputs["agrees"]), reason)
 
 
 def _text(value: object) -> str:
@@ -180,10 +179,6 @@ def _text(value: object) -> str:
 
 def _optional_text(value: object) -> str | None:
     return None if value is None else _text(value)
-
-
-def _texts(values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(map(_text, values))
 
 
 def _number(value: object) -> float | None:
@@ -199,13 +194,3 @@ def _amount(value: object) -> float:
     if number is None or number < 0:
         raise ValueError(f"{value!r} stands where a time should")
     return number
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    except (ValueError, RecursionError) as error:
-        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error

@@ -63,10 +63,6 @@ def _shares(tally: Tally, counts: Mapping[Any, int]) -> Mapping[Any, object]:
     return {what: {"count": n, "share": round(tally.share(n), _SHARE_DIGITS)} for what, n in counts.items()}
 
 
-def _time_share(module: ModuleTime, profile: Profile) -> float:
-    return module.time / profile.time if profile.time else 0.0
-
-
 def _number_or_text(number: float | None) -> float | str | None:
     """How far weights are apart may be infinite, which is not the same as unknown: null."""
     return number if number is None or math.isfinite(number) else str(number)
@@ -93,7 +89,9 @@ def _shared_text(group: SharedTime) -> str:
 
 _NODE_COUNT = computed("nodes", lambda result: len(result.provenance.nodes))
 _CONFIDENCES = computed("by_confidence", lambda result: tally_of(result.provenance).by_confidence)
-_TIME_SHARE = ResultField("share", _time_share, digits=_SHARE_DIGITS)
+_TIME_SHARE = ResultField(
+    "share", lambda module, run: module.time / run.time if run.time else 0.0, digits=_SHARE_DIGITS
+)
 _FALLBACK = ResultField("fallback_us", lambda module, profile: profile.fallback(module), digits=3)
 
 # A node as `query` shows it; elsewhere a node of a record is what NodeEntry says below.

@@ -15,15 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.errors import RecordMissing, UnknownName, UserError
-from modelexport.show.formats.dot_mermaid_graphml_csv import (
-    MOST_CHARACTERS,
-    MOST_EDGES,
-    dot,
-    fits_mermaid,
-    graphml,
-    mermaid,
-    table,
-)
+from modelexport.show.formats import dot_mermaid_graphml_csv as text_formats
+from modelexport.show.formats.dot_mermaid_graphml_csv import dot, fits_mermaid, graphml, mermaid
 from modelexport.show.formats.drawing import BoxKind, Drawing, depth_of, overview, without_constants
 from modelexport.show.formats.model_explorer import model_explorer
 
@@ -31,7 +24,7 @@ from modelexport.show.formats.model_explorer import model_explorer
 _MOST_DOT_NODES = 2_000
 _MOST_DOT_MODULES = 500  # of an overview, which has clusters round all of them
 _MOST_MERMAID_MODULES = 40  # a picture in a README is one screen
-_LIMITS = f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters"
+_LIMITS = f"mermaid draws at most {text_formats.MOST_EDGES} edges and {text_formats.MOST_CHARACTERS} characters"
 _ATTACH = "Find the modules first: modelexport attach FILE -m MODEL -o TAGGED."
 
 Writer = Callable[[Drawing], Iterator[str]]
@@ -51,7 +44,7 @@ WRITERS: Mapping[str, Writer] = {
     "graphml": graphml,
     "dot": dot,
     "mermaid": mermaid,
-    "csv": table,
+    "csv": text_formats.table,
 }
 WITH_DEPTH = ("dot", "mermaid")
 # A copy of the model itself; written by whoever can write models.
@@ -68,16 +61,13 @@ def picture(drawing: Drawing, to: str, depth: int | None = None) -> Picture:
     """`depth` is how many levels of modules are shown, in a format that can show modules instead of nodes."""
     ensure_format(to)
     if depth is not None and to not in WITH_DEPTH:
-        raise UserError(f"{to} shows every node, not modules to a depth", f"Leave --depth out, or use {_either()}.")
+        instead = " or ".join(f"--to {name}" for name in WITH_DEPTH)
+        raise UserError(f"{to} shows every node, not modules to a depth", f"Leave --depth out, or use {instead}.")
     if to == "dot":
         return _dot(drawing, depth)
     if to == "mermaid":
         return _mermaid(drawing, depth)
     return Picture(WRITERS[to](drawing))
-
-
-def _either() -> str:
-    return " or ".join(f"--to {name}" for name in WITH_DEPTH)
 
 
 def _dot(drawing: Drawing, depth: int | None) -> Picture:

@@ -8,6 +8,8 @@ A drawing is made once from a file (`draw.py`); a format only decides how it is 
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -162,7 +164,7 @@ class Closed:
 def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
     """Without recursion: modules may be nested deeper than Python's stack."""
     children = _children(drawing)
-    numbers = 0
+    numbers = itertools.count()
     open_places = [iter(children.get(None, ()))]
     while open_places:
         item = next(open_places[-1], None)
@@ -173,8 +175,7 @@ def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
         elif isinstance(item, Box):
             yield item
         else:
-            yield _opened(drawing, item, numbers)
-            numbers += 1
+            yield _opened(drawing, item, next(numbers))
             open_places.append(iter(children.get(item, ())))
 
 
@@ -244,24 +245,17 @@ class _Overview:
     """Counts nodes by the module call that stands for them, then joins their wires."""
 
     def __init__(self, drawing: Drawing, depth: int) -> None:
-        self._drawing = drawing
-        self._depth = depth
-        self._counts: dict[ModuleCall | None, int] = {}
-        for box in drawing.boxes:
-            if box.kind is BoxKind.OPERATOR:
-                call = self._shown(box)
-                self._counts[call] = self._counts.get(call, 0) + 1
-        stacks = [drawing.stack(call) for call in self._counts]
-        self._enclosing = {above for stack in stacks for above in stack[:-1]}
+        self._drawing, self._depth = drawing, depth
+        self._counts = Counter(self._shown(box) for box in drawing.boxes if box.kind is BoxKind.OPERATOR)
+        self._enclosing = {above for call in self._counts for above in drawing.stack(call)[:-1]}
 
     def drawing(self) -> Drawing:
         full = self._drawing
-        ends = [box for box in full.by_sheet[MAIN] if box.kind in _ENDS]
-        boxes = (*self._of(ends, BoxKind.INPUT), *self._blocks(), *self._of(ends, BoxKind.OUTPUT))
-        return replace(full, boxes=tuple(boxes), wires=tuple(self._wires()), sheets=(Sheet(MAIN, full.name),))
-
-    def _of(self, boxes: list[Box], kind: BoxKind) -> Iterator[Box]:
-        return (replace(box, call=None) for box in boxes if box.kind is kind)
+        inputs, outputs = (
+            [replace(box, call=None) for box in full.by_sheet[MAIN] if box.kind is kind] for kind in _ENDS
+        )
+        boxes = (*inputs, *self._blocks(), *outputs)
+        return replace(full, boxes=boxes, wires=tuple(self._wires()), sheets=(Sheet(MAIN, full.name),))
 
     def _shown(self, box: Box) -> ModuleCall | None:
         """The module call that stands for a box; None is the model itself."""

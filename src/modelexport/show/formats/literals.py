@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,23 +55,17 @@ def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
 
 
 def _ports(part: GraphPart) -> Iterator[Port]:
-    yield from _declared(part.proto.value_info, part.id)
-    if isinstance(part.proto, onnx.FunctionProto):
-        return
-    yield from _declared((*part.proto.input, *part.proto.output), part.id)
-    for tensor in part.proto.initializer:
-        yield _stored(tensor.name, tensor.data_type, tensor.dims, part.id)
-    for sparse in part.proto.sparse_initializer:
-        yield _stored(sparse.values.name, sparse.values.data_type, sparse.dims, part.id)
-
-
-def _declared(infos: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[Port]:
-    for info in infos:
-        yield Port(value_id(graph_id, info.name), *_type(info.type))
-
-
-def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
-    return Port(value_id(graph_id, name), type_name(dtype), f"[{', '.join(map(str, dims))}]")
+    proto, is_function = part.proto, isinstance(part.proto, onnx.FunctionProto)
+    # Inputs and outputs of a function are names without a type: it is called with whatever fits.
+    declared = proto.value_info if is_function else (*proto.value_info, *proto.input, *proto.output)
+    for info in declared:
+        yield Port(value_id(part.id, info.name), *_type(info.type))
+    if not is_function:
+        stored = [(tensor, tensor.dims) for tensor in proto.initializer]
+        # The values of a sparse tensor are those that are not zero; its shape is beside them.
+        stored += [(sparse.values, sparse.dims) for sparse in proto.sparse_initializer]
+        for tensor, dims in stored:
+            yield Port(value_id(part.id, tensor.name), type_name(tensor.data_type), f"[{', '.join(map(str, dims))}]")
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:
@@ -99,11 +93,8 @@ def _shape(tensor: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> str:
     """Empty if not even the number of axes is known."""
     if not tensor.HasField("shape"):
         return ""
-    return f"[{', '.join(map(_dim, tensor.shape.dim))}]"
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
-    return str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+    dims = (str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
+    return f"[{', '.join(dims)}]"
 
 
 # Tensors with more elements are told apart by a digest.
@@ -157,8 +148,11 @@ def string_literal(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return "b'" + "".join(_byte(byte) for byte in data) + "'"
-    return "'" + "".join(map(_visible, text.translate(_PLAIN))) + "'"
+        return "b'" + "".join(map(_byte, data)) + "'"
+    visible = (
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text.translate(_PLAIN)
+    )
+    return f"'{''.join(visible)}'"
 
 
 def strings_literal(texts: Iterable[str]) -> str:
@@ -170,10 +164,6 @@ def _byte(byte: int) -> str:
     return chr(byte) if plain else f"\\x{byte:02x}"
 
 
-def _visible(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-
-
 def tensor_text(tensor: onnx.TensorProto) -> str:
     """Type and shape, and the elements if there are few of them; of many, a digest of their bytes."""
     head = f"{type_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
@@ -182,7 +172,11 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
         return f"{head} in {string_literal(location.get('location', '').encode())} at {location.get('offset', '0')}"
     if tensor.data_type == onnx.TensorProto.STRING:
         texts = list(map(string_literal, tensor.string_data))
-        return f"{head} [{', '.join(texts)}]" if len(texts) <= SHOWN_ELEMENTS else f"{head} sha256:{_strings(tensor)}"
+        if len(texts) <= SHOWN_ELEMENTS:
+            return f"{head} [{', '.join(texts)}]"
+        # With their lengths: ["ab", "c"] and ["a", "bc"] are not the same.
+        parts = (len(text).to_bytes(8, "little") + text for text in tensor.string_data)
+        return f"{head} sha256:{_digest(b''.join(parts))}"
     try:
         array = onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError):  # damaged: fewer bytes than its shape says, or no known type
@@ -192,14 +186,9 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
 
 def _elements(array: np.ndarray) -> str:
     """numpy has no bfloat16 and no types of 8 and 4 bits of its own: those of ml_dtypes are widened first."""
-    kind = array.dtype.kind
-    if kind not in "biufc":  # those that numpy does not have by itself
+    if array.dtype.kind not in "biufc":  # those that numpy does not have by itself
         array = array.astype(np.int64 if "int" in array.dtype.name else np.float64)
     return repr(array.ravel().tolist())
-
-
-def _strings(tensor: onnx.TensorProto) -> str:
-    return _digest(b"".join(len(text).to_bytes(8, "little") + text for text in tensor.string_data))
 
 
 def _digest(data: bytes) -> str:

@@ -57,7 +57,8 @@ def node_id(box_id: str) -> str:
 
 
 def namespace(call: ModuleCall | None, drawing: Drawing) -> str:
-    return "/".join(_part(drawing.layers[above].title) for above in drawing.stack(call))
+    titles = (drawing.layers[above].title for above in drawing.stack(call))
+    return "/".join(_IN_NAMESPACE.sub(lambda match: f"%{ord(match[0]):02X}", title) for title in titles)
 
 
 def shown(text: str) -> str:
@@ -72,18 +73,13 @@ def unshown(text: str) -> str:
     return _SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
 
-def _part(title: str) -> str:
-    return _IN_NAMESPACE.sub(lambda match: f"%{ord(match[0]):02X}", title)
-
-
 def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Iterator[str]:
     """Part by part: a document of a large model would not fit into memory twice."""
     boxes = drawing.by_sheet[sheet.id]
     yield f'{{"id": {json.dumps(graph_id(sheet.id, drawing))}, "nodes": [\n'
-    first = True
-    for node in (*_captures(sheet, outside, drawing), *(_node(box, drawing, outside) for box in boxes)):
-        yield f"{'' if first else ',' + chr(10)}{json.dumps(node)}"
-        first = False
+    nodes = chain(_captures(sheet, outside, drawing), (_node(box, drawing, outside) for box in boxes))
+    for number, node in enumerate(nodes):
+        yield ",\n" * bool(number) + json.dumps(node)
     rest = {
         "groupNodeAttributes": _layers(sheet, boxes, drawing),
         # Or it would drop a module that holds one node, and its name.
@@ -94,15 +90,14 @@ def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) ->
 
 def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json:
     wires = [_edge(wire, box, drawing) for wire in drawing.incoming.get(box.id, ())]
-    through_bodies = _through(box, outside, drawing)
     node: Json = {
         "id": node_id(box.id),
         "label": _HIDDEN if box.kind is BoxKind.CONSTANT else box.label,
         "namespace": ENDS.get(box.kind) or namespace(box.call, drawing),
         "attrs": _attributes({"kind": str(box.kind), **box.facts}),
-        "incomingEdges": wires + through_bodies,
-        "inputsMetadata": [_input(index, port) for index, port in enumerate(box.inputs) if port.value],
-        "outputsMetadata": [_output(index, port) for index, port in enumerate(box.outputs) if port.value],
+        "incomingEdges": wires + _through(box, outside, drawing),
+        "inputsMetadata": list(_ports(box.inputs, "__tensor_tag")),
+        "outputsMetadata": list(_ports(box.outputs, "tensor_name")),
     }
     return node | ({"subgraphIds": list(box.bodies)} if box.bodies else {})
 
@@ -121,16 +116,13 @@ def _edge(wire: Wire, box: Box, drawing: Drawing) -> Json:
     }
 
 
-def _input(index: int, port: Port) -> Json:
-    return {"id": str(index), "attrs": [{"key": "__tensor_tag", "value": port.value}, *_typed(port)]}
-
-
-def _output(index: int, port: Port) -> Json:
-    return {"id": str(index), "attrs": [{"key": "tensor_name", "value": port.value}, *_typed(port)]}
-
-
-def _typed(port: Port) -> list[Json]:
-    return [{"key": key, "value": text} for key, text in (("dtype", port.dtype), ("shape", port.shape)) if text]
+def _ports(ports: Iterable[Port], name_key: str) -> Iterator[Json]:
+    """`name_key` is the attribute that the page takes for the name: another one for inputs than for outputs."""
+    for index, port in enumerate(ports):
+        facts = (("dtype", port.dtype), ("shape", port.shape))
+        attributes = [{"key": name_key, "value": port.value}, *({"key": k, "value": text} for k, text in facts if text)]
+        if port.value:  # an optional one that is left out keeps its number
+            yield {"id": str(index), "attrs": attributes}
 
 
 def _layers(sheet: Sheet, boxes: Iterable[Box], drawing: Drawing) -> Json:
@@ -166,7 +158,7 @@ def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing)
             "attrs": _attributes(facts),
             "incomingEdges": [],
             "inputsMetadata": [],
-            "outputsMetadata": [_output(0, source.outputs[wire.output])],
+            "outputsMetadata": list(_ports([source.outputs[wire.output]], "tensor_name")),
         }
 
 
@@ -262,9 +254,8 @@ def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
     right_groups = _groups(right)
     for group, nodes in _groups(left).items():
         if len(right_groups.get(group, ())) == len(nodes):
-            yield from (
-                (left_box.id, right_box.id) for left_box, right_box in zip(nodes, right_groups[group], strict=True)
-            )
+            pairs = zip(nodes, right_groups[group], strict=True)
+            yield from ((left_box.id, right_box.id) for left_box, right_box in pairs)
 
 
 def _groups(drawing: Drawing) -> dict[tuple[ModuleCall, str], list[Box]]:

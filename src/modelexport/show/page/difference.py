@@ -40,7 +40,9 @@ def difference_columns(diff: results.Diff, tree: ModuleTree, texts: Texts, charg
         number = tree.by_path.get(here) if here is not None else None
         if number is None:
             # It is in the other file alone, so that only the model as a whole can tell.
-            lines.setdefault(0, []).append(_gone(module))
+            name = module.left if module.left is not None else module.right
+            about = f"{name or '(model)'} {module.classes[0]}, {int(module.nodes.left)} nodes"
+            lines.setdefault(0, []).append(f"not in this file: {about}")
             continue
         states[number] = "added" if module.change is results.Change.ADDED else "changed"
         lines.setdefault(number, []).extend(_module_lines(module))
@@ -49,16 +51,13 @@ def difference_columns(diff: results.Diff, tree: ModuleTree, texts: Texts, charg
             lines.setdefault(inside, []).append(line)
     lines.setdefault(0, []).extend(map(_field_line, diff.model))
     _mark_around(states, tree, changed_root=bool(lines[0]))
-    return {
-        "against": PurePath(diff.left.path).name,
-        "identical": diff.identical,
-        "state": states,
-        "lines": {
-            number: texts.numbers_of(_cut(texts_of_module))
-            for number, texts_of_module in lines.items()
-            if texts_of_module
-        },
+    shown = {
+        number: texts.numbers_of(_shortened(module_lines, _MOST_LINES, "and {} more differences"))
+        for number, module_lines in lines.items()
+        if module_lines
     }
+    name = PurePath(diff.left.path).name
+    return {"against": name, "identical": diff.identical, "state": states, "lines": shown}
 
 
 def _lines_inside(module: results.ModuleChange, number: int, charged: Mapping[str, int]) -> Iterator[tuple[int, str]]:
@@ -90,11 +89,6 @@ def _module_lines(module: results.ModuleChange) -> Iterator[str]:
         yield from (f"{name} {left.short} → {right.short}" for name, (left, right) in module.cost.amounts.items())
 
 
-def _gone(module: results.ModuleChange) -> str:
-    name = module.left if module.left is not None else module.right
-    return f"not in this file: {name or '(model)'} {module.classes[0]}, {int(module.nodes.left)} nodes"
-
-
 def _node_line(change: results.NodeChange) -> str:
     if change.change is results.Change.ADDED:
         return f"added {_nodes(change.right)}"
@@ -106,16 +100,14 @@ def _node_line(change: results.NodeChange) -> str:
 
 
 def _nodes(nodes: tuple[results.NodeRef, ...]) -> str:
-    shown = [f"{node.op_type} {node.name or node.key}" for node in nodes[:_MOST_NAMES]]
-    more = len(nodes) - _MOST_NAMES
-    return ", ".join([*shown, f"and {more} more"] if more > 0 else shown)
+    names = [f"{node.op_type} {node.name or node.key}" for node in nodes]
+    return ", ".join(_shortened(names, _MOST_NAMES, "and {} more"))
 
 
 def _operators(nodes: tuple[results.NodeRef, ...]) -> str:
     counts = Counter(node.op_type for node in nodes)
     shown = [name if count == 1 else f"{name} ×{count}" for name, count in counts.items()]
-    more = [f"{len(shown) - _MOST_OPERATORS} others"] if len(shown) > _MOST_OPERATORS else []
-    return " + ".join([*shown[:_MOST_OPERATORS], *more]) or "nothing"
+    return " + ".join(_shortened(shown, _MOST_OPERATORS, "{} others")) or "nothing"
 
 
 def _field_line(field: results.FieldChange) -> str:
@@ -128,9 +120,10 @@ def _weight_line(weight: results.WeightChange) -> str:
     return f"weight {weight.name}: {weight.form}{far}{values}"
 
 
-def _cut(lines: list[str]) -> list[str]:
-    more = len(lines) - _MOST_LINES
-    return lines if more <= 0 else [*lines[:_MOST_LINES], f"and {more} more differences"]
+def _shortened(texts: list[str], most: int, rest: str) -> list[str]:
+    """The first texts; `rest` says how many there are beyond these."""
+    more = len(texts) - most
+    return [*texts[:most], rest.format(more)] if more > 0 else texts
 
 
 # Modules of one group whose nodes are listed, and nodes of one change.
@@ -139,16 +132,12 @@ _LISTED_MODULES, _LISTED_NODES = 24, 200
 
 def diff_html(diff: results.Diff) -> str:
     """One file that needs nothing else, and runs no script."""
-    return static_page(printable(f"{diff.left.path} → {diff.right.path}"), "\n".join(_body(diff)))
-
-
-def _body(diff: results.Diff) -> Iterator[str]:
-    yield f"<h1>{_side(diff.left)} → {_side(diff.right)}</h1>"
-    yield from (f"<p>{_safe(line)}</p>" for line in verdict_lines(diff))
+    body = [f"<h1>{_side(diff.left)} → {_side(diff.right)}</h1>"]
+    body += [f"<p>{_safe(line)}</p>" for line in verdict_lines(diff)]
     for section in diff_sections(diff):
-        yield f"<h2>{section.heading}</h2>{_list(section.lines)}"
-        yield from map(_group, section.groups)
-    yield from (f'<p class="muted">{_safe(note)}.</p>' for note in diff.notes)
+        body += [f"<h2>{section.heading}</h2>{_list(section.lines)}", *map(_group, section.groups)]
+    body += [f'<p class="muted">{_safe(note)}.</p>' for note in diff.notes]
+    return static_page(printable(f"{diff.left.path} → {diff.right.path}"), "\n".join(body))
 
 
 def _side(side: results.Side) -> str:
@@ -169,23 +158,22 @@ def _group(group: Group) -> str:
 def _node_table(module: results.ModuleChange) -> str:
     if not module.changes:
         return ""
-    rows = "".join(map(_row, module.changes))
+    rows = ""
+    for change in module.changes:
+        fields = "<br>".join(
+            f"{_safe(field.what)}: {_safe(field.left)} → {_safe(field.right)}" for field in change.fields
+        )
+        cells = (change.change.value, _refs(change.left), _refs(change.right), fields)
+        rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
     return (
         f"<details><summary>nodes of <code>{_safe(module.path or '(model)')}</code></summary>"
         f"<table><tr><th>change</th><th>left</th><th>right</th><th>what</th></tr>{rows}</table></details>"
     )
 
 
-def _row(change: results.NodeChange) -> str:
-    fields = "<br>".join(f"{_safe(field.what)}: {_safe(field.left)} → {_safe(field.right)}" for field in change.fields)
-    cells = (change.change.value, _refs(change.left), _refs(change.right), fields)
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-
-
 def _refs(nodes: tuple[results.NodeRef, ...]) -> str:
-    shown = [f"{_safe(node.op_type)} {_safe(node.name or node.key)}" for node in nodes[:_LISTED_NODES]]
-    more = len(nodes) - len(shown)
-    return "<br>".join([*shown, f"… and {more} more"] if more > 0 else shown)
+    names = [f"{_safe(node.op_type)} {_safe(node.name or node.key)}" for node in nodes]
+    return "<br>".join(_shortened(names, _LISTED_NODES, "… and {} more"))
 
 
 def _list(lines: Iterable[str]) -> str:

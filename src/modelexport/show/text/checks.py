@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.inspect.analyze import FileFacts, ModuleFacts
-from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Score, Scores
+from modelexport.inspect.compare import Comparison, ModuleDifference, Scores
 from modelexport.inspect.validate import Finding, Severity, Validation
 from modelexport.record.provenance import Confidence
 from modelexport.show.text.console import (
@@ -43,18 +43,19 @@ def validation_tables(validation: Validation, *, verbose: bool = False) -> Itera
     if validation.written:
         yield plain(f"rewrote the keys of {counted(validation.repaired, 'node')} in {validation.written}")
     for _, group in groupby(validation.findings, key=lambda finding: finding.code):
-        yield from _group(list(group), verbose)
+        findings = list(group)
+        shown = findings if verbose else findings[:_LISTED]
+        yield from map(_line, shown)
+        if len(findings) > len(shown):
+            yield Text(f"  … and {len(findings) - len(shown)} more of this kind (--verbose)", "dim")
     if verbose:
         yield plain("checks: " + ", ".join(validation.checks), "dim")
-    yield _verdict(validation)
-
-
-def _group(findings: list[Finding], verbose: bool) -> Iterator[RenderableType]:
-    """Findings with one code; the first ones stand for the rest."""
-    shown = findings if verbose else findings[:_LISTED]
-    yield from map(_line, shown)
-    if len(findings) > len(shown):
-        yield Text(f"  … and {len(findings) - len(shown)} more of this kind (--verbose)", "dim")
+    errors = len(validation.errors)
+    if validation.findings:
+        counts = f"{counted(errors, 'error')}, {counted(len(validation.findings) - errors, 'warning')}"
+        yield plain(f"{validation.path}: {counts}", "red" if errors else "yellow")
+    else:
+        yield plain(f"{validation.path}: {len(validation.checks)} checks, nothing wrong", "green")
 
 
 def _line(finding: Finding) -> Text:
@@ -64,15 +65,6 @@ def _line(finding: Finding) -> Text:
     return line.append_text(plain(finding.message))
 
 
-def _verdict(validation: Validation) -> Text:
-    errors = len(validation.errors)
-    warnings = len(validation.findings) - errors
-    if not validation.findings:
-        return plain(f"{validation.path}: {len(validation.checks)} checks, nothing wrong", "green")
-    style = "red" if errors else "yellow"
-    return plain(f"{validation.path}: {counted(errors, 'error')}, {counted(warnings, 'warning')}", style)
-
-
 def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Iterator[RenderableType]:
     yield _head("a", comparison.a, comparison.nodes.a, comparison.totals_a)
     yield _head("b", comparison.b, comparison.nodes.b, comparison.totals_b)
@@ -80,8 +72,7 @@ def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Itera
         yield Text("No differences.", "green")
         return
     if comparison.differences:
-        yield Text()
-        yield _differences(comparison, verbose)
+        yield from (Text(), _differences(comparison, verbose))
     yield from _only("Modules only in a", comparison.only_a)
     yield from _only("Modules only in b", comparison.only_b)
     if comparison.unattributed:
@@ -96,8 +87,8 @@ def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Itera
 
 def _head(side: str, file: FileFacts, nodes: int, totals: ModuleFacts | None) -> Text:
     weights = "" if totals is None else f", {bytes_text(totals.total.bytes)} of weights"
-    amounts = f", {counted(nodes, 'node')}{weights}"
-    return Text(f"{side}  ", "bold").append_text(plain(f"{file.path} ({file.exporter}{amounts})"))
+    facts = f"{file.path} ({file.exporter}, {counted(nodes, 'node')}{weights})"
+    return Text(f"{side}  ", "bold").append_text(plain(facts))
 
 
 def _differences(comparison: Comparison, verbose: bool) -> Table:
@@ -107,7 +98,10 @@ def _differences(comparison: Comparison, verbose: bool) -> Table:
     for difference in comparison.differences:
         alike.setdefault((_cells(difference), difference.path if verbose else ""), []).append(difference)
     for ((nodes, removed, added, also), _), group in alike.items():
-        shown.add_row(_names(group), nodes, plain(removed, "red"), plain(added, "green"), plain(also, "yellow"))
+        name = plain(group[0].path or "(model)").append_text(plain(f" {group[0].class_a}", "cyan"))
+        if len(group) > 1:
+            name.append(f" and {len(group) - 1} more alike", "dim")
+        shown.add_row(name, nodes, plain(removed, "red"), plain(added, "green"), plain(also, "yellow"))
     return shown
 
 
@@ -132,11 +126,6 @@ def _also(difference: ModuleDifference) -> Iterator[str]:
         yield f"size {bytes_text(difference.bytes.a)} → {bytes_text(difference.bytes.b)}"
 
 
-def _names(group: Sequence[ModuleDifference]) -> Text:
-    name = plain(group[0].path or "(model)").append_text(plain(f" {group[0].class_a}", "cyan"))
-    return name if len(group) == 1 else name.append(f" and {len(group) - 1} more alike", "dim")
-
-
 def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
     if modules:
         yield Text()
@@ -155,8 +144,8 @@ def _sum_up(comparison: Comparison) -> str:
     added = sum(max(0, pair.b - pair.a) for pair in operators)
     changed = sum(len(difference.changed) for difference in comparison.differences)
     modules = len(comparison.differences)
-    verb = "differs" if modules == 1 else "differ"
-    return f"{counted(modules, 'module')} {verb}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
+    differ = f"{counted(modules, 'module')} {'differs' if modules == 1 else 'differ'}"
+    return f"{differ}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
 
 
 _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
@@ -168,19 +157,14 @@ def score_tables(scores: Scores) -> Iterator[RenderableType]:
     numbers = ("nodes", "share", *(level.label for level in _LEVELS), "same", "less", "other", "seconds")
     shown = table("", "strategy", *numbers, right=numbers)
     for score in scores.scores:
-        shown.add_row(*_score_cells(score, total))
+        counts = [*(score.by_confidence.get(level, 0) for level in _LEVELS), score.same, score.less, score.other]
+        share = share_text(score.attributed / total if total else 0.0)
+        shown.add_row(score.strategy, str(score.attributed), share, *map(str, counts), f"{score.seconds:.2f}")
     yield shown
     yield Text("same, less, other: what the merged answer says, less than it, something else", "dim")
     yield Text(f"seconds are for judging; recording took {scores.recording:.1f} s for all of them together", "dim")
     yield from _disputes(scores)
     yield from note_lines(scores.notes)
-
-
-def _score_cells(score: Score, total: int) -> list[str]:
-    counts = [score.by_confidence.get(level, 0) for level in _LEVELS]
-    numbers = [*counts, score.same, score.less, score.other]
-    share = share_text(score.attributed / total if total else 0.0)
-    return [score.strategy, str(score.attributed), share, *map(str, numbers), f"{score.seconds:.2f}"]
 
 
 def _disputes(scores: Scores) -> Iterator[RenderableType]:
@@ -189,13 +173,9 @@ def _disputes(scores: Scores) -> Iterator[RenderableType]:
         return
     yield Text(f"\n{counted(len(scores.disputes), 'node')} on which strategies contradict each other", "bold")
     for dispute in scores.disputes:
-        yield from _dispute(dispute)
-
-
-def _dispute(dispute: Dispute) -> Iterator[RenderableType]:
-    entry = dispute.entry
-    answer = modules_text(entry.attribution.modules)
-    yield plain(f"{entry.name or entry.key} ({entry.op_type}): {answer}, {entry.attribution.confidence.label}")
-    for claim in dispute.claims:
-        why = "; ".join(map(str, claim.evidence))
-        yield plain(f"  {claim.strategy}: {modules_text(claim.owners)}, {claim.confidence.label} ({why})", "dim")
+        entry, attribution = dispute.entry, dispute.entry.attribution
+        answer = f"{modules_text(attribution.modules)}, {attribution.confidence.label}"
+        yield plain(f"{entry.name or entry.key} ({entry.op_type}): {answer}")
+        for claim in dispute.claims:
+            why = "; ".join(map(str, claim.evidence))
+            yield plain(f"  {claim.strategy}: {modules_text(claim.owners)}, {claim.confidence.label} ({why})", "dim")

@@ -14,16 +14,16 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable
-from modelexport.graph.file.atomic import ensure_writable, write_atomically
+from modelexport.graph.file.atomic import write_atomically
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence
@@ -34,11 +34,6 @@ def emit(text: str, path: Path | None = None) -> None:
         sys.stdout.write(text)
     else:
         write_atomically(path, text)
-
-
-def ensure_targets(paths: Iterable[Path]) -> None:
-    """Fail now if text cannot be written to all of these, each of them a file of its own."""
-    ensure_writable(*paths)
 
 
 _SHOWN_OPERATORS = 5  # as many as fit beside a module tree of usual width
@@ -138,16 +133,14 @@ def _text(size: Polynomial | None, units: tuple[str, ...], most: int) -> str:
     if not size:
         return "0"
     shown = size.terms[:most] if most else size.terms
-    texts = [_term(str(Polynomial(((monomial, 1),))), factor, units) for monomial, factor in shown]
+    texts = []
+    for monomial, factor in shown:
+        product, scaled = str(Polynomial(((monomial, 1),))), _scaled(factor, units, " ")
+        # `batch`, not `1·batch`; but bytes keep their unit: `1 B·batch`.
+        named = product if factor == 1 and not units[0] else f"{scaled}·{product}"
+        texts.append(scaled if product == "1" else named)
     more = " + …" if len(shown) < len(size.terms) else ""
     return " + ".join(texts).replace("+ -", "- ") + more
-
-
-def _term(product: str, factor: int, units: tuple[str, ...]) -> str:
-    scaled = _scaled(factor, units, " ")
-    if product == "1":
-        return scaled
-    return product if factor == 1 and not units[0] else f"{scaled}·{product}"
 
 
 _STYLES = {
@@ -203,18 +196,14 @@ def confidence_text(confidence: Confidence) -> Text:
     return Text(confidence.label, _STYLES[confidence])
 
 
-def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+def table(title: str, *columns: str, right: Collection[str] = ()) -> Table:
     """A table without lines; the columns named in `right` hold numbers."""
-    numbers = set(right)
     built = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        built.add_column(
-            column,
-            justify="right" if column in numbers else "left",
-            no_wrap=column in numbers,
-            overflow="fold",  # a tag that is cut off cannot be copied
-            header_style="dim",
-        )
+        is_number = column in right
+        justify: JustifyMethod = "right" if is_number else "left"
+        # Folded: a tag that is cut off cannot be copied.
+        built.add_column(column, justify=justify, no_wrap=is_number, overflow="fold", header_style="dim")
     return built
 
 

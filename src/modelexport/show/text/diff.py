@@ -25,12 +25,10 @@ from modelexport.record.results import diff as results
 from modelexport.show.module_tree import join_paths, path_numbers, path_pattern
 from modelexport.show.text.console import count_text, counted, flops_text, share_text, size_text
 
-# More operators of one replacement are counted and not listed.
-_LISTED = 4
+_LISTED = 4  # more operators of one replacement are counted and not listed
 _SHOWN = 8  # operators that are named with their number
 _MANY_TIMES = 100  # relative differences beyond say nothing but that it is another weight
-# Of what depends on open axes.
-_TERMS = 3
+_TERMS = 3  # of a polynomial in open axes
 
 _FORMS = {
     results.WeightForm.VALUES: "",  # how far they are apart says it
@@ -61,12 +59,8 @@ def group_modules(modules: Iterable[results.ModuleChange]) -> list[Group]:
     for module in modules:
         key = (module.change, path_pattern(module.path), module.classes, _likeness(module))
         members_by_key.setdefault(key, []).append(module)
-    return [_group(tuple(members)) for members in members_by_key.values()]
-
-
-def _group(members: tuple[results.ModuleChange, ...]) -> Group:
-    first = members[0]
-    return Group(first.change, _title(members), members, tuple(_lines(members)))
+    groups = map(tuple, members_by_key.values())
+    return [Group(members[0].change, _title(members), members, tuple(_lines(members))) for members in groups]
 
 
 def _title(members: Sequence[results.ModuleChange]) -> str:
@@ -85,19 +79,10 @@ def _title(members: Sequence[results.ModuleChange]) -> str:
 
 def _likeness(module: results.ModuleChange) -> object:
     """What must be the same of two modules to be told together: everything but names and how much weights differ."""
-    changes = Counter(_change_key(change) for change in module.changes)
-    weights = Counter(_weight_key(change, module) for change in module.weights)
-    return (
-        frozenset(changes.items()),
-        frozenset(weights.items()),
-        module.nodes,
-        module.parameters,
-        cost_text(module.cost),
-    )
-
-
-def _change_key(change: results.NodeChange) -> str:
-    return _change_text(change, named=False)
+    # Counted and without order: in which order changes were found says nothing about the modules.
+    changes = frozenset(Counter(_change_text(change, named=False) for change in module.changes).items())
+    weights = frozenset(Counter(_weight_key(change, module) for change in module.weights).items())
+    return changes, weights, module.nodes, module.parameters, cost_text(module.cost)
 
 
 def _weight_key(weight: results.WeightChange, module: results.ModuleChange) -> tuple[object, ...]:
@@ -110,7 +95,7 @@ def _lines(members: Sequence[results.ModuleChange]) -> Iterator[str]:
     first = members[0]
     same_changes: dict[str, list[results.NodeChange]] = {}
     for change in first.changes:
-        same_changes.setdefault(_change_key(change), []).append(change)
+        same_changes.setdefault(_change_text(change, named=False), []).append(change)
     for text, changes in same_changes.items():
         if len(members) == 1 and (len(changes) == 1 or any(map(_names_values, changes[0].fields))):
             yield from (_change_text(change, named=True) for change in changes)
@@ -201,9 +186,8 @@ def percent(share: float) -> str:
 def cost_text(cost: results.CostChange | None) -> str:
     if cost is None:
         return ""
-    return ", ".join(
-        f"{what.replace('_', ' ')} {_amounts(what, before, after)}" for what, (before, after) in cost.amounts.items()
-    )
+    amounts = ((what, _amounts(what, *sides)) for what, sides in cost.amounts.items())
+    return ", ".join(f"{what.replace('_', ' ')} {text}" for what, text in amounts)
 
 
 def _amounts(what: str, before: Polynomial, after: Polynomial) -> str:
@@ -220,12 +204,9 @@ def renamed_text(renamed: Sequence[results.Renamed]) -> list[str]:
     renamed_by_key: dict[object, list[results.Renamed]] = {}
     for item in renamed:
         shift = tuple(b - a for a, b in zip(path_numbers(item.left), path_numbers(item.right), strict=False))
-        key = (
-            item.what,
-            path_pattern(item.left),
-            path_pattern(item.right),
-            shift if item.what == "module" else item.left,
-        )
+        # Layers 0 to 5 that became 1 to 6 are one thing to say; other things have no numbers to compare.
+        apart = shift if item.what == "module" else item.left
+        key = (item.what, path_pattern(item.left), path_pattern(item.right), apart)
         renamed_by_key.setdefault(key, []).append(item)
     return [
         f"{same[0].what} {join_paths([item.left for item in same])} → {join_paths([item.right for item in same])}"
@@ -275,18 +256,14 @@ def verdict_lines(diff: results.Diff) -> Iterator[str]:
 
 
 def diff_summary(diff: results.Diff, *, verbose: bool = False) -> str:
-    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
-
-
-def _summary_lines(diff: results.Diff, *, verbose: bool) -> Iterator[str]:
-    yield f"{_side(diff.left)} → {_side(diff.right)}"
-    yield from verdict_lines(diff)
+    lines = [f"{_side(diff.left)} → {_side(diff.right)}", *verdict_lines(diff)]
     for section in diff_sections(diff):
-        yield from ("", section.heading, *(f"- {line}" for line in section.lines))
+        lines += ["", section.heading, *(f"- {line}" for line in section.lines)]
         for group in section.groups:
-            yield from _group_lines(group, verbose=verbose)
+            lines += _group_lines(group, verbose=verbose)
     for note in diff.notes:
-        yield from ("", f"Note: {note}.")
+        lines += ["", f"Note: {note}."]
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def headline(diff: results.Diff) -> str:

@@ -13,6 +13,7 @@ Which modules have a row is decided in `verification_rows.py`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
@@ -42,26 +43,17 @@ _LISTED = 20  # contradicted nodes; --all lists the others
 def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[RenderableType]:
     yield _counts_line(proof)
     if proof.compute:
-        share = share_text(proof.compute_shown / proof.compute)
-        yield Text(
-            f"  of {proof.compute:,} nodes that compute floats from the inputs, "
-            f"{proof.compute_shown:,} are proved or enclosed ({share})",
-            "dim",
-        )
+        shown = f"{proof.compute_shown:,} are proved or enclosed ({share_text(proof.compute_shown / proof.compute)})"
+        yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}", "dim")
     if not proof.contradicted:
         return
     listed = proof.contradicted if everything else proof.contradicted[:_LISTED]
     nodes_table = table("Contradicted", "node", "operator", "credited to", "values say", "why")
     for node in listed:
-        nodes_table.add_row(
-            plain(node.name or node.key),
-            plain(node.op_type, "cyan"),
-            plain(modules_text(node.claimed)),
-            plain(modules_text(node.issued), "red"),
-            plain(node.reason, "dim"),
-        )
-    yield Text()
-    yield nodes_table
+        name, claimed = plain(node.name or node.key), plain(modules_text(node.claimed))
+        issued, why = plain(modules_text(node.issued), "red"), plain(node.reason, "dim")
+        nodes_table.add_row(name, plain(node.op_type, "cyan"), claimed, issued, why)
+    yield from (Text(), nodes_table)
     if len(proof.contradicted) > len(listed):
         yield Text(f"… and {len(proof.contradicted) - len(listed)} more (--all)", "dim")
     yield Text()
@@ -116,9 +108,9 @@ def verification_tables(verification: results.Verification, shown: Shown) -> Ite
 
 def _head(verification: results.Verification) -> Text:
     compared = plain(f"{verification.file} against {verification.reference}", "bold")
-    inputs = counted(verification.samples, "input")
     deployed = " · as ONNX Runtime runs it" if verification.deployed else ""
-    return Text().append_text(compared).append(f"{deployed} · {inputs} · {_allowed(verification.tolerance)}", "dim")
+    how = f"{deployed} · {counted(verification.samples, 'input')} · {_allowed(verification.tolerance)}"
+    return Text().append_text(compared).append(how, "dim")
 
 
 def _allowed(tolerance: results.Tolerance) -> str:
@@ -127,10 +119,8 @@ def _allowed(tolerance: results.Tolerance) -> str:
         return f"at least {tolerance.min_sqnr:g} dB asked for"
     if tolerance.atol is None and tolerance.rtol is None:
         return "as exact as the number formats are"
-    limits = {"atol": tolerance.atol, "rtol": tolerance.rtol}
-    return ", ".join(
-        f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in limits.items()
-    )
+    limits = (("atol", tolerance.atol), ("rtol", tolerance.rtol))
+    return ", ".join(f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in limits)
 
 
 def _parameters(check: results.ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
@@ -138,11 +128,8 @@ def _parameters(check: results.ParameterCheck, shown: Shown) -> Iterator[Rendera
         if shown.verbose:
             yield plain(f"{counted(check.compared, 'parameter')} compared, all equal", "dim")
         return
-    yield Text(
-        f"the model's weights are not those of the file: {len(check.differing)} of "
-        f"{counted(check.compared, 'parameter')} {'differs' if len(check.differing) == 1 else 'differ'}",
-        "bold red",
-    )
+    differ = f"{counted(check.compared, 'parameter')} {'differs' if len(check.differing) == 1 else 'differ'}"
+    yield Text(f"the model's weights are not those of the file: {len(check.differing)} of {differ}", "bold red")
     listed = check.differing if shown.everything else check.differing[:_LISTED_PARAMETERS]
     for parameter in listed:
         name = plain(f"  {parameter.name}")
@@ -203,9 +190,8 @@ def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[Re
     yield modules_table if ranking.rows else Text("no module loses anything", "green")
     left_out = []
     if ranking.less:
-        left_out.append(
-            f"{counted(ranking.less, 'module')} that {'loses' if ranking.less == 1 else 'lose'} less, or nothing"
-        )
+        lose = "loses" if ranking.less == 1 else "lose"
+        left_out.append(f"{counted(ranking.less, 'module')} that {lose} less, or nothing")
     if ranking.around:
         lose = "loses" if ranking.around == 1 else "lose"
         left_out.append(f"{ranking.around} around others that {lose} no more than what is inside")
@@ -260,10 +246,7 @@ def _fused(modules: Sequence[ModuleNumbers]) -> Iterator[Text]:
 
 
 def _not_compared(modules: Sequence[ModuleNumbers]) -> Text:
-    reasons: dict[str, int] = {}
-    for module in modules:
-        reason = module.calls[0].reason or "no reason known"
-        reasons[reason] = reasons.get(reason, 0) + 1
+    reasons = Counter(module.calls[0].reason or "no reason known" for module in modules)
     return plain(f"not compared: {counted(len(modules), 'module')} ({reasons_text(reasons)})", "dim")
 
 
@@ -283,21 +266,18 @@ def _origins(verification: results.Verification) -> Iterator[RenderableType]:
     if verification.divergence is not None:
         yield from _divergence(verification.divergence)
     elif not verification.numbers_agree:
-        yield Text(
-            "the outputs differ, and there is no module of which what goes in agrees and what comes out not", "red"
-        )
+        no_module = "there is no module of which what goes in agrees and what comes out not"
+        yield Text(f"the outputs differ, and {no_module}", "red")
     for origin in verification.not_finite:
         yield _not_finite(origin, verification)
 
 
 def _divergence(divergence: results.Divergence) -> Iterator[RenderableType]:
-    modules = " + ".join(
-        f"{modules_text([call])} ({name})" for call, name in zip(divergence.calls, divergence.class_names, strict=True)
-    )
+    calls = zip(divergence.calls, divergence.class_names, strict=True)
+    modules = " + ".join(f"{modules_text([call])} ({name})" for call, name in calls)
     line = Text().append("first divergence: ", "bold red")
-    line.append_text(plain(modules or "a node without a module", "bold")).append(
-        f"   SQNR {decibels_text(divergence.outputs.sqnr)} dB   "
-    )
+    line.append_text(plain(modules or "a node without a module", "bold"))
+    line.append(f"   SQNR {decibels_text(divergence.outputs.sqnr)} dB   ")
     yield line.append(f"({_still(divergence.inputs)})", "dim")
     makes = f", which makes {divergence.node}" if divergence.name not in ("", divergence.node) else ""
     yield plain(f"  at node {divergence.name or divergence.node}{makes}{_shared(divergence)}")

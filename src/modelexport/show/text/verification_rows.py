@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 from modelexport.record.results.verification import CallNumbers, Difference, Status
 from modelexport.show.module_tree import enclosing_path
@@ -25,13 +26,9 @@ FEW = 40  # rows, as many as a screen has
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
 _HARDLY_MORE = 60
 _FEW_RANKED = 20  # who ranks wants the first ones
-
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0
-
-# Decibels that are worth a row.
-_LEAST = 0.05
-
+_LEAST = 0.05  # decibels that are worth a row: one digit after the point is shown
 # The first that is true of any call of a module is true of the module.
 _WORST_FIRST = (Status.DIVERGES, Status.FOLLOWS, Status.OK, Status.NOT_COMPARED)
 
@@ -91,10 +88,6 @@ class Gap:
 
     statuses: Mapping[Status, int]
 
-    @property
-    def count(self) -> int:
-        return sum(self.statuses.values())
-
 
 @dataclass(frozen=True)
 class Ranking:
@@ -122,14 +115,10 @@ def in_order(modules: Sequence[ModuleNumbers], shown: Shown) -> list[ModuleNumbe
     wanted = [module for module in modules if shown.everything or module.compared]
     kept = set(range(len(wanted))) if shown.everything else _telling(wanted, shown.top)
     rows: list[ModuleNumbers | Gap] = []
-    skipped: list[Status] = []
-    for number, module in enumerate(wanted):
-        if number not in kept:
-            skipped.append(module.status)
-            continue
-        rows += [*_gap(skipped), module]
-        skipped.clear()
-    return [*rows, *_gap(skipped)]
+    for is_kept, group in groupby(enumerate(wanted), lambda pair: pair[0] in kept):
+        neighbours = [module for _, module in group]
+        rows += neighbours if is_kept else [Gap(Counter(module.status for module in neighbours))]
+    return rows
 
 
 def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
@@ -160,10 +149,6 @@ def _telling(modules: Sequence[ModuleNumbers], top: int | None) -> set[int]:
 
     most = max(FEW, len(diverging)) if top is None else top
     return set(sorted(range(len(modules)), key=worth)[:most])
-
-
-def _gap(skipped: Sequence[Status]) -> list[Gap]:
-    return [Gap(Counter(skipped))] if skipped else []
 
 
 def _lost_inside(modules: Sequence[ModuleNumbers]) -> dict[str, float]:

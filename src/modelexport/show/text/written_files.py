@@ -26,7 +26,6 @@ from modelexport.inspect.analyze import Tally
 from modelexport.record.lineage import Consistency, Relation
 from modelexport.record.provenance import Confidence
 from modelexport.record.results import files
-from modelexport.record.signals import OutputCheck
 from modelexport.show.data.results import relations_of, tally_of
 from modelexport.show.text.console import (
     bytes_text,
@@ -46,8 +45,10 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
-    if result.check is not None:
-        yield plain(_check(result.check), "green" if result.check.ok else "red")
+    if result.check is not None and result.check.ok:
+        yield plain(f"outputs equal PyTorch's (largest difference {result.check.max_abs_diff:.1e})", "green")
+    elif result.check is not None:
+        yield plain(f"not as PyTorch: {result.check.message}", "red")
     yield from note_lines(result.notes)
     if verbose:
         yield seconds_line(result.seconds)
@@ -55,19 +56,11 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
 
 def confidences_text(tally: Tally) -> str:
     """Most confident first; levels without a node are left out."""
-    shown = [level for level in sorted(Confidence, reverse=True) if tally.by_confidence[level]]
-    return ", ".join(
-        f"{level.label} {tally.by_confidence[level]} ({share_text(tally.share(tally.by_confidence[level]))})"
-        for level in shown
-    )
+    counts = [(level.label, tally.by_confidence[level]) for level in sorted(Confidence, reverse=True)]
+    return ", ".join(f"{label} {count} ({share_text(tally.share(count))})" for label, count in counts if count)
 
 
-def _check(check: OutputCheck) -> str:
-    if check.ok:
-        return f"outputs equal PyTorch's (largest difference {check.max_abs_diff:.1e})"
-    return f"not as PyTorch: {check.message}"
-
-
+_TELLING = 40.0  # decibels that equal numbers have at least, whatever their size
 _FROM = {
     files.Feed.GIVEN: "what the module was given",
     files.Feed.RUN: "a tensor of the model's run that the module was not given",
@@ -79,9 +72,8 @@ def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> 
     yield from file_lines(extraction.files)
     nodes = len(extraction.provenance.nodes)
     along = f", {extraction.along} of them taken along" if extraction.along else ""
-    yield plain(
-        f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {bytes_text(extraction.weights)} of weights"
-    )
+    weights = f"{bytes_text(extraction.weights)} of weights"
+    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {weights}")
     for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
             shape = ", ".join(str(dim) or "?" for dim in end.shape)
@@ -99,9 +91,8 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
         apart = comparison.difference
         if verbose or not apart.agrees:
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
-            yield plain(
-                f"{comparison.name}: {figures}, against {_against(comparison.against)}", "" if apart.agrees else "red"
-            )
+            line = f"{comparison.name}: {figures}, against {_against(comparison.against)}"
+            yield plain(line, "" if apart.agrees else "red")
         if apart.agrees and apart.sqnr < _TELLING:
             small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
             yield plain(f"note: the numbers of {comparison.name} are {small}", "yellow")
@@ -109,10 +100,6 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
         if verbose or feed is not files.Feed.GIVEN:
             yield plain(f"{name} was fed {_FROM[feed]}", "dim")
     yield plain(_verdict(check), "green" if check.ok else "red")
-
-
-# Decibels that equal numbers have at least, whatever their size.
-_TELLING = 40.0
 
 
 def _against(word: str) -> str:
@@ -146,18 +133,13 @@ def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterato
     if not folding.functions:
         yield plain("no class of modules is called twice with more than one node: the file is as it was", "yellow")
     else:
-        counts = f"{counted(folding.before, 'node')} before, {folding.after} after ({folding.share:.1%})"
-        yield plain(f"{counts}, in the main graph and {counted(len(folding.functions), 'function')}")
+        change = f"{counted(folding.before, 'node')} before, {folding.after} after ({folding.share:.1%})"
+        yield plain(f"{change}, in the main graph and {counted(len(folding.functions), 'function')}")
         shown = table("", "function", "class", "calls", "nodes", "modules", right=("calls", "nodes"))
         for function in folding.functions:
             modules = some_of(function.modules, len(function.modules) if verbose else 2)
-            shown.add_row(
-                plain(function.name, "cyan"),
-                plain(function.class_name),
-                str(function.calls),
-                str(function.nodes),
-                plain(modules),
-            )
+            counts = str(function.calls), str(function.nodes)
+            shown.add_row(plain(function.name, "cyan"), plain(function.class_name), *counts, plain(modules))
         yield shown
     for name, count in folding.outside.items():
         yield plain(f"note: {counted(count, 'node')} of {name} stayed outside of its function: {_OUTSIDE}", "yellow")
@@ -211,14 +193,13 @@ def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Itera
     relations = ", ".join(_related(result, relation, count) for relation, count in relations_of(result).items())
     yield plain(f"{counted(tally.total, 'node')} from {result.before}: {relations}")
     yield plain(f"attributions: {confidences_text(tally)}")
-    yield plain(_covered(result.lineage.consistency), "dim")
-    yield from (plain(line, "yellow") for line in _doubts(result.lineage.consistency))
+    consistency = result.lineage.consistency
+    fates = ", ".join(_fates(consistency))
+    yield plain(f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {fates}", "dim")
+    yield from (plain(line, "yellow") for line in _doubts(consistency))
     if result.differing:
-        yield plain(
-            f"another version of the model: {counted(len(result.differing), 'weight')} with other numbers under the "
-            f"same name ({some_of(result.differing)})",
-            "bold red",
-        )
+        weights = f"{counted(len(result.differing), 'weight')} with other numbers under the same name"
+        yield plain(f"another version of the model: {weights} ({some_of(result.differing)})", "bold red")
     if verbose:
         yield from _changed(result)
         yield seconds_line(result.seconds)
@@ -238,26 +219,21 @@ def _changed(result: files.RelinkResult) -> Iterator[RenderableType]:
         return
     shown = table("", "node", "operator", "relation", "sources", "link")
     for key, link in changed.items():
-        operator = result.provenance.nodes[key].op_type
-        sources = ", ".join(link.sources)
-        shown.add_row(
-            plain(key), plain(operator, "cyan"), plain(str(link)), plain(sources), plain(link.confidence.label)
-        )
+        operator = plain(result.provenance.nodes[key].op_type, "cyan")
+        shown.add_row(plain(key), operator, *map(plain, (str(link), ", ".join(link.sources), link.confidence.label)))
     yield shown
 
 
-def _covered(consistency: Consistency) -> str:
-    parts = [f"{consistency.covered} live on"]
-    if consistency.folded:
-        parts.append(f"{len(consistency.folded)} became constants")
-    if consistency.removed:
-        were = "was" if len(consistency.removed) == 1 else "were"
-        parts.append(f"{len(consistency.removed)} {were} removed ({some_of(consistency.removed)})")
-    if consistency.unexplained:
-        parts.append(
-            f"{len(consistency.unexplained)} {'is' if len(consistency.unexplained) == 1 else 'are'} unexplained"
-        )
-    return f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {', '.join(parts)}"
+def _fates(consistency: Consistency) -> Iterator[str]:
+    """What became of the nodes that there were before."""
+    folded, removed, unexplained = consistency.folded, consistency.removed, consistency.unexplained
+    yield f"{consistency.covered} live on"
+    if folded:
+        yield f"{len(folded)} became constants"
+    if removed:
+        yield f"{len(removed)} {'was' if len(removed) == 1 else 'were'} removed ({some_of(removed)})"
+    if unexplained:
+        yield f"{len(unexplained)} {'is' if len(unexplained) == 1 else 'are'} unexplained"
 
 
 def _doubts(consistency: Consistency) -> Iterator[str]:
