@@ -62,6 +62,7 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
 
     cli.spare_inputs(report.output, left, right)
     differences = diff_files(left, right, weights=not no_weights, **options)
+    # Not by `report.show`: both texts are made of lines that are written as they are, without rich.
     if report.form == "html":
         emit(diff_html(differences), report.output)
     elif report.form == "json":
@@ -118,6 +119,7 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     Both run on the same inputs, and what every module call is given and returns is compared. The first module whose
     inputs agree and whose outputs do not is named. Exits with 1 if numbers differ or an attribution is contradicted.
     """
+    # Before the imports below: a wrong call is answered at once, and not after torch has been imported.
     if options["model"] is None and against is None:
         raise UserError(
             f"there is nothing to compare {file} with",

@@ -27,6 +27,7 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     with cli.quiet_run(report.verbosity) as progress:
         result = export_model(model, output, no_check=no_check, verbose=report.verbose, progress=progress, **options)
     report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
+    # None: with --no-check nothing was compared, and nothing is claimed.
     if result.check is None or result.check.ok:
         return 0
     if report.verbosity.quiet and report.form == "text":

@@ -131,6 +131,7 @@ def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: A
     cli.spare_inputs(report.output, file)
     counted = count_cost(file, parse_sizes(at))
 
+    # Made only for text: JSON and CSV never build a table.
     def view() -> Iterator[RenderableType]:
         if by == "node":
             return node_tables(counted, verbose=report.verbose)
@@ -148,6 +149,7 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
         if not equals or not name or not number.isascii() or not number.isdecimal() or len(number) > _DIGITS:
             shown = item if len(item) <= _DIGITS else f"{item[:_DIGITS]}…"
             raise UserError(f"--at {shown!r} is no size of an axis", "Write it like --at batch=8,sequence=128.")
+        # The same size twice is no contradiction: scripts put options together.
         if sizes.setdefault(name, int(number)) != int(number):
             raise UserError(f"--at gives the axis {name!r} two sizes: {sizes[name]} and {number}", "Give it one.")
     return sizes
@@ -212,6 +214,7 @@ def profile(
     names = [name.strip() for name in providers.split(",") if name.strip()]
     with cli.quiet_run(report.verbosity) as progress:
         result = profile_file(file, providers=names, progress=progress, **options)
+    # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
         emit(profile_trace(result), trace)
     report.show_unless_quiet(

@@ -54,7 +54,7 @@ def view(  # noqa: PLR0913 - one for each option
     from modelexport.api.view import make_page, serve_page
     from modelexport.api.view import view as view_file
 
-    sizes = parse_sizes(at)
+    sizes = parse_sizes(at)  # before the model is read
     if serve:
         page = make_page(model, overlays=overlays, against=against, at=sizes)
         cli.print_notes(_marked(page.notes), verbosity)
@@ -125,6 +125,7 @@ def _print(model: Path, to: str, depth: int | None, *, is_alone: bool) -> tuple[
     if not is_alone:
         raise click.UsageError("--overlay and --against write further files: give the name of the first with -o")
     converted = convert_text(model, to, depth=depth)
+    # As the parts come: the text of a large model is never in memory as a whole.
     for part in converted.parts:
         click.echo(part, nl=False)
     return converted.notes

@@ -9,6 +9,7 @@ import click
 
 from modelexport.cli import options as cli
 
+# The names of `QuantType` in onnxruntime.quantization, less their Q, in lower case; float8 is QFLOAT8E4M3FN.
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "float8")
 
 

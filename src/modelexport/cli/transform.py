@@ -118,10 +118,11 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
     from modelexport.api.fold import strip as strip_file
     from modelexport.show.text.console import bytes_text, counted
 
+    # Both `--keep tag,role` and `--keep tag --keep role`.
     names = [name.strip() for text in keep for name in text.split(",") if name.strip()]
     stripped = strip_file(model, output, keep=names, exporter_metadata=exporter_metadata)
     if not verbosity.quiet:
-        for path in stripped.files:
+        for path in stripped.files:  # weights in a file of their own are copied beside it
             click.echo(printable(f"wrote {path} ({bytes_text(path.stat().st_size)})"))
         click.echo(f"{counted(stripped.removed, 'key')} removed" if stripped.removed else "there was nothing to remove")
         if stripped.absent:

@@ -5,6 +5,15 @@ by a key that no other result has: `sum_check` is that of a profile, `numbers_ag
 be of the very file that is shown; but it must name modules that the model has, with the same classes.
 
 A new overlay is a class here, with the function that reads it, and a branch in `_parse_overlay`.
+
+    profile.json                              Profiled
+    {"path": "encoder.layer.0",               own["encoder.layer.0"] == 41.5
+     "self_us": 41.5, …}
+    {"key": "node_add", "time_us": 4.1,       kernels[3].owners == {"encoder.layer.0"}
+     "modules": ["encoder.layer.0#0"], …}
+
+Every value is checked for its type while it is read: the files come from wherever the user has them from, and the page
+would show what is in them.
 """
 
 from __future__ import annotations
@@ -80,6 +89,11 @@ class CallVerdict:
 
 @dataclass(frozen=True)
 class Verified:
+    """What was found of each call, and of the attribution of each node.
+
+    nodes  by key; empty if another graph was judged than that of the file, or attributions were not proved
+    """
+
     file: str
     reference: str
     calls: Mapping[ModuleCall, CallVerdict]
@@ -129,6 +143,7 @@ def _parse_overlay(document: object) -> Overlay | None:
 
 
 def _profiled(document: dict[str, Any]) -> Profiled:
+    """Times of modules are those of their own nodes: the page adds up what is inside by itself."""
     modules = document["modules"]
     return Profiled(
         file=_text(document["file"]),
@@ -143,11 +158,13 @@ def _profiled(document: dict[str, Any]) -> Profiled:
 def _kernel(item: dict[str, Any]) -> KernelTime:
     """A kernel that does the work of several calls of one module has that module as owner once."""
     owners = frozenset(ModuleCall.parse(_text(owner)).path for owner in item["modules"])
+    # None: it belongs to no module; the empty path is the model itself.
     charged_to = _optional_text(item["charged_to"])
     return KernelTime(_text(item["key"]), _amount(item["time_us"]), charged_to, owners, bool(item["others"]))
 
 
 def _verified(document: dict[str, Any]) -> Verified:
+    """Calls are told apart by path and number: one module may agree in its first call and not in its second."""
     proof = document["proof"]
     # Nodes of the graph that ONNX Runtime made of the file are other nodes than those of the file.
     nodes = [] if proof is None or document["as_deployed"] else proof["nodes"]
@@ -182,6 +199,7 @@ def _optional_text(value: object) -> str | None:
 
 
 def _number(value: object) -> float | None:
+    """`True` is an int for Python, and no number of a document."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -190,6 +208,7 @@ def _number(value: object) -> float | None:
 
 
 def _amount(value: object) -> float:
+    """A negative time would turn the gradient of colours round."""
     number = _number(value)
     if number is None or number < 0:
         raise ValueError(f"{value!r} stands where a time should")

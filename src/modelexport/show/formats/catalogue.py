@@ -7,6 +7,11 @@ A new viewer format is a function from a `Drawing` to parts of text, in a file b
     dot                            every node up to 2,000, then modules
     mermaid                        modules: its own limits are 500 edges and 50,000 characters
     netron                         a copy of the model itself, written by the api
+
+What was left out to make a picture readable is said in a note, never silently:
+
+    $ modelexport convert model.onnx --to mermaid
+    modules are drawn, 2 levels deep
 """
 
 from __future__ import annotations
@@ -53,6 +58,7 @@ FORMATS = (*WRITERS, NETRON)
 
 
 def ensure_format(name: str) -> None:
+    """Before the file is read, which may take longer than the answer that the format is misspelt."""
     if name not in FORMATS:
         raise UnknownName("format", name, FORMATS)
 
@@ -99,6 +105,7 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
         return Picture(mermaid(overview(drawing, chosen)), (f"modules are drawn, {_levels(chosen)}",))
     chosen = _deepest(drawing, fits_mermaid, depth)
     too_much = f"{_LIMITS}: modules are drawn {_levels(chosen)} instead"
+    # Fewer levels than asked for are news only if the model has more.
     deepest = min(depth, depth_of(drawing))
     return Picture(mermaid(overview(drawing, chosen)), (too_much,) if chosen < deepest else ())
 

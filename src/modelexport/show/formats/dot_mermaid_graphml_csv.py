@@ -13,6 +13,13 @@ Ids are numbers, because GraphML (http://graphml.graphdrawing.org) allows no oth
 them; names are data. Characters that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers
 change (a carriage return) or that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its
 underscore written `_x005F_`.
+
+All but CSV walk the drawing by `nested`, which tells them where a group begins and ends, and number boxes as they come.
+They yield text part by part, so that the text of a large model is never in memory as a whole.
+
+    Opened("encoder (BertEncoder)")      subgraph cluster_0 { …
+    Box(node_add)                        n3 [label="Add"];
+    Closed                               }
 """
 
 from __future__ import annotations
@@ -84,6 +91,7 @@ _UNSAFE = re.compile(r"[^\w .,()]|\.(?= )", re.ASCII)
 
 
 def mermaid(drawing: Drawing) -> Iterator[str]:
+    """https://mermaid.js.org/syntax/flowchart.html: groups are subgraphs, and end with a word instead of a brace."""
     yield "flowchart TB\n"
     numbers: dict[str, int] = {}
     for item in nested(drawing):
@@ -112,6 +120,7 @@ def _shape(box: Box) -> str:
 
 
 def _mermaid_escaped(text: str) -> str:
+    """`#35;` is a character by its number. An empty label is a syntax error: a blank takes its place."""
     return _UNSAFE.sub(lambda match: f"#{ord(match[0])};", printable(text)) or "#32;"
 
 
@@ -126,6 +135,7 @@ _LONGEST = 2**63  # a `long` of XML Schema has 64 bits
 
 
 def graphml(drawing: Drawing) -> Iterator[str]:
+    """Keys are declared before the graph, as the schema wants it, so that all facts are looked at twice."""
     facts = _Facts(drawing)
     yield _HEAD
     for (element, name, kind), key in facts.keys.items():
@@ -156,6 +166,7 @@ def unescaped(text: str) -> str:
 
 
 def _writable(text: str) -> str:
+    """The way that Office Open XML does it (`ST_Xstring`), so that it can be read back exactly."""
     return _UNWRITABLE.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
@@ -184,6 +195,7 @@ def _box_facts(box: Box, parents: list[str]) -> dict[str, Fact]:
 
 
 def _wire_facts(wire: Wire, drawing: Drawing) -> dict[str, Fact]:
+    """Which output leads to which input: a node may read the same value twice."""
     facts: dict[str, Fact] = {"value": wire.value, "output": wire.output, "input": wire.input}
     port = drawing.by_id[wire.source].outputs[wire.output]
     return facts | {name: text for name, text in (("dtype", port.dtype), ("shape", port.shape)) if text}
@@ -237,6 +249,7 @@ _FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "at
 
 
 def table(drawing: Drawing) -> Iterator[str]:
+    """Operators alone: constants, inputs and outputs are in the rows of the nodes that read or make them."""
     yield csv_lines([COLUMNS])
     for box in drawing.boxes:
         if box.kind is BoxKind.OPERATOR:

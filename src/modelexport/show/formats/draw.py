@@ -6,6 +6,10 @@
 Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown. Module
 calls become layers, each inside of the call that made it. A fact that all formats are to show of a node is added in
 `_known_facts`.
+
+The order of boxes is inputs and constants, then operators, then outputs, because a wire can be drawn only to a box that
+exists. Values of a body may come from the graph around it (https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph):
+they have one id in the whole file, so that the wire simply crosses the border of the body.
 """
 
 from __future__ import annotations
@@ -153,6 +157,7 @@ class _Artist:
             )
 
     def _node_facts(self, node: Node, proto: onnx.NodeProto, attribution: Attribution | None) -> Facts:
+        """In the order in which viewers list them: what it is, whose it is, its attributes, what others noted on it."""
         facts: dict[str, Fact] = {"name": node.name, "op_type": node.op_type}
         facts |= {name: text for name, text in (("domain", node.domain), ("overload", node.overload)) if text}
         if attribution is not None:
@@ -216,6 +221,7 @@ class _Artist:
             yield self._constant(part, sparse.values.name, "", sparse.values.name in input_names)
 
     def _constant(self, part: GraphPart, name: str, content: str, is_input: bool) -> Box:
+        """A weight is drawn inside of the module that it belongs to; one that several share, around them."""
         value = value_id(part.id, name)
         box_id = self._unused(value)
         self._sources.setdefault(value, (box_id, 0))
@@ -239,6 +245,7 @@ class _Artist:
             yield box
 
     def _connect(self, box: Box) -> None:
+        """An input that is left out keeps its position, which is its meaning to the operator."""
         for index, port in enumerate(box.inputs):
             if port.value:
                 source, output = self._sources.get(port.value) or self._missing(port, box.sheet)
@@ -264,6 +271,7 @@ class _Artist:
         return candidate
 
     def _model_facts(self) -> Facts:
+        """What tells two files of one model apart: who exported it, with which opsets, how it was attributed."""
         proto = self._file.proto
         producer = f"{proto.producer_name} {proto.producer_version}".strip()
         opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)

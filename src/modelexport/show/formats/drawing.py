@@ -4,6 +4,11 @@ A drawing is made once from a file (`draw.py`); a format only decides how it is 
 
     nested(drawing)       boxes in the order in which nested formats write them: Opened, box, box, Closed
     overview(drawing, 2)  one box for each module two levels deep, for formats that cannot show thousands of nodes
+
+An overview joins what one box stands for, and keeps one wire for all values between two boxes:
+
+    x ─► [layer.0: MatMul ─► Add] ─► [layer.1: MatMul] ─► y         every node
+    x ─► layer.0 (2 nodes) ─► layer.1 (1 node) ─► y                 overview(drawing, 1)
 """
 
 from __future__ import annotations
@@ -85,6 +90,7 @@ class Layer:
 
     @property
     def title(self) -> str:
+        """`layer.0 (BertLayer)`."""
         return f"{self.label} ({self.class_name})" if self.class_name else self.label
 
 
@@ -123,6 +129,7 @@ class Drawing:
 
     @cached_property
     def by_sheet(self) -> Mapping[str, tuple[Box, ...]]:
+        """Every sheet is in it, also one without a box: a function may have no nodes."""
         boxes_by_sheet: dict[str, list[Box]] = {sheet.id: [] for sheet in self.sheets}
         for box in self.boxes:
             boxes_by_sheet[box.sheet].append(box)
@@ -136,6 +143,7 @@ class Drawing:
         return {name: tuple(wires) for name, wires in wires_by_target.items()}
 
     def stack(self, call: ModuleCall | None) -> tuple[ModuleCall, ...]:
+        """Empty for the model itself: it is the whole picture, and not a frame in it."""
         return () if call is None or call.path == ROOT else self.stacks[call]
 
 
@@ -180,6 +188,7 @@ def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
 
 
 def _opened(drawing: Drawing, group: Place, number: int) -> Opened:
+    """A frame is a module, the body of a node, or a function."""
     if group.call is not None:
         layer = drawing.layers[group.call]
         return Opened(number, layer.title, {"kind": "module", **layer.facts})
@@ -282,7 +291,7 @@ class _Overview:
             if source and target and source != target:
                 values.setdefault((source, target), {})[wire.value] = None
         for (source, target), names in values.items():
-            first, *more = names
+            first, *more = names  # one value is named; several only counted
             yield Wire(source, 0, target, 0, f"{len(names)} tensors" if more else first)
 
     def _stand_in(self, box: Box) -> str:

@@ -4,6 +4,16 @@ Attributes are Python literals, so that the text says of which type the value is
 a STRING, `[1, 2]` INTS (https://onnx.ai/onnx/repo-docs/IR.html#attributes). Strings never contain a double quote, which
 Model Explorer drops: it is written `\x22`. What is no literal says what it is: `float[2, 3] sha256:…` for a tensor,
 `@alpha` for the attribute of the function around it.
+
+    attribute                     text
+    axis = 1                      1
+    epsilon = 1e-12               1e-12
+    perm = [0, 2, 1, 3]           [0, 2, 1, 3]
+    mode = b"nearest"             'nearest'
+    value = tensor of 3 elements  int64[3] [1, 2, 3]
+    value = tensor of 1 MB        float[512, 512] sha256:9f86d0…
+
+Equal attributes have equal texts, and other attributes other ones, so that two conversions can be compared as text.
 """
 
 from __future__ import annotations
@@ -55,6 +65,7 @@ def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
 
 
 def _ports(part: GraphPart) -> Iterator[Port]:
+    """Bodies and functions may use a name that the graph around them uses too: the id has the graph in it."""
     proto, is_function = part.proto, isinstance(part.proto, onnx.FunctionProto)
     # Inputs and outputs of a function are names without a type: it is called with whatever fits.
     declared = proto.value_info if is_function else (*proto.value_info, *proto.input, *proto.output)
@@ -115,6 +126,7 @@ def attribute_fact(item: onnx.AttributeProto) -> Fact:
 
 
 def _text(item: onnx.AttributeProto) -> str:
+    """What no literal can say (graphs, sparse tensors, types) is told apart by a digest of its bytes."""
     match item.type:
         case _KINDS.STRING:
             return string_literal(item.s)
@@ -140,6 +152,7 @@ def fact_text(fact: Fact) -> str:
 
 
 def float_literal(number: float) -> str:
+    """`inf` and `nan` are no literals of Python, but every reader knows what they mean."""
     return repr(float(number)) if math.isfinite(number) else str(float(number))
 
 

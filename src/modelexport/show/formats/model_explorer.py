@@ -8,6 +8,10 @@ The page takes some characters for its own: it drops double quotes from what it 
 and keeps layers under ids that end in `___group___`. Names that contain these are written another way.
 
 `sync_navigation` says what is selected in one model when a node or a layer is selected in the other beside it.
+
+    left                  right (optimized)                     entry
+    MatMul, Add           Gemm (made from both)                 left: MatMul, Add    right: Gemm
+    encoder/layer.0       encoder/layer.0                       left: that layer     right: that layer
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ def model_explorer(drawing: Drawing) -> Iterator[str]:
 
 
 def graph_id(sheet: str, drawing: Drawing) -> str:
+    """The main graph goes by the name of the model, which is what the page shows as its title."""
     return sheet if sheet != MAIN else drawing.name
 
 
@@ -89,6 +94,7 @@ def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) ->
 
 
 def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json:
+    """Edges are listed at the node that they lead to, which is how the page wants them."""
     wires = [_edge(wire, box, drawing) for wire in drawing.incoming.get(box.id, ())]
     node: Json = {
         "id": node_id(box.id),
@@ -126,6 +132,7 @@ def _ports(ports: Iterable[Port], name_key: str) -> Iterator[Json]:
 
 
 def _layers(sheet: Sheet, boxes: Iterable[Box], drawing: Drawing) -> Json:
+    """Attributes of layers, which the page shows when one is selected; the empty name is the graph itself."""
     calls = dict.fromkeys(above for box in boxes for above in drawing.stack(box.call))
     layers = {namespace(call, drawing): _texts(drawing.layers[call].facts) for call in calls}
     model_facts = {"name": drawing.name, **drawing.facts} if sheet.id == MAIN else {"name": sheet.name, "id": sheet.id}
@@ -163,11 +170,13 @@ def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing)
 
 
 def _capture_id(value: str, sheet: str) -> str:
+    """An id of its own for each body: the name of the value is already that of the box which makes it."""
     return f"{sheet} reads {value}"
 
 
 def _through(box: Box, outside: Mapping[str, list[Wire]], drawing: Drawing) -> list[Json]:
     """Edges to a node for what its bodies read, so that it is not drawn before what they need."""
+    # By where they come from: a value that two bodies read is one edge.
     edges: dict[tuple[str, int], Json] = {}
     waiting = _owned(box, drawing)
     while waiting:
@@ -224,6 +233,7 @@ def _sides(group: Iterable[tuple[int, str]]) -> Sides:
 
 
 def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
+    """The same call on both sides, also where optimizers left different nodes in it."""
     common = [(namespace(call, left), namespace(call, right)) for call in left.layers if call in right.layers]
     if common:  # in models that have nothing else in common, that both have inputs says nothing
         common += [(name, name) for name in ENDS.values()]
@@ -231,6 +241,7 @@ def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
 
 
 def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]]) -> Iterator[Pair]:
+    """A source that constant folding or a copy of the file has removed is on neither side."""
     for right_id, before in sources.items():
         if right_id in right.by_id:
             yield from ((left_id, right_id) for left_id in before if left_id in left.by_id)

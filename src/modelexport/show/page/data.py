@@ -5,6 +5,12 @@
     cost, profile, verification, difference  what is laid over the modules, where there is any
 
 Texts are stored once, and named by number. Flows that look the same, as those of equal layers do, share one layout.
+
+    {"modules": {"name": [1, 2], "parent": [-1, 0]}, "flows": [{"module": 1, "layout": 0, …}], "texts": ["", "encoder"]}
+
+The order in which columns are made is part of the result: whoever uses a text or a value first gives it its number.
+Lists of values are cut at fixed lengths, because the page is one file that a browser reads at once; what is left out is
+counted beside it.
 """
 
 from __future__ import annotations
@@ -61,6 +67,7 @@ class FlowColumns:
         self._layouts = Distinct[tuple[int, tuple[Pair, ...]]]()
 
     def layouts(self) -> list[Json]:
+        """Asked for last: flows add to them."""
         layouts = [laid_out(count, edges) for count, edges in self._layouts.values]
         return [{"boxes": layout.boxes, "bends": layout.bends} for layout in layouts]
 
@@ -113,6 +120,7 @@ class FlowColumns:
         return ", ".join([*shown, f"+{more} more"] if more > 0 else shown)
 
     def _word(self, box: Box) -> str:
+        """What a box counts as in the title of a group: its operator, its class, or just a value."""
         match box:
             case Own(key):
                 return self._provenance.nodes[key].op_type

@@ -4,6 +4,13 @@
     diff OLD NEW --format html   `diff_html`: the sections of the text (`show/text/diff.py`) with the nodes below them
 
 Both pages have one head, one style and one policy; see `html.py`. Every text from a model is escaped.
+
+States of modules, from the least to the most that happened:
+
+    same      nothing
+    inside    something changed in a module inside of it
+    changed   its own nodes, weights or class
+    added     it is in the new file alone; one that is in the old file alone is told of the model as a whole
 """
 
 from __future__ import annotations
@@ -69,7 +76,7 @@ def _lines_inside(module: results.ModuleChange, number: int, charged: Mapping[st
 
 def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
     """A module around one that changed has a change inside."""
-    for number in range(len(tree.rows) - 1, 0, -1):
+    for number in range(len(tree.rows) - 1, 0, -1):  # from the leaves: a row stands after the one around it
         parent = tree.rows[number].parent
         if parent is not None and states[number] != _SAME and states[parent] == _SAME:
             states[parent] = _INSIDE
@@ -90,6 +97,7 @@ def _module_lines(module: results.ModuleChange) -> Iterator[str]:
 
 
 def _node_line(change: results.NodeChange) -> str:
+    """`MatMul + Add → Gemm: Gemm node_3`; nodes go by name, because a reader looks for them in the graph."""
     if change.change is results.Change.ADDED:
         return f"added {_nodes(change.right)}"
     if change.change is results.Change.REMOVED:
@@ -115,6 +123,7 @@ def _field_line(field: results.FieldChange) -> str:
 
 
 def _weight_line(weight: results.WeightChange) -> str:
+    """How far the numbers are apart, or the numbers themselves where there are few."""
     far = "" if weight.largest is None else f", largest difference {weight.largest:.2g}"
     values = "" if weight.values is None else f", {weight.values.left} → {weight.values.right}"
     return f"weight {weight.name}: {weight.form}{far}{values}"
@@ -141,12 +150,14 @@ def diff_html(diff: results.Diff) -> str:
 
 
 def _side(side: results.Side) -> str:
+    """Which file, which module of it, and who made it: two exports of one model often have the same name."""
     module = f" <code>{_safe(side.module)}</code>" if side.module else ""
     details = ", ".join(filter(None, (side.exporter, counted(side.nodes, "node"))))
     return f'{_safe(side.path)}{module} <span class="muted">({_safe(details)})</span>'
 
 
 def _group(group: Group) -> str:
+    """Open from the start: a page that is printed or searched must show everything."""
     count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
     nodes = "".join(map(_node_table, group.members[:_LISTED_MODULES]))
     return (
@@ -156,6 +167,7 @@ def _group(group: Group) -> str:
 
 
 def _node_table(module: results.ModuleChange) -> str:
+    """Closed from the start, because a layer may have hundreds of rows."""
     if not module.changes:
         return ""
     rows = ""
@@ -177,9 +189,11 @@ def _refs(nodes: tuple[results.NodeRef, ...]) -> str:
 
 
 def _list(lines: Iterable[str]) -> str:
+    """No list at all where there is nothing: an empty one still takes a line."""
     items = "".join(f"<li>{_safe(line)}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
 
 
 def _safe(text: str) -> str:
+    """Names come from a file: neither markup nor control characters in them reach the page."""
     return escape(printable(text))

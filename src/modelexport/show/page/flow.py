@@ -12,6 +12,11 @@ steps as there is room for; then all of its nodes between the same modules; then
 
 A part that very many others read, such as a mask, would hide everything else behind its lines. Those that lead far on
 are left out, if what they lead to still has another one.
+
+    before                                          after
+    Shape ─► Gather ─► Concat ─► Reshape            not drawn (shapes), unless the module has nothing else
+    MatMul ─► Add ─► Erf ─► Mul                     beyond 60 boxes, one: "MatMul, Add, Erf, +1 more"
+    layer.0 ─► layer.1 ─► … ─► layer.79             layer.0 … layer.15, one box, layer.64 … layer.79
 """
 
 from __future__ import annotations
@@ -68,6 +73,7 @@ class CallFlow:
     edges: dict[tuple[Box, Box], list[str]] = field(default_factory=dict)
 
     def connect(self, source: Box, target: Box, value: str) -> None:
+        """A value that several nodes of a box read is carried once; readers of one value come one after another."""
         if source != target:
             carried = self.edges.setdefault((source, target), [])
             if value not in carried[-1:]:
@@ -75,6 +81,7 @@ class CallFlow:
 
     @property
     def enters(self) -> list[str]:
+        """What the call reads from elsewhere, each value once."""
         return list(dict.fromkeys(box.value for box, _ in self.edges if isinstance(box, Entering)))
 
     @property
@@ -123,10 +130,12 @@ class _Flows:
         self._enter(value, after[shared:])
 
     def _leave(self, value: str, seen: Sequence[_Seen]) -> None:
+        """Every call that holds the maker and not the reader sees the value leave."""
         for call, box in seen:
             self.by_call[call].connect(box, Leaving(value), value)
 
     def _enter(self, value: str, seen: Sequence[_Seen]) -> None:
+        """Every call that holds the reader and not the maker sees the value enter."""
         for call, box in seen:
             self.by_call[call].connect(Entering(value), box, value)
 
@@ -142,6 +151,8 @@ class _Flows:
 
 
 class _Seen(NamedTuple):
+    """A call, and the box that it sees of a node: the node itself, or the call inside that holds it."""
+
     call: ModuleCall
     box: Box
 
@@ -192,8 +203,9 @@ def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = Tru
     for step in steps if own_nodes else steps[2:]:
         if own_nodes and len(drawn.groups) <= MOST_BOXES:
             break
-        own_nodes = True
+        own_nodes = True  # one step is taken in any case; further ones only if there are still too many
         drawn = _quotient(shown, step(shown))
+    # The page then says that boxes stand for several nodes.
     folded = len(drawn.groups) < len(shown.boxes)
     cut = _cut(len(drawn.groups), drawn.edges)
     return DrawnFlow(drawn.groups, tuple(edge for edge in drawn.edges if edge not in cut), tuple(cut), hidden, folded)
@@ -218,6 +230,8 @@ def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
 
 @dataclass(frozen=True)
 class _Shown:
+    """A flow without what is left out: its boxes in the order of the file, and the edges between them."""
+
     boxes: tuple[Box, ...]
     edges: Mapping[tuple[Box, Box], Sequence[str]]
 

@@ -8,6 +8,10 @@ Names in a model come from whoever made it. The data is compressed and in base64
 that holds it; the scripts put names on the page as text alone; and a Content-Security-Policy
 (https://developer.mozilla.org/docs/Web/HTTP/CSP) lets no other script run than the two whose hashes it has, and
 nothing be fetched from anywhere.
+
+    page.html   {{policy}} {{title}} {{style}} {{data}} {{script}} {{plotly}}     marks that are filled in
+
+A page of a model without a change is the same file byte for byte, so that it can be compared and cached.
 """
 
 from __future__ import annotations
@@ -74,10 +78,12 @@ def plotly_script() -> str:
 
 
 def _part(name: str) -> str:
+    """Files of the package, also where it is installed as a zip."""
     return resources.files("modelexport.show.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(*scripts: str) -> str:
+    """`unsafe-inline` for styles alone: ours is in the page, and plotly sets more. Without scripts, none may run."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts)
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     return (

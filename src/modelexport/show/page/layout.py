@@ -2,6 +2,14 @@
 
 Drawings of equal layers of a model are equal, so that each is laid out once. Boxes that a longer edge passes get a
 place for it, which becomes a bend of the edge.
+
+    A ──────────► D        A            layer 0
+    └─► B ─► C ──┘         B  │         layer 1     the edge A → D passes layers 1 and 2: two bends
+                           C  │         layer 2
+                           D            layer 3
+
+The method is Sugiyama's: https://igraph.org/c/html/latest/igraph-Layout.html describes the implementation. Layers are
+chosen here, and igraph orders the boxes in them so that few edges cross.
 """
 
 from __future__ import annotations
@@ -38,6 +46,7 @@ class LayeredLayout:
 def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
     """Cached by its arguments: flows of equal layers of a model ask for the same one."""
     order = flow_order(count, edges)
+    # Sugiyama needs a graph without cycles: edges that close one are turned round, and their bends back again below.
     downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
     layers = _layers(order, downward)
     links: list[Pair] = []

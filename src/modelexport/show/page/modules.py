@@ -4,6 +4,13 @@ Nodes and weights are counted as all verbs count them (`graph/module_totals.py`)
 
 A new overlay (a figure for each module, such as energy) is a reader in `show/data/overlays.py`, a function here
 that makes columns of it, a line in `data.py:_overlaid`, and a way to colour by it in `colours.js`.
+
+    number  module       nodes
+    0       (model)          3
+    1       encoder         28
+    2       (no module)      5       after all modules: what belongs to none
+
+    {"name": [0, 1], "nodes": [3, 28, 5], …}
 """
 
 from __future__ import annotations
@@ -93,6 +100,7 @@ def _shape(dims: Dims | None, shape: Iterable[int]) -> str:
 
 
 def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
+    """Parameters and buffers as PyTorch has them; what the file stores of them is in the columns of weights."""
     shown = ((item.name, " × ".join(map(str, item.shape)) or "scalar", item.dtype) for item in tensors)
     return [texts.numbers_of(words) for words in shown]
 
@@ -124,6 +132,7 @@ def _at(size: Polynomial, sizes: Mapping[str, int]) -> int:
 
 
 def profile_columns(profiled: Profiled, tree: ModuleTree, nodes: Mapping[str, int]) -> Json:
+    """Of modules without what is inside of them; nodes that ONNX Runtime made are on no page."""
     own = [0.0] * (tree.no_module + 1)
     for path, time in profiled.own.items():
         own[_number(tree, path)] += time
@@ -150,6 +159,7 @@ def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[st
 
 
 def _decibels(item: CallVerdict) -> float | None:
+    """None is drawn without a colour, `_EQUAL` as the best there is."""
     if item.sqnr is None:
         return None
     return _EQUAL if math.isinf(item.sqnr) else round(item.sqnr, _DIGITS)

@@ -4,6 +4,8 @@
     columns   {"op": [7, 7], "module": [4, 5]}, texts[7] = "Add"
 
 Modules are numbered in the order of the tree; what is in no module has the number after the last.
+
+A column is a list of small numbers, which gzip packs well. A script reads it without making an object for each node.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class ModuleTree:
 
     @classmethod
     def of(cls, hierarchy: Hierarchy) -> ModuleTree:
+        """A record without modules still has a root, which everything is shown in."""
         modules = dict(hierarchy.modules)
         modules.setdefault(ROOT, Module(ROOT, "", ""))
         return cls(tuple(tree_rows(modules.values())), hierarchy)
@@ -100,6 +103,7 @@ class NodeColumns:
         self.numbers = {key: number for number, key in enumerate(file.provenance.nodes)}
 
     def nodes(self) -> Json:
+        """Called first: it gives the numbers that `answers`, `owners` and `evidence` then list."""
         entries = list(self._file.provenance.nodes.values())
         nodes = [self._file.graph.by_key.get(entry.key) for entry in entries]
         text_number, numbers_of = self._texts.number, self.values.numbers_of
@@ -137,6 +141,7 @@ class NodeColumns:
         }
 
     def _answer(self, attribution: Attribution) -> int:
+        """Few attributions are distinct: nodes name theirs by number, which keeps the page small."""
         number = self._answers.get(attribution)
         if number is None:
             number = self._answers[attribution] = len(self._rows)

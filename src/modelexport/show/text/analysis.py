@@ -13,6 +13,9 @@ A column of the module table is a heading and a cell in `_modules`; if siblings 
 
     node            operator  module                                role             layer  tag           confidence
     node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
+
+Tables are made for any size of model: equal siblings are one row, and levels that do not fit are counted as "inside".
+`--format detailed` shows every module and every node instead.
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
 
 
 def _modules(analysis: Analysis, detailed: bool) -> Table:
+    """Amounts are of a module with everything inside; operators are its own, or each would be listed at every level."""
     numbers = ("nodes", "params", "size")
     shown = table("Modules", "module", "class", *numbers, "own operators", right=numbers)
     for row in module_rows(analysis.modules, most=0 if detailed else _FEW):
@@ -108,6 +112,7 @@ def _shown(module: ModuleFacts) -> tuple[object, ...]:
 
 
 def _module_name(row: GroupedRow[ModuleFacts]) -> Text:
+    """`layer.3 called 2× … 14 inside`: what the row stands for, if that is more than one module called once."""
     name = Text(row.guide, "dim").append_text(plain(row.label or "(model)"))
     if row.count > 1:
         name.append(f" ×{row.count}", "bold").append(" each", "dim")
@@ -144,6 +149,7 @@ def _roles(analysis: Analysis) -> Iterator[RenderableType]:
     shown = table("Roles", "role", "nodes", "", "layers", right=("nodes", ""))
     for role in analysis.roles:
         shown.add_row(plain(role.role), *_amount(tally, role.nodes), _numbers_text(role.layers))
+    # The shares of all rows are to add up to everything.
     without = tally.total - sum(role.nodes for role in analysis.roles)
     if without:
         shown.add_row(Text("(none)", "dim"), *_amount(tally, without), "")
@@ -177,6 +183,7 @@ def _unowned(analysis: Analysis, detailed: bool) -> Iterator[RenderableType]:
 
 
 def _nodes(analysis: Analysis) -> Table:
+    """The long table of `--format detailed`; its last column says why a node is where it is, or why nowhere."""
     cells = [{"role": node.role, "layer": _layer_text(node.layer)} for node in analysis.nodes]
     optional = _used_columns(cells)
     columns = ("node", "operator", "module", *optional, "tag", "confidence", "evidence")
@@ -210,6 +217,7 @@ def query_names(answer: Answer) -> str:
 
 
 def query_table(answer: Answer) -> Iterator[RenderableType]:
+    """Nodes in the order of the file, which is one that they can run in."""
     nodes, provenance = answer.nodes, answer.provenance
     if nodes:
         label = _labels(provenance)

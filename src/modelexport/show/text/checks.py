@@ -7,6 +7,9 @@ encoder.layer.0.attention.output BertSelfOutput and 11 more alike  1 → 1  Add 
 
 strategy           nodes    share  exact  strong  inferred  same  less  other  seconds
 enhanced_semantic    288  100.0 %      0     284         4   287     1      0     0.09
+
+Findings and differences can be thousands, and are mostly alike: the first of a kind is shown and the others are
+counted, unless -v asks for all.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ def validation_tables(validation: Validation, *, verbose: bool = False) -> Itera
 
 
 def _line(finding: Finding) -> Text:
+    """Severity, code, what it is about, and the message: codes are what scripts look for."""
     line = Text(f"{finding.severity.value} ", _STYLES[finding.severity]).append(f"{finding.code} ", "bold")
     if finding.subject:
         line.append_text(plain(f"{finding.subject}: ", "cyan"))
@@ -66,6 +70,7 @@ def _line(finding: Finding) -> Text:
 
 
 def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Without differences, the two heads and one line are all there is."""
     yield _head("a", comparison.a, comparison.nodes.a, comparison.totals_a)
     yield _head("b", comparison.b, comparison.nodes.b, comparison.totals_b)
     if comparison.identical:
@@ -106,6 +111,7 @@ def _differences(comparison: Comparison, verbose: bool) -> Table:
 
 
 def _cells(difference: ModuleDifference) -> tuple[str, str, str, str]:
+    """What a row says; modules with equal cells become one row."""
     nodes = f"{difference.nodes.a} → {difference.nodes.b}"
     fewer = {name: pair.a - pair.b for name, pair in difference.operators.items() if pair.a > pair.b}
     more = {name: pair.b - pair.a for name, pair in difference.operators.items() if pair.b > pair.a}
@@ -127,6 +133,7 @@ def _also(difference: ModuleDifference) -> Iterator[str]:
 
 
 def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+    """A module that one side lacks has nothing to be compared with, so that it is listed with what it has."""
     if modules:
         yield Text()
         shown = table(title, "module", "class", "nodes", "params", right=("nodes", "params"))
@@ -152,6 +159,7 @@ _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
 def score_tables(scores: Scores) -> Iterator[RenderableType]:
+    """Strategies side by side, then the nodes on which one contradicts another."""
     total = len(scores.provenance.nodes)
     yield plain(f"{scores.path}: {counted(total, 'node')}")
     numbers = ("nodes", "share", *(level.label for level in _LEVELS), "same", "less", "other", "seconds")
@@ -168,6 +176,7 @@ def score_tables(scores: Scores) -> Iterator[RenderableType]:
 
 
 def _disputes(scores: Scores) -> Iterator[RenderableType]:
+    """Each with what the merged answer is, and what every strategy that says something else goes by."""
     if not scores.disputes:
         yield Text("no strategy contradicts another", "green")
         return

@@ -30,6 +30,7 @@ from modelexport.record.provenance import Confidence
 
 
 def emit(text: str, path: Path | None = None) -> None:
+    """To a file atomically: a report that is cut off looks like a complete one."""
     if path is None:
         sys.stdout.write(text)
     else:
@@ -46,6 +47,7 @@ def count_text(number: int) -> str:
 
 
 def bytes_text(number: int) -> str:
+    """As disks and downloads are measured: 1 KB is 1000 bytes."""
     return _scaled(number, _BYTES, " ")
 
 
@@ -108,6 +110,7 @@ def cosine_text(number: float) -> str:
 
 
 def _not_finite(number: float) -> str:
+    """Empty for a number that can be written."""
     if math.isnan(number):
         return "NaN"
     return "" if math.isfinite(number) else "∞" if number > 0 else "-∞"
@@ -118,6 +121,7 @@ _BYTES_PER_STEP = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def flops_text(size: Polynomial | None, most: int = 0) -> str:
+    """`?` for what is not known, which is not 0."""
     return _text(size, _FLOPS, most)
 
 
@@ -184,6 +188,7 @@ def file_lines(files: Sequence[Path]) -> Iterator[Text]:
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[Text]:
+    """Yellow, because a note says what the result does not tell by itself."""
     return (plain(f"note: {note}", "yellow") for note in notes)
 
 

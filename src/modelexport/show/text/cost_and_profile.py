@@ -7,6 +7,12 @@
 Modules that take less than half a percent of everything are left out unless all are asked for, and so are containers
 without work of their own. A column is a name in `_NUMBERS` and a line in `_cells`, or a heading and a cell in
 `_profile_modules`.
+
+    module                    time    self   median    ±   calls  nodes  op types
+    BertModel              100.0 %   1.2 %  4.21 ms  3 %       1    184  MatMul, Add, +9 more
+      encoder               88.4 %          3.72 ms  4 %       1    162  (fused: query+key 6.1%)
+
+Times are what kernels take as they usually do; the mark `!` is for those whose runs are too far apart to be compared.
 """
 
 from __future__ import annotations
@@ -73,6 +79,7 @@ def _cost_head(cost: Cost) -> Iterator[Text]:
 
 
 def _missing(amounts: Amounts, measure: str) -> str:
+    """A sum over what is known is too small: how many nodes are not in it is said in the same line."""
     count = amounts.unknown.get(measure, 0)
     return f" + what {counted(count, 'node')} take{'s' if count == 1 else ''} of which it is not known" if count else ""
 
@@ -108,6 +115,7 @@ def _cost_modules(cost: Cost, rows: Iterable[TreeRow[ModuleCost]], most: int) ->
 
 
 def _cells(total: Amounts, total_flops: int | None, most: int) -> Iterator[tuple[str, str]]:
+    """Each under the name of its column; which columns are shown is decided by whether all axes have sizes."""
     share = total.flops.value
     yield "FLOPs", flops_text(total.flops, most) + _mark(total, "flops")
     yield "share", share_text(share / total_flops) if total_flops and share is not None else ""
@@ -123,6 +131,7 @@ def _mark(amounts: Amounts, measure: str) -> str:
 
 
 def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
+    """In the order of the file, with the module that each node is charged to."""
     columns = ("FLOPs", "other", "parameters", "weights", "activations", "times")
     nodes_table = table("", "node", "operator", "module", *columns, right=columns)
     for node in nodes:
@@ -141,6 +150,7 @@ def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
 
 
 def _measures(amounts: Amounts) -> tuple[int, int, int]:
+    """FLOPs, weights and activations: a module that is small in all of them is left out."""
     sizes = (amounts.flops, amounts.activation_bytes)
     flops, activations = (size.at(dict.fromkeys(size.axes, _USUAL)).value or 0 for size in sizes)
     return flops, amounts.weight_bytes, activations
@@ -194,6 +204,7 @@ def profile_tables(
 
 
 def _profile_head(profile: Profile) -> Text:
+    """What a time depends on: runs, optimization, providers; without it two profiles cannot be compared."""
     apart = "spread unknown" if profile.spread is None else f"± {profile.spread / 2:.0%}"
     parts = (
         profile.file,
@@ -206,6 +217,7 @@ def _profile_head(profile: Profile) -> Text:
 
 
 def _profile_modules(profile: Profile, rows: Iterable[TreeRow[ModuleTime]]) -> Table:
+    # With one provider, the column would say the same in every row.
     several = len({*profile.providers, *profile.requested[:1]}) > 1
     numbers = ("time", "self", "median", "±", "calls", "nodes")
     modules_table = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
@@ -293,6 +305,7 @@ def _shared(group: SharedTime, above: str, total_time: float) -> str:
 
 
 def _providers(module: ModuleTime) -> str:
+    """In shares of the module, because a fallback of one small node matters little."""
     total = sum(module.providers.values())
     named = {_short(name): time for name, time in module.providers.items()}
     return ", ".join(f"{name} {time / total:.0%}" for name, time in named.items()) if total else ", ".join(named)

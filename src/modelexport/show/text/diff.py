@@ -9,6 +9,8 @@
 
 Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. The HTML
 page (`show/page/difference.py`) shows the same sections and groups.
+
+Lines have no colours and no columns: they are Markdown lists, which a pull request shows as lists too.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ def group_modules(modules: Iterable[results.ModuleChange]) -> list[Group]:
 
 
 def _title(members: Sequence[results.ModuleChange]) -> str:
+    """Which modules, of which class, and how large they are if a side lacks them."""
     first = members[0]
     name = join_paths([member.path for member in members])
     if first.class_changed:
@@ -86,6 +89,7 @@ def _likeness(module: results.ModuleChange) -> object:
 
 
 def _weight_key(weight: results.WeightChange, module: results.ModuleChange) -> tuple[object, ...]:
+    """By the name inside of the module: the same change of `layer.0.weight` and `layer.1.weight` is one line."""
     shapes = tuple((side.dtype, side.shape) if side else None for side in (weight.left, weight.right))
     return weight.form, _short_name(weight, module), shapes, weight.values
 
@@ -112,6 +116,7 @@ def _lines(members: Sequence[results.ModuleChange]) -> Iterator[str]:
 
 
 def _change_text(change: results.NodeChange, *, named: bool) -> str:
+    """`named`: with the name of the node, which says something of one module, and nothing of twelve alike."""
     left, right = operators(change.left), operators(change.right)
     nodes = change.left or change.right
     name = f" `{nodes[0].name or nodes[0].key}`" if named and len(nodes) == 1 else ""
@@ -165,6 +170,7 @@ def _weight_text(weights: Sequence[results.WeightChange], module: results.Module
 
 
 def _distances(weights: Sequence[results.WeightChange]) -> Iterator[str]:
+    """How far the numbers are apart, absolutely and relatively; of several weights, the farthest."""
     largest = [weight.largest for weight in weights if weight.largest is not None]
     if not largest or not max(largest):
         return
@@ -178,6 +184,7 @@ def _distances(weights: Sequence[results.WeightChange]) -> Iterator[str]:
 
 
 def percent(share: float) -> str:
+    """Two digits below 100 %, none above: a weight that differs by 340 % is simply another one."""
     if share >= _MANY_TIMES:
         return f"over {100 * _MANY_TIMES:.0f} %"
     return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
@@ -194,6 +201,7 @@ def _amounts(what: str, before: Polynomial, after: Polynomial) -> str:
     """Rounded, unless both are then the same."""
     text = size_text if what.endswith("bytes") else flops_text
     text_before, text_after = text(before, _TERMS), text(after, _TERMS)
+    # `1.2 G → 1.2 G` would look like a mistake of ours.
     if text_before == text_after and before.value is not None and after.value is not None:
         return f"{before.value:,} → {after.value:,}"
     return f"{text_before} → {text_after}"
@@ -233,6 +241,7 @@ class Section:
 
 
 def diff_sections(diff: results.Diff) -> Iterator[Section]:
+    """The model, then modules removed, added and changed, then what was only renamed."""
     if diff.model:
         changes = (f"{field.what}: {field.left or 'none'} → {field.right or 'none'}" for field in diff.model)
         yield Section("Model", tuple(changes))
@@ -286,6 +295,7 @@ def _side(side: results.Side) -> str:
 
 
 def _group_lines(group: Group, *, verbose: bool) -> Iterator[str]:
+    """The first lines of a group; -v shows all."""
     count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
     yield f"- {group.title}{count}"
     most = len(group.lines) if verbose else _MOST_LINES

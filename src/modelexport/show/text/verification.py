@@ -41,6 +41,7 @@ _LISTED = 20  # contradicted nodes; --all lists the others
 
 
 def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[RenderableType]:
+    """Counts of all nodes, then those that values contradict: these are faults of the record."""
     yield _counts_line(proof)
     if proof.compute:
         shown = f"{proof.compute_shown:,} are proved or enclosed ({share_text(proof.compute_shown / proof.compute)})"
@@ -87,6 +88,7 @@ _NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosin
 
 
 def verification_tables(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
+    """From the whole to the part: weights, modules, outputs, where it begins, attributions, verdict."""
     yield _head(verification)
     if verification.parameters is not None:
         yield from _parameters(verification.parameters, shown)
@@ -124,6 +126,7 @@ def _allowed(tolerance: results.Tolerance) -> str:
 
 
 def _parameters(check: results.ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
+    """First, because other weights explain every other difference."""
     if not check.differing:
         if shown.verbose:
             yield plain(f"{counted(check.compared, 'parameter')} compared, all equal", "dim")
@@ -153,6 +156,7 @@ def _more(number: int) -> Iterator[Text]:
 
 
 def _modules(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
+    """By loss for two files, else in the order of execution, in which the first fault is the cause."""
     modules = by_module(verification.ranked() if shown.by_loss else verification.calls)
     if not any(module.compared for module in modules):
         yield Text("no module could be compared", "yellow")
@@ -161,7 +165,7 @@ def _modules(verification: results.Verification, shown: Shown) -> Iterator[Rende
     else:
         yield _ordered_table(modules, shown)
     left_out = [module for module in modules if not module.compared]
-    if left_out and not shown.everything:
+    if left_out and not shown.everything:  # --all has a row for each of them
         yield _not_compared(left_out)
         if verification.deployed:
             yield from _fused(left_out)
@@ -180,6 +184,7 @@ def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
 
 
 def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[RenderableType]:
+    """What a module loses is what goes in better than it comes out, in decibels."""
     ranking = ranked(modules, shown)
     modules_table = table(
         "", "module", "calls", "in dB", "out dB", "lost dB", "max |Δ|", "cosine", "status", right=_NUMBERS
@@ -251,6 +256,7 @@ def _not_compared(modules: Sequence[ModuleNumbers]) -> Text:
 
 
 def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableType]:
+    """What a user of the file sees; modules may differ and outputs agree."""
     if not outputs:
         return
     yield Text()
@@ -299,6 +305,7 @@ def _still(inputs: results.Difference | None) -> str:
 
 
 def _not_finite(origin: results.NotFinite, verification: results.Verification) -> Text:
+    """NaN and Inf spread to everything after them: the node that has them first is the one to look at."""
     reference = verification.reference
     where = f"{origin.kind} comes up first in {modules_text(origin.calls) or 'no known module'}, at node {origin.node}"
     if origin.both:
@@ -328,6 +335,7 @@ def _left_out(verification: results.Verification) -> Iterator[str]:
 
 
 def _wrong(verification: results.Verification) -> Iterator[str]:
+    """All that is wrong, because one repair may not be enough."""
     if not verification.outputs:
         yield "no output could be compared"
     if verification.missing:

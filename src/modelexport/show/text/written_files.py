@@ -42,6 +42,7 @@ from modelexport.show.text.verification_rows import Shown
 
 
 def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterator[Text]:
+    """Files, how well nodes are known, whether outputs agree; then what the user should know."""
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
@@ -69,6 +70,7 @@ _FROM = {
 
 
 def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> Iterator[Text]:
+    """The interface of the new file is listed, because whoever runs it must feed it."""
     yield from file_lines(extraction.files)
     nodes = len(extraction.provenance.nodes)
     along = f", {extraction.along} of them taken along" if extraction.along else ""
@@ -103,6 +105,7 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
 
 
 def _against(word: str) -> str:
+    """What an output of the part was compared with."""
     return {files.RETURNED: "what the module returned", "run": "a value of the model's run"}.get(word, "the whole file")
 
 
@@ -128,6 +131,7 @@ _OUTSIDE = "constants that are shared or differ, or what others need before it i
 
 
 def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """A class that could not be folded is a note; one that need not be is counted."""
     yield from file_lines(result.files)
     folding = result.folding
     if not folding.functions:
@@ -161,6 +165,7 @@ def _unfolded(folding: files.Folding, *, verbose: bool) -> Iterator[RenderableTy
 
 
 def flattening_lines(result: files.FlattenResult) -> Iterator[RenderableType]:
+    """Whether the file is exactly what it was before `fold`, or merely computes the same."""
     yield from file_lines(result.files)
     flattening = result.flattening
     counts = f"{counted(flattening.before, 'node')} before, {flattening.after} after"
@@ -208,6 +213,7 @@ def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Itera
 def _related(result: files.RelinkResult, relation: Relation, count: int) -> str:
     """Of several nodes that became one, how many there were."""
     sources = {key for link in result.lineage.nodes.values() if link.relation is relation for key in link.sources}
+    # Only these are made of more nodes than there are now.
     several = relation in (Relation.FUSED, Relation.SHARED)
     return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
 
@@ -257,6 +263,7 @@ def _doubts(consistency: Consistency) -> Iterator[str]:
 
 
 def quantization_lines(result: files.QuantizeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """The lineage first; with --report, what each module lost."""
     yield from lineage_lines(result.relinked, verbose=verbose)
     if result.excluded:
         yield plain(f"left in float as asked: {counted(len(result.excluded), 'node')}")
