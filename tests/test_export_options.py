@@ -16,6 +16,8 @@ import modelexport as mx
 from modelexport.capture import torchscript
 from modelexport.graph.file.metadata import OUTLINE_KEY, RECORD_KEY, read_node_keys
 
+pytestmark = pytest.mark.slow
+
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 

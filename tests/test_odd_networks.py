@@ -12,6 +12,8 @@ from tests.support import nets
 
 import modelexport as mx
 
+pytestmark = pytest.mark.slow
+
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 both_exporters = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import modelexport as mx
 from modelexport.api.value_comparison import pair_outputs
 
+pytestmark = pytest.mark.slow
+
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 

@@ -17,6 +17,8 @@ from tests.support.exports import Exports
 import modelexport as mx
 from modelexport.attribute.strategies import NAMES as STRATEGIES
 
+pytestmark = pytest.mark.slow
+
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 

@@ -10,6 +10,8 @@ from tests.support.exports import Exports
 
 import modelexport as mx
 
+pytestmark = pytest.mark.slow
+
 EXPORTERS = ("dynamo", "torchscript")
 every_export = pytest.mark.parametrize(
     ("name", "exporter"), [(name, exporter) for name in NAMES for exporter in EXPORTERS]

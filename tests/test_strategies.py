@@ -31,6 +31,8 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin
 
+pytestmark = pytest.mark.slow
+
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 every = pytest.mark.parametrize("name", NAMES)
 

@@ -19,6 +19,8 @@ from modelexport.capture.isolation import exportable_moe, quiet
 from modelexport.capture.torchscript import call_by_position
 from modelexport.graph.file.metadata import strip_metadata
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", NAMES)

@@ -15,173 +15,96 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modelexport.api.attach import attach, compare_strategies
-    from modelexport.api.convert import Converted, convert
-    from modelexport.api.diff import diff
-    from modelexport.api.export import export
-    from modelexport.api.extract import extract
-    from modelexport.api.fold import flatten, fold, strip
-    from modelexport.api.mission import (
-        HierarchyExporter,
-        SemanticMapper,
-        SemanticQueryInterface,
-        UniversalHierarchyExporter,
-        export_hf_model_with_semantics,
-    )
-    from modelexport.api.profile import profile
-    from modelexport.api.quantize import quantize
-    from modelexport.api.read import analyze, compare, cost, load, query, validate
-    from modelexport.api.relink import relink
-    from modelexport.api.run_tool import run_tool
-    from modelexport.api.select import Selected, select
-    from modelexport.api.verify import verify
-    from modelexport.api.view import ViewResult, view
-    from modelexport.capture.hierarchy import TracingHierarchyBuilder
-    from modelexport.errors import ModelExportError, UserError
-    from modelexport.record.hierarchy import Hierarchy, Module, ModuleCall
-    from modelexport.record.provenance import (
-        Attribution,
-        Boundary,
-        Confidence,
-        Evidence,
-        NodeEntry,
-        Provenance,
-        TensorEntry,
-    )
-    from modelexport.record.results.cost import Cost
-    from modelexport.record.results.diff import Diff
-    from modelexport.record.results.files import (
-        ExportResult,
-        Extraction,
-        FlattenResult,
-        FoldResult,
-        QuantizeResult,
-        RelinkResult,
-    )
-    from modelexport.record.results.verification import Difference, Verdict, Verification
-    from modelexport.record.tags import TORCH_NN_EXCEPTIONS, TagPolicy, Tags
+    from modelexport.api.attach import attach as attach
+    from modelexport.api.attach import compare_strategies as compare_strategies
+    from modelexport.api.convert import Converted as Converted
+    from modelexport.api.convert import convert as convert
+    from modelexport.api.diff import diff as diff
+    from modelexport.api.export import export as export
+    from modelexport.api.extract import extract as extract
+    from modelexport.api.fold import flatten as flatten
+    from modelexport.api.fold import fold as fold
+    from modelexport.api.fold import strip as strip
+    from modelexport.api.mission import HierarchyExporter as HierarchyExporter
+    from modelexport.api.mission import SemanticMapper as SemanticMapper
+    from modelexport.api.mission import SemanticQueryInterface as SemanticQueryInterface
+    from modelexport.api.mission import UniversalHierarchyExporter as UniversalHierarchyExporter
+    from modelexport.api.mission import export_hf_model_with_semantics as export_hf_model_with_semantics
+    from modelexport.api.profile import profile as profile
+    from modelexport.api.quantize import quantize as quantize
+    from modelexport.api.read import analyze as analyze
+    from modelexport.api.read import compare as compare
+    from modelexport.api.read import cost as cost
+    from modelexport.api.read import load as load
+    from modelexport.api.read import query as query
+    from modelexport.api.read import validate as validate
+    from modelexport.api.relink import relink as relink
+    from modelexport.api.run_tool import run_tool as run_tool
+    from modelexport.api.select import Selected as Selected
+    from modelexport.api.select import select as select
+    from modelexport.api.verify import verify as verify
+    from modelexport.api.view import ViewResult as ViewResult
+    from modelexport.api.view import view as view
+    from modelexport.capture.hierarchy import TracingHierarchyBuilder as TracingHierarchyBuilder
+    from modelexport.errors import ModelExportError as ModelExportError
+    from modelexport.errors import UserError as UserError
+    from modelexport.record.hierarchy import Hierarchy as Hierarchy
+    from modelexport.record.hierarchy import Module as Module
+    from modelexport.record.hierarchy import ModuleCall as ModuleCall
+    from modelexport.record.provenance import Attribution as Attribution
+    from modelexport.record.provenance import Boundary as Boundary
+    from modelexport.record.provenance import Confidence as Confidence
+    from modelexport.record.provenance import Evidence as Evidence
+    from modelexport.record.provenance import NodeEntry as NodeEntry
+    from modelexport.record.provenance import Provenance as Provenance
+    from modelexport.record.provenance import TensorEntry as TensorEntry
+    from modelexport.record.results.cost import Cost as Cost
+    from modelexport.record.results.diff import Diff as Diff
+    from modelexport.record.results.files import ExportResult as ExportResult
+    from modelexport.record.results.files import Extraction as Extraction
+    from modelexport.record.results.files import FlattenResult as FlattenResult
+    from modelexport.record.results.files import FoldResult as FoldResult
+    from modelexport.record.results.files import QuantizeResult as QuantizeResult
+    from modelexport.record.results.files import RelinkResult as RelinkResult
+    from modelexport.record.results.verification import Difference as Difference
+    from modelexport.record.results.verification import Verdict as Verdict
+    from modelexport.record.results.verification import Verification as Verification
+    from modelexport.record.tags import TORCH_NN_EXCEPTIONS as TORCH_NN_EXCEPTIONS
+    from modelexport.record.tags import TagPolicy as TagPolicy
+    from modelexport.record.tags import Tags as Tags
 
 # Where each public name lives. They are imported on first use, so that `import modelexport` costs nothing and no name
 # that works without torch ever imports it.
-_HOMES = {
-    "Attribution": "record.provenance",
-    "Boundary": "record.provenance",
-    "Confidence": "record.provenance",
-    "Cost": "record.results.cost",
-    "Converted": "api.convert",
-    "Difference": "record.results.verification",
-    "Evidence": "record.provenance",
-    "ExportResult": "record.results.files",
-    "Extraction": "record.results.files",
-    "FlattenResult": "record.results.files",
-    "FoldResult": "record.results.files",
-    "Hierarchy": "record.hierarchy",
-    "HierarchyExporter": "api.mission",
-    "ModelExportError": "errors",
-    "Module": "record.hierarchy",
-    "ModuleCall": "record.hierarchy",
-    "NodeEntry": "record.provenance",
-    "Provenance": "record.provenance",
-    "QuantizeResult": "record.results.files",
-    "RelinkResult": "record.results.files",
-    "Selected": "api.select",
-    "SemanticMapper": "api.mission",
-    "SemanticQueryInterface": "api.mission",
-    "TORCH_NN_EXCEPTIONS": "record.tags",
-    "TagPolicy": "record.tags",
-    "Tags": "record.tags",
-    "TensorEntry": "record.provenance",
-    "TracingHierarchyBuilder": "capture.hierarchy",
-    "UniversalHierarchyExporter": "api.mission",
-    "UserError": "errors",
-    "Verdict": "record.results.verification",
-    "Verification": "record.results.verification",
-    "ViewResult": "api.view",
-    "analyze": "api.read",
-    "attach": "api.attach",
-    "compare_strategies": "api.attach",
-    "compare": "api.read",
-    "diff": "api.diff",
-    "Diff": "record.results.diff",
-    "cost": "api.read",
-    "convert": "api.convert",
-    "export": "api.export",
-    "export_hf_model_with_semantics": "api.mission",
-    "extract": "api.extract",
-    "flatten": "api.fold",
-    "fold": "api.fold",
-    "load": "api.read",
-    "profile": "api.profile",
-    "quantize": "api.quantize",
-    "query": "api.read",
-    "relink": "api.relink",
-    "run_tool": "api.run_tool",
-    "select": "api.select",
-    "strip": "api.fold",
-    "validate": "api.read",
-    "verify": "api.verify",
-    "view": "api.view",
-}
-
-__all__ = [
-    "TORCH_NN_EXCEPTIONS",
-    "Attribution",
-    "Boundary",
-    "Confidence",
-    "Converted",
-    "Cost",
-    "Diff",
-    "Difference",
-    "Evidence",
-    "ExportResult",
-    "Extraction",
-    "FlattenResult",
-    "FoldResult",
-    "Hierarchy",
-    "HierarchyExporter",
-    "ModelExportError",
-    "Module",
-    "ModuleCall",
-    "NodeEntry",
-    "Provenance",
-    "QuantizeResult",
-    "RelinkResult",
-    "Selected",
-    "SemanticMapper",
-    "SemanticQueryInterface",
-    "TagPolicy",
-    "Tags",
-    "TensorEntry",
-    "TracingHierarchyBuilder",
-    "UniversalHierarchyExporter",
-    "UserError",
-    "Verdict",
-    "Verification",
-    "ViewResult",
-    "analyze",
-    "attach",
-    "compare",
-    "compare_strategies",
-    "convert",
-    "cost",
-    "diff",
-    "export",
+_NAMES_BY_MODULE = {
+    "api.attach": "attach compare_strategies",
+    "api.convert": "Converted convert",
+    "api.diff": "diff",
+    "api.export": "export",
+    "api.extract": "extract",
+    "api.fold": "flatten fold strip",
+    "api.mission": "HierarchyExporter SemanticMapper SemanticQueryInterface UniversalHierarchyExporter "
     "export_hf_model_with_semantics",
-    "extract",
-    "flatten",
-    "fold",
-    "load",
-    "profile",
-    "quantize",
-    "query",
-    "relink",
-    "run_tool",
-    "select",
-    "strip",
-    "validate",
-    "verify",
-    "view",
-]
+    "api.profile": "profile",
+    "api.quantize": "quantize",
+    "api.read": "analyze compare cost load query validate",
+    "api.relink": "relink",
+    "api.run_tool": "run_tool",
+    "api.select": "Selected select",
+    "api.verify": "verify",
+    "api.view": "ViewResult view",
+    "capture.hierarchy": "TracingHierarchyBuilder",
+    "errors": "ModelExportError UserError",
+    "record.hierarchy": "Hierarchy Module ModuleCall",
+    "record.provenance": "Attribution Boundary Confidence Evidence NodeEntry Provenance TensorEntry",
+    "record.results.cost": "Cost",
+    "record.results.diff": "Diff",
+    "record.results.files": "ExportResult Extraction FlattenResult FoldResult QuantizeResult RelinkResult",
+    "record.results.verification": "Difference Verdict Verification",
+    "record.tags": "TORCH_NN_EXCEPTIONS TagPolicy Tags",
+}
+_HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+# Type checkers cannot evaluate this; they go by the `as` of the imports above, which marks a name as public.
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:
@@ -193,7 +116,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOMES)
 
 
 class _Package(ModuleType):

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from tests.support.architectures import build
 from torch import nn
 
@@ -145,10 +145,15 @@ class TestWhatIsRight:
         assert (found.samples, found.deployed, found.proof) == (2, True, None)
         assert 0 < len(compared(found)) < len(compared(mx.verify(files["net"], against=files["net"])))
 
-    @pytest.mark.parametrize(("name", "tool", "least"), [("bert", "int8", 20), ("net", "qdq", 8)])
-    def test_quantized(self, name: str, tool: str, least: float, files: dict[str, Path], tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("name", "least"), [("bert", 30), ("net", 8)])
+    def test_quantized(self, name: str, least: float, files: dict[str, Path], tmp_path: Path) -> None:
         file = tmp_path / "quantized.onnx"
-        mx.run_tool(files[name], tool, file)
+        if name == "bert":
+            # Signed weights saturate on processors without VNNI, and give other numbers there.
+            # https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+            mx.quantize(files[name], file, weight_type="uint8")
+        else:
+            mx.run_tool(files[name], "qdq", file)
         for other in ({"model": MODELS[name]()}, {"against": files[name]}):
             plain, found = (
                 mx.verify(file, **other, min_sqnr=least, as_deployed=deployed) for deployed in (False, True)
@@ -167,8 +172,8 @@ class TestWhatIsRight:
 
     def test_a_file_that_was_quantized_without_a_word(self, files: dict[str, Path], tmp_path: Path) -> None:
         """Its record is of the graph before: what is planted beside it says how to go on."""
-        quantize_dynamic(files["bert"], tmp_path / "int8.onnx")
-        found = mx.verify(tmp_path / "int8.onnx", MODELS["bert"](), min_sqnr=20, as_deployed=True)
+        quantize_dynamic(files["bert"], tmp_path / "int8.onnx", weight_type=QuantType.QUInt8)
+        found = mx.verify(tmp_path / "int8.onnx", MODELS["bert"](), min_sqnr=30, as_deployed=True)
         assert found.ok
         assert len(compared(found)) > 20
 

@@ -14,6 +14,8 @@ from tests.support.scrambling import reordered
 import modelexport as mx
 from modelexport.record.lineage import Relation
 
+pytestmark = pytest.mark.slow
+
 TOOLS = ("ort:all", "ort:basic", "onnxslim", "int8", "fp16", "qdq", "int4", "onnxscript", "ort_fusions", "transformers")
 # Each of them leaves something for the next one to do.
 CHAINS = (("ort:basic", "ort:all"), ("onnxslim", "int8"), ("int8", "ort:extended"), ("fp16", "ort:basic"))

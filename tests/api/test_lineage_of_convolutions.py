@@ -14,6 +14,8 @@ from torch import nn
 import modelexport as mx
 from modelexport.errors import ToolFailed
 
+pytestmark = pytest.mark.slow
+
 EXPORTERS = ("dynamo", "torchscript")
 INPUTS = torch.linspace(-2, 2, 3 * 12 * 12).reshape(1, 3, 12, 12).sin()
 

@@ -341,7 +341,8 @@ def test_a_quantized_file_in_both_directions(exporter: str, tmp_path: Path) -> N
     mx.export(net, plain, inputs=torch.randn(2, 4, 32), exporter=exporter, no_check=True)
     record = mx.load(plain)
     chosen = [entry.name for entry in record.nodes.values() if entry.attribution.module == "2"]
-    quantize_dynamic(plain, int8, nodes_to_quantize=chosen)
+    # With eight bits, signed weights saturate on processors without VNNI: the numbers would depend on the machine.
+    quantize_dynamic(plain, int8, nodes_to_quantize=chosen, reduce_range=True)
     for file, other in ((int8, plain), (plain, int8)):
         found = mx.verify(file, against=other)
         assert found.divergence is not None
@@ -350,7 +351,7 @@ def test_a_quantized_file_in_both_directions(exporter: str, tmp_path: Path) -> N
         assert max(lost, key=lost.__getitem__) == "2"
         assert lost["2"] > 50
         assert lost["0"] == 0
-        assert mx.verify(file, against=other, min_sqnr=20).ok
+        assert mx.verify(file, against=other, min_sqnr=30).ok
 
 
 def test_models_of_another_size(file: Path, tmp_path: Path) -> None:

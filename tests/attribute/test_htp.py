@@ -17,6 +17,8 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Claim, Confidence, EvidenceKind
 from modelexport.record.signals import GraphValues, Signals
 
+pytestmark = pytest.mark.slow
+
 BOTH = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 
 

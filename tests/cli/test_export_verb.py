@@ -113,6 +113,7 @@ def test_unknown_names_propose_the_nearest(
     assert f"Did you mean '{near}'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 class TestGraphTexts:
     """`--jit-graph` and `--fx-graph`, with real exports of a very small net."""
 

@@ -106,6 +106,7 @@ def _of_one_call(node: Node, op_indices: Iterable[int], matched: MatchedRun, evi
 # How many steps further up than the run an exporter takes values from; a transposition is one.
 _STEPS = 4
 _NONE: frozenset[int] = frozenset()
+_Needs = Mapping[int, frozenset[int]]  # by the index of an operator: the numbers of the ends that it depends on
 
 
 @dataclass(frozen=True)
@@ -163,13 +164,10 @@ class AnchorRegions:
     """The regions of one projection: for each node between anchors, the operators that it can be part of."""
 
     def __init__(self, matched: MatchedRun, hierarchy: Hierarchy, anchors: Mapping[str, Anchor], strategy: str) -> None:
-        self._matched = matched
-        self._hierarchy = hierarchy
-        self._anchors = anchors
-        self._strategy = strategy
+        self._matched, self._hierarchy = matched, hierarchy
+        self._anchors, self._strategy = anchors, strategy
         self._ends = RegionEnds.at(matched, anchors)
         self._behind: dict[int, frozenset[int]] = {}
-
         self._by_node: dict[str, list[_Candidates]] = {}
         for key, anchor in anchors.items():
             for node, candidates in self.candidates(matched.graph.by_key[key], anchor):
@@ -177,8 +175,8 @@ class AnchorRegions:
 
     def claims(self) -> dict[str, Claim]:
         by_key = self._matched.graph.by_key
-        claims = {key: self._claim(by_key[key], candidates) for key, candidates in self._by_node.items()}
-        return {key: claim for key, claim in claims.items() if claim is not None}
+        claims = ((key, self._claim(by_key[key], candidates)) for key, candidates in self._by_node.items())
+        return {key: claim for key, claim in claims if claim is not None}
 
     def allow(self, key: str, op_index: int) -> bool:
         """Whether an operator lies where a node lies, and depends on what the node depends on."""
@@ -188,7 +186,9 @@ class AnchorRegions:
 
     def candidates(self, target: Node, anchor: Anchor) -> Iterator[tuple[Node, _Candidates]]:
         """The nodes before an anchor, each with the operators that it can be part of as far as this anchor knows."""
-        nodes = self._nodes_before(target)
+        # Nodes without an anchor that lead to this one with no other anchor in between, in file order.
+        region = backward_slice(self._open_makers(target), self._open_makers)
+        nodes = sorted(region, key=lambda node: node.position)
         if not nodes:
             return
         op_indices = self.ops_before(anchor.op_indices)
@@ -200,10 +200,6 @@ class AnchorRegions:
             # Where nothing in the run depends on what a node depends on, the run did it some other way.
             if able:
                 yield node, _Candidates(self._best(node, able), frozenset(able), alone and direct)
-
-    def _nodes_before(self, anchor: Node) -> list[Node]:
-        """Nodes without an anchor that lead to this one with no other anchor in between, in file order."""
-        return sorted(backward_slice(self._open_makers(anchor), self._open_makers), key=lambda node: node.position)
 
     def _open_makers(self, node: Node) -> Iterator[Node]:
         for maker in self._matched.graph.predecessors(node):
@@ -228,9 +224,10 @@ class AnchorRegions:
             for value in self._matched.trace.ops[op_index].inputs:
                 if value in self._ends.of_run:
                     own.add(self._ends.of_run[value])
-                else:
-                    own |= needs.get(self._matched.maker.get(value, -1), _NONE)
-                    own.update(_end(inside.of_run, value))
+                    continue
+                own |= needs.get(self._matched.maker.get(value, -1), _NONE)
+                if value in inside.of_run:
+                    own.add(inside.of_run[value])
             needs[op_index] = frozenset(own)
         return needs
 
@@ -241,14 +238,14 @@ class AnchorRegions:
             own: set[int] = set()
             for value in node.inputs:
                 own |= needs.get(value, _NONE)
-                own.update(_end(self._ends.of_graph, value) or _end(inside.of_graph, value))
+                end = self._ends.of_graph.get(value, inside.of_graph.get(value))
+                if end is not None:
+                    own.add(end)
             by_node[node] = frozenset(own)
             needs.update(dict.fromkeys(node.outputs, by_node[node]))
         return by_node
 
-    def _able(
-        self, needed: frozenset[int], needs: Mapping[int, frozenset[int]]
-    ) -> tuple[Mapping[int, frozenset[int]], bool]:
+    def _able(self, needed: frozenset[int], needs: _Needs) -> tuple[_Needs, bool]:
         """The operators that depend on all that is needed, with what they depend on; whether they do so directly."""
         for steps in range(_STEPS):
             able = {op_index: have for op_index, have in needs.items() if needed <= have}
@@ -258,16 +255,13 @@ class AnchorRegions:
             needs = {op_index: have.union(*map(self._ends_behind, have)) for op_index, have in needs.items()}
         return {}, False
 
-    def _best(self, node: Node, able: Mapping[int, frozenset[int]]) -> frozenset[int]:
+    def _best(self, node: Node, able: _Needs) -> frozenset[int]:
         """Of operators that a node can be part of, those that depend on the least.
 
         Those go first that made what the node makes, and then those that can become such a node.
         """
-        best = (
-            list(self._makers(node) & able.keys())
-            or [op_index for op_index in able if self._matched.fits(node, op_index)]
-            or list(able)
-        )
+        made = list(self._makers(node) & able.keys())
+        best = made or [op_index for op_index in able if self._matched.fits(node, op_index)] or list(able)
         least = min(len(able[op_index]) for op_index in best)
         return frozenset(op_index for op_index in best if len(able[op_index]) == least)
 
@@ -278,12 +272,8 @@ class AnchorRegions:
             self._behind[end] = _NONE
             op_index = self._matched.maker.get(end)
             if op_index is not None:
-                needs = self._needs_of_ops(self.ops_before([op_index]), RegionEnds({}, {}))
-                self._behind[end] = needs[op_index]
+                self._behind[end] = self._needs_of_ops(self.ops_before([op_index]), RegionEnds({}, {}))[op_index]
         return self._behind[end]
-
-    def _fits_any(self, node: Node, op_indices: Iterable[int]) -> bool:
-        return any(self._matched.fits(node, op_index) for op_index in op_indices)
 
     def _makers(self, node: Node) -> set[int]:
         """The operators that made just what the node makes."""
@@ -300,28 +290,20 @@ class AnchorRegions:
         passes_on = self._matched.passes_on(node)
         if len(calls) == 1:
             # Nothing in the run shows that a node was there which merely passes a value on.
-            alone = all(item.alone for item in candidates) and self._fits_any(node, op_indices)
+            fits = any(self._matched.fits(node, op_index) for op_index in op_indices)
+            alone = fits and all(item.alone for item in candidates)
             sure = not passes_on and (alone or not op_indices.isdisjoint(self._makers(node)))
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "before")
         if not common and not passes_on and all(len(self._matched.calls(indices)) == 1 for indices in sets):
             # Each of several calls did this work, and the exporter kept it once.
             sure = not any(indices.isdisjoint(self._makers(node)) for indices in sets)
             return self._claim_of(calls, Confidence.STRONG if sure else Confidence.INFERRED, "shared")
-        calls = self._best_calls(node, op_indices)
-        enclosing = self._hierarchy.common_ancestor(calls)
-        return None if enclosing is None else self._claim_of({enclosing}, Confidence.INFERRED, "between")
-
-    def _best_calls(self, node: Node, op_indices: frozenset[int]) -> set[ModuleCall]:
-        """Of several possible calls, those that made just this value, by an operator that becomes such a node."""
+        # Of several possible calls, those that made just this value, by an operator that becomes such a node.
         made = self._makers(node) & op_indices
         fitting = {op_index for op_index in made or op_indices if self._matched.fits(node, op_index)}
-        return self._matched.calls(fitting or made or op_indices)
+        enclosing = self._hierarchy.common_ancestor(self._matched.calls(fitting or made or op_indices))
+        return None if enclosing is None else self._claim_of({enclosing}, Confidence.INFERRED, "between")
 
     def _claim_of(self, calls: set[ModuleCall], confidence: Confidence, how: str) -> Claim:
         evidence = Evidence(EvidenceKind.TRACE, self._matched.trace.source, how)
         return Claim(tuple(sorted(calls)), confidence, (evidence,), self._strategy)
-
-
-def _end(ends: Mapping[int, int] | Mapping[str, int], value: int | str) -> tuple[int, ...]:
-    number = ends.get(value)  # type: ignore[arg-type]
-    return () if number is None else (number,)

@@ -14,6 +14,7 @@ Content. A file that was renamed throughout still has the model's weights (`clai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from modelexport.attribute.matched_values import ValueIndex, data_values
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
@@ -39,12 +40,9 @@ def _infer_once(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], 
     open_nodes = [node for node in graph.nodes if node.key not in known]
     above = claimed.sweep(open_nodes, graph.predecessors)
     below = claimed.sweep(reversed(open_nodes), graph.successors)
-    claims: dict[str, Claim] = {}
-    for node in open_nodes:
-        claim = _infer_node(claimed, node, above.get(node.key), below.get(node.key), strategy)
-        if claim is not None:
-            claims[node.key] = claim
-    return claims
+    keys = ((node, above.get(node.key), below.get(node.key)) for node in open_nodes)
+    claims = ((node.key, _infer_node(claimed, node, upper, lower, strategy)) for node, upper, lower in keys)
+    return {key: claim for key, claim in claims if claim is not None}
 
 
 def claim_initializers_by_dataflow(
@@ -67,13 +65,13 @@ def claim_initializers_by_dataflow(
     return claims
 
 
+@dataclass(frozen=True, slots=True)
 class _ClaimedGraph:
     """A graph of which some nodes are claimed."""
 
-    def __init__(self, graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim]) -> None:
-        self.graph = graph
-        self.hierarchy = hierarchy
-        self.known = known
+    graph: Graph
+    hierarchy: Hierarchy
+    known: Mapping[str, Claim]
 
     def enclosing(self, claims: Iterable[Claim]) -> ModuleCall | None:
         return self.hierarchy.common_ancestor({call for claim in claims for call in claim.owners})
@@ -109,15 +107,13 @@ def _infer_node(
     claimed: _ClaimedGraph, node: Node, above: ModuleCall | None, below: ModuleCall | None, strategy: str
 ) -> Claim | None:
     """From the calls that enclose the nearest claimed nodes above and below."""
+    call, how = (above, "made from") if below is None else (below, "made for")
     if above is not None and below is not None and node.key in claimed.graph.computed:
-        enclosing = claimed.hierarchy.common_ancestor((above, below))
-        return (
-            None if enclosing is None else _claim_inferred((claimed.innermost(node, enclosing),), "between", strategy)
-        )
-    if below is not None:
-        return _claim_inferred((claimed.innermost(node, below),), "made for", strategy)
-    if above is not None:
-        return _claim_inferred((claimed.innermost(node, above),), "made from", strategy)
+        call, how = claimed.hierarchy.common_ancestor((above, below)), "between"
+        if call is None:
+            return None  # two streams that nothing encloses
+    if call is not None:
+        return _claim_inferred((claimed.innermost(node, call),), how, strategy)
     callers = claimed.callers(node)
     if callers:
         return _claim_inferred(callers, "inside the body of", strategy)
@@ -139,20 +135,22 @@ def claim_parameter_readers(hierarchy: Hierarchy, nodes: Iterable[Node], strateg
             by_module.setdefault(next(iter(holders)), []).append(node)
     claims: dict[str, Claim] = {}
     for path, readers in by_module.items():
-        claims.update(_claim_readers(path, readers, hierarchy, strategy))
+        calls = hierarchy.calls_of(path) or (ModuleCall(path),)
+        evidence = (Evidence(EvidenceKind.PARAMETER, "reads", path),)
+        # One reader for each call, in the order of the calls; otherwise nothing tells the calls apart.
+        paired = [(call,) for call in calls] if len(readers) == len(calls) else [calls] * len(readers)
+        for node, owners in zip(readers, paired, strict=True):
+            claims[node.key] = Claim(owners, Confidence.STRONG, evidence, strategy)
     return claims
 
 
 def claim_named_initializers(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
     """Initializers that carry a parameter's name belong to the module that holds it."""
-    claims: dict[str, Claim] = {}
-    for name in graph.initializers:
-        holders = hierarchy.tensor_owners.get(name, ())
-        if holders:
-            evidence = Evidence(EvidenceKind.PARAMETER, "name")
-            owners = tuple(ModuleCall(path) for path in holders)  # a tied weight has several
-            claims[name] = Claim(owners, Confidence.EXACT, (evidence,), strategy)
-    return claims
+    evidence = (Evidence(EvidenceKind.PARAMETER, "name"),)
+    holders = ((name, hierarchy.tensor_owners.get(name, ())) for name in graph.initializers)
+    # A tied weight has several owners.
+    owners = {name: tuple(map(ModuleCall, paths)) for name, paths in holders if paths}
+    return {name: Claim(calls, Confidence.EXACT, evidence, strategy) for name, calls in owners.items()}
 
 
 def claim_folded_parameters(
@@ -207,9 +205,7 @@ def _add_owners(
         known = set() if claim is None else {call.path for call in claim.owners}
         added = [ModuleCall(path) for path in dict.fromkeys(paths) if path not in known]
         if claim is not None and added:
-            widened[name] = Claim(
-                (*claim.owners, *added), claim.confidence, (*claim.evidence, evidence), claim.strategy
-            )
+            widened[name] = replace(claim, owners=(*claim.owners, *added), evidence=(*claim.evidence, evidence))
     return widened
 
 
@@ -223,17 +219,6 @@ def _parameter_holders(node: Node, hierarchy: Hierarchy) -> set[str]:
 def _local_name(value: str) -> str:
     """A value's own name, without the graph that it is defined in."""
     return value.rpartition(KEY_SEPARATOR)[2]
-
-
-def _claim_readers(path: str, readers: list[Node], hierarchy: Hierarchy, strategy: str) -> Mapping[str, Claim]:
-    calls = hierarchy.calls_of(path) or (ModuleCall(path),)
-    evidence = (Evidence(EvidenceKind.PARAMETER, "reads", path),)
-    # One reader for each call, in the order of the calls; otherwise nothing tells the calls apart.
-    paired = [(call,) for call in calls] if len(readers) == len(calls) else [calls] * len(readers)
-    return {
-        node.key: Claim(owners, Confidence.STRONG, evidence, strategy)
-        for node, owners in zip(readers, paired, strict=True)
-    }
 
 
 def claim_weights_by_content(

@@ -22,14 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from modelexport.attribute.dataflow import (
-    claim_absorbed_parameters,
-    claim_by_dataflow,
-    claim_folded_parameters,
-    claim_initializers_by_dataflow,
-    claim_named_initializers,
-    claim_replaced_parameters,
-)
+from modelexport.attribute import dataflow
 from modelexport.attribute.resolve import Agreement, agreement, build_provenance, disagreements, explain_absent_modules
 from modelexport.attribute.roles.assign import assign_roles
 from modelexport.attribute.strategies import (
@@ -110,13 +103,8 @@ def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult
     # Claims -> one attribution for each node.
     claims = [result.claims for result in judged if result.strategy not in refuted]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
-    provenance = build_provenance(
-        case.graph,
-        case.hierarchy,
-        claims_by_node(*claims),
-        claims_by_initializer(*claims),
-        replace(origin, strategy=used),
-    )
+    nodes, weights = claims_by_node(*claims), claims_by_initializer(*claims)
+    provenance = build_provenance(case.graph, case.hierarchy, nodes, weights, replace(origin, strategy=used))
     absent = _find_absent_modules(provenance, case, judged)
     # Attributions -> roles and layers.
     provenance = assign_roles(case.graph, replace(provenance, absent=absent, edges=edges_of(case.graph)))
@@ -155,18 +143,16 @@ def run_strategy(strategy: Strategy, case: AttributionInput) -> StrategyResult:
         if case.unfolded is not None and strategy.infers and _reads_exporter(strategy, case.signals):
             claims, owned = _look_behind_folding(strategy, case, case.unfolded, claims)
     if case.foreign and _reads_exporter(strategy, case.signals):
-        claims = GraphClaims({key: _cap_confidence(claim) for key, claim in claims.nodes.items()}, claims.initializers)
+        # Optimizers leave a merged node with the scope of one of its sources: what is written there is not all.
+        capped = {key: min(claim.confidence, Confidence.STRONG) for key, claim in claims.nodes.items()}
+        nodes = {key: replace(claim, confidence=capped[key]) for key, claim in claims.nodes.items()}
+        claims = GraphClaims(nodes, claims.initializers)
     return StrategyResult(strategy.name, claims, time.perf_counter() - start, owned)
 
 
 def _reads_exporter(strategy: Strategy, signals: Signals) -> bool:
     """Whether a strategy rests on what the exporter wrote. FX claims do only if the exporter's FX nodes are known."""
     return strategy.before and (not strategy.needs or (signals.fx is None and bool(signals.scopes.fx_calls)))
-
-
-def _cap_confidence(claim: Claim) -> Claim:
-    """Optimizers leave a merged node with the scope of one of its sources: what is written there is not all."""
-    return replace(claim, confidence=min(claim.confidence, Confidence.STRONG))
 
 
 def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: Graph) -> tuple[GraphClaims, set[str]]:
@@ -178,11 +164,11 @@ def _judge_before_optimizer(strategy: Strategy, case: AttributionInput, before: 
     origin = strategy.judge(before, hierarchy, case.signals)
     nodes = carry_claims(origin.nodes, lineage.nodes, TORCH_OPTIMIZER)
     initializers = carry_claims(origin.nodes, lineage.initializers, TORCH_OPTIMIZER)
-    initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), hierarchy)
-    initializers |= claim_named_initializers(graph, hierarchy, strategy.name)
+    initializers |= dataflow.claim_folded_parameters(initializers, _source_nodes(before, lineage), hierarchy)
+    initializers |= dataflow.claim_named_initializers(graph, hierarchy, strategy.name)
     if strategy.infers:
-        nodes |= claim_by_dataflow(graph, hierarchy, nodes, strategy.name)
-        initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
+        nodes |= dataflow.claim_by_dataflow(graph, hierarchy, nodes, strategy.name)
+        initializers |= dataflow.claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy.name)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
@@ -197,12 +183,10 @@ def _look_behind_folding(
     before = unfolded()  # exports once more: only where a module is missing
     origin = strategy.judge(before, case.hierarchy, Signals(scopes=case.signals.scopes))
     lineage = trace_lineage(before, case.graph)
-    nodes = dict(claims.nodes) | claim_folded_modules(
-        claims.nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING
-    )
-    initializers = dict(claims.initializers)
+    nodes, initializers = dict(claims.nodes), dict(claims.initializers)
+    nodes |= claim_folded_modules(nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= claim_folded_modules(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
-    initializers |= claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
+    initializers |= dataflow.claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
     return GraphClaims(nodes, initializers), _owner_paths(origin.nodes)
 
@@ -218,10 +202,10 @@ def _claim_shared_weights(
 ) -> dict[str, Claim]:
     """Claims of weights that stand for more than one parameter: merged because they were equal, or fused."""
     graph, hierarchy, links = case.graph, case.hierarchy, lineage.nodes
-    replaced = claim_replaced_parameters(claims, lineage.stands_for, hierarchy)
+    replaced = dataflow.claim_replaced_parameters(claims, lineage.stands_for, hierarchy)
     fused = {key: claim for key, claim in nodes.items() if key in links and links[key].relation is Relation.FUSED}
     weights = [name for name in graph.initializers if name in hierarchy.parameter_owners or name in lineage.stands_for]
-    return replaced | claim_absorbed_parameters(graph, hierarchy, {**claims, **replaced}, fused, weights)
+    return replaced | dataflow.claim_absorbed_parameters(graph, hierarchy, {**claims, **replaced}, fused, weights)
 
 
 def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
@@ -282,7 +266,9 @@ def find_ambiguous_calls(provenance: Provenance) -> frozenset[str]:
     A call whose result nobody reads leaves nothing in the graph, and exporters that number calls then number what is
     left: `/fc_1/MatMul` may be the second or the third call of `fc`.
     """
-    return frozenset(key for key, entry in provenance.nodes.items() if _is_guess(entry.attribution))
+    answers = ((key, entry.attribution) for key, entry in provenance.nodes.items())
+    guesses = ((key, answer) for key, answer in answers if answer.confidence is Confidence.INFERRED)
+    return frozenset(key for key, guess in guesses if any(item.kind is EvidenceKind.SCOPE for item in guess.evidence))
 
 
 def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenance:
@@ -296,8 +282,3 @@ def disambiguate_calls(provenance: Provenance, by_value: Provenance) -> Provenan
             answer = replace(guess, owners=shown.owners, ancestor=shown.ancestor, evidence=evidence)
             nodes[key] = replace(nodes[key], attribution=replace(answer, confidence=Confidence.STRONG))
     return replace(provenance, nodes=nodes)
-
-
-def _is_guess(attribution: Attribution) -> bool:
-    named = any(item.kind is EvidenceKind.SCOPE for item in attribution.evidence)
-    return named and attribution.confidence is Confidence.INFERRED

@@ -50,16 +50,15 @@ class ValueIndex:
 
     def alike(self, fingerprint: Fingerprint) -> tuple[int, ...]:
         """Numbers of the values that hold the same, in whatever shape."""
-        return tuple(sorted(self._near(fingerprint) if fingerprint.kind == "float" else self._equal(fingerprint)))
+        if fingerprint.kind == "float":
+            return tuple(sorted(self._near(fingerprint)))
+        equal = self._exact.get((fingerprint.kind, fingerprint.digest), ())
+        return tuple(number for number in equal if size_of(self._prints[number]) == size_of(fingerprint))
 
     def copies(self, fingerprint: Fingerprint) -> tuple[int, ...]:
         """Of those that match, the ones that were copied and not computed anew: nothing at all was folded in."""
         near = self.matches(fingerprint)
         return tuple(number for number in near if distance(self._prints[number], fingerprint) <= _COPIED)
-
-    def _equal(self, fingerprint: Fingerprint) -> list[int]:
-        equal = self._exact.get((fingerprint.kind, fingerprint.digest), [])
-        return [number for number in equal if size_of(self._prints[number]) == size_of(fingerprint)]
 
     def _near(self, fingerprint: Fingerprint) -> list[int]:
         reach = _TOLERANCE * max(fingerprint.spread, 1e-30) * 2
@@ -119,9 +118,7 @@ class MatchedRun:
     """
 
     def __init__(self, graph: Graph, trace: Trace, values: GraphValues) -> None:
-        self.graph = graph
-        self.trace = trace
-        self.prints = values.prints
+        self.graph, self.trace, self.prints = graph, trace, values.prints
         self.nodes = [node for node in graph.nodes if node.graph == MAIN]
         self._index = ValueIndex(trace)
         self.matches = match_values(self._index, values.prints)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 from modelexport.attribute.anchor_regions import (
@@ -54,9 +55,13 @@ def find_fused_calls(
 def _unaccounted(node: Node, anchor: Anchor, matched: MatchedRun, regions: AnchorRegions) -> list[int]:
     """Work that lies before an anchor and that no other node can be part of."""
     # A node that passes a value on does nobody's work.
-    candidates = [able for before, able in regions.candidates(node, anchor) if not matched.passes_on(before)]
+    candidates = [able for maker, able in regions.candidates(node, anchor) if not matched.passes_on(maker)]
     # What some node of the graph makes was not made here.
-    work = _work(regions.ops_before(anchor.op_indices, matched.held), matched)
+    before = regions.ops_before(anchor.op_indices, matched.held)
+    ops = matched.trace.ops
+    on_data = [op_index for op_index in before if not matched.from_data.isdisjoint(ops[op_index].inputs)]
+    # What only rearranges data counts where there is nothing else: exporters often drop it.
+    work = [op_index for op_index in on_data if not matched.rearranges(op_index)] or on_data
     if not candidates:
         return work
     # With other nodes before it, only what becomes such a node is surely its own.
@@ -71,13 +76,6 @@ def _let_through(node: Node, matched: MatchedRun) -> list[int]:
     # A bias of zeros, a norm that was never trained: exporters drop them, and their module is in the node before.
     passers = [op_index for name in node.outputs for op_index in matched.passers(name)]
     return [op_index for op_index in passers if not matched.weights.isdisjoint(matched.trace.ops[op_index].inputs)]
-
-
-def _work(op_indices: list[int], matched: MatchedRun) -> list[int]:
-    """Operators that depend on what the model is given; those that rearrange it only if there are no others."""
-    ops = matched.trace.ops
-    on_data = [op_index for op_index in op_indices if not matched.from_data.isdisjoint(ops[op_index].inputs)]
-    return [op_index for op_index in on_data if not matched.rearranges(op_index)] or on_data
 
 
 def measure_value_overlap(graph: Graph, trace: Trace, values: GraphValues) -> ValueOverlap:
@@ -102,13 +100,10 @@ def align_by_order(matched: MatchedRun, anchors: Mapping[str, Anchor]) -> dict[s
     aligned: dict[str, int] = {}
     for stretch, first, last in _stretches(nodes, anchors, len(matched.trace.ops)):
         op_indices = [op_index for op_index in range(first, last + 1) if matched.trace.ops[op_index].inputs]
-        costs = [0 if op_index in pinned else _cost_left_out(matched, op_index) for op_index in op_indices]
-        aligned.update(_align(stretch, op_indices, costs, matched))
+        free = [op_index for op_index in op_indices if op_index not in pinned]
+        costs = {op_index: _LEFT_OUT_UNCHANGING if matched.rearranges(op_index) else _LEFT_OUT for op_index in free}
+        aligned.update(_align(stretch, op_indices, [costs.get(op_index, 0) for op_index in op_indices], matched))
     return aligned
-
-
-def _cost_left_out(matched: MatchedRun, op_index: int) -> int:
-    return _LEFT_OUT_UNCHANGING if matched.rearranges(op_index) else _LEFT_OUT
 
 
 def _stretches(
@@ -163,8 +158,7 @@ def _align(
     chosen = [ends.index(min(ends))]
     for came in reversed(steps):
         chosen.append(came[chosen[-1]])
-    for node, at in zip(nodes, reversed(chosen), strict=True):
-        yield node.key, op_indices[at]
+    yield from ((node.key, op_indices[at]) for node, at in zip(nodes, reversed(chosen), strict=True))
 
 
 def _advance(best: list[int], skipped: list[int], misfits: list[int]) -> tuple[list[int], list[int]]:
@@ -210,7 +204,10 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     between = regions.claims()
     certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}
     claims = {**between, **_claim_by_order(matched, anchors, regions, values, strategy), **certain, **firm}
-    return {key: _lower_confidence(claim) for key, claim in claims.items()} if values.failure else claims
+    if not values.failure:
+        return claims
+    lower = {key: Confidence(max(claim.confidence - 1, Confidence.INFERRED)) for key, claim in claims.items()}
+    return {key: replace(claim, confidence=lower[key]) for key, claim in claims.items()}
 
 
 def _claim_anchor(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strategy: str) -> Claim:
@@ -227,8 +224,3 @@ def _claim_by_order(
     evidence = (Evidence(EvidenceKind.TRACE, matched.trace.source, "by order"),)
     calls = {key: matched.trace.ops[op_index].call for key, op_index in kept.items()}
     return {key: Claim((call,), Confidence.INFERRED, evidence, strategy) for key, call in calls.items()}
-
-
-def _lower_confidence(claim: Claim) -> Claim:
-    confidence = Confidence(max(claim.confidence - 1, Confidence.INFERRED))
-    return Claim(claim.owners, confidence, claim.evidence, claim.strategy)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import (
     Attribution,
@@ -32,6 +32,7 @@ from modelexport.record.provenance import (
 )
 
 _Owners = frozenset[ModuleCall]
+_Claims = Mapping[str, Sequence[Claim]]
 
 
 def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evidence names a module") -> Attribution:
@@ -144,11 +145,7 @@ def _all_evidence(claims: Iterable[Claim]) -> tuple[Evidence, ...]:
 
 
 def build_provenance(
-    graph: Graph,
-    hierarchy: Hierarchy,
-    nodes: Mapping[str, Sequence[Claim]],
-    initializers: Mapping[str, Sequence[Claim]],
-    origin: Origin,
+    graph: Graph, hierarchy: Hierarchy, nodes: _Claims, initializers: _Claims, origin: Origin
 ) -> Provenance:
     """One attribution for every node and initializer of the graph, from all claims on it."""
 
@@ -157,10 +154,8 @@ def build_provenance(
         # Most nodes of a module share their claims, and then one attribution.
         return resolve(claims, hierarchy, "not connected to any node with a known module")
 
-    def entry(node: Node) -> NodeEntry:
-        return NodeEntry(node.key, node.name, node.op_type, answer(tuple(nodes.get(node.key, ()))))
-
-    entries = {node.key: entry(node) for node in graph.nodes}
+    answers = {node: answer(tuple(nodes.get(node.key, ()))) for node in graph.nodes}
+    entries = {node.key: NodeEntry(node.key, node.name, node.op_type, answers[node]) for node in graph.nodes}
     owners = {name: answer(tuple(initializers.get(name, ()))) for name in graph.initializers}
     return Provenance(hierarchy, entries, owners, origin)
 

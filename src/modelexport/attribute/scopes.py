@@ -25,7 +25,7 @@ parameterless nodes that lie between such nodes to the call that encloses them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
@@ -49,7 +49,7 @@ def claim_dynamo_scopes(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScop
         if len(calls) > 1:
             unnumbered.setdefault(calls, []).append(node)
         else:
-            claims[node.key] = _claim_dynamo(calls[0], Confidence.EXACT, "", strategy)
+            claims[node.key] = _claim_dynamo(calls, Confidence.EXACT, "", strategy)
     for calls, nodes in unnumbered.items():
         claims.update(_number_calls(nodes, calls, strategy))
     return claims
@@ -93,28 +93,26 @@ def _parse(text: str) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _claim_dynamo(call: ModuleCall, confidence: Confidence, detail: str, strategy: str) -> Claim:
-    return Claim((call,), confidence, (Evidence(EvidenceKind.SCOPE, "dynamo", detail),), strategy)
+def _claim_dynamo(calls: _Calls, confidence: Confidence, detail: str, strategy: str) -> Claim:
+    return Claim(calls, confidence, (Evidence(EvidenceKind.SCOPE, "dynamo", detail),), strategy)
 
 
-def _number_calls(nodes: Iterable[Node], calls: _Calls, strategy: str) -> Mapping[str, Claim]:
+def _number_calls(nodes: list[Node], calls: _Calls, strategy: str) -> Mapping[str, Claim]:
     """Tell the calls of one module apart in a file that does not number them.
 
     The file lists nodes in the order in which they were issued, and each call of a module issues the same operators.
     Where that does not cut the nodes into equal runs, all calls share them.
     """
-    listed = list(nodes)
-    size, rest = divmod(len(listed), len(calls))
-    runs = [listed[start : start + size] for start in range(0, len(listed), size or 1)]
+    size, rest = divmod(len(nodes), len(calls))
+    runs = [nodes[start : start + size] for start in range(0, len(nodes), size or 1)]
     regular = not rest and all([node.op_type for node in run] == [node.op_type for node in runs[0]] for run in runs)
     if regular:
-        pairs = [(node, call) for run, call in zip(runs, calls, strict=True) for node in run]
-        return {
-            node.key: _claim_dynamo(call, Confidence.STRONG, "calls told apart by order", strategy)
-            for node, call in pairs
-        }
-    evidence = Evidence(EvidenceKind.SCOPE, "dynamo", "calls not told apart")
-    return {node.key: Claim(calls, Confidence.STRONG, (evidence,), strategy) for node in listed}
+        how = "calls told apart by order"
+        claims = [_claim_dynamo((call,), Confidence.STRONG, how, strategy) for call in calls]
+        return {node.key: claim for run, claim in zip(runs, claims, strict=True) for node in run}
+    return dict.fromkeys(
+        (node.key for node in nodes), _claim_dynamo(calls, Confidence.STRONG, "calls not told apart", strategy)
+    )
 
 
 def claim_torchscript_scopes(
@@ -132,7 +130,10 @@ def torchscript_calls(graph: Graph, hierarchy: Hierarchy, parts: Mapping[str, st
 
     parts: how TorchScript's own module map names modules; what it does not name follows from the path
     """
-    scopes = _scopes_in(graph)
+    scopes: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if (scope := scope_of(node)) is not None:
+            scopes.setdefault(scope, []).append(node)
     meanings = _meanings(hierarchy, scopes, parts)
     return {node: meanings[scope] for scope, nodes in scopes.items() if scope in meanings for node in nodes}
 
@@ -151,16 +152,6 @@ def _part_of(path: str) -> str:
     names = path.split(".")
     first = next((index for index in reversed(range(len(names))) if not names[index].isnumeric()), 0)
     return ".".join(names[first:])
-
-
-def _scopes_in(graph: Graph) -> dict[str, list[Node]]:
-    """Nodes by scope, scopes in the order of first use."""
-    scopes: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        scope = scope_of(node)
-        if scope is not None:
-            scopes.setdefault(scope, []).append(node)
-    return scopes
 
 
 def _claim_torchscript(calls: _Calls, strategy: str) -> Claim:
@@ -213,8 +204,11 @@ def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Map
     for scope, calls in groups.items():
         names = (f"{scope}_{number}" if number else scope for number in range(len(calls)))
         used = [name for name in names if name in scopes]
-        for name, matches in zip(used, _spread(len(used), calls), strict=True):
-            candidates.setdefault(name, []).extend(matches)
+        # A call that left no node took no number. So the k-th number is one of the calls from the k-th on that leaves
+        # enough calls for the numbers behind it.
+        spare = len(calls) - len(used)
+        for index, name in enumerate(used):
+            candidates.setdefault(name, []).extend(calls[index : index + spare + 1])
     return {name: tuple(calls) for name, calls in candidates.items()}
 
 
@@ -226,43 +220,23 @@ def _narrow_by_parameters(calls: _Calls, node: Node, hierarchy: Hierarchy) -> _C
     return tuple(call for call in calls if call.path in owners)
 
 
-def _spread(used: int, calls: list[ModuleCall]) -> list[_Calls]:
-    """The calls that each numbered scope may stand for. A call that left no node took no number.
-
-    The k-th number is one of the calls from the k-th on that leaves enough calls for the numbers behind it.
-    """
-    spare = len(calls) - used  # calls that left no node
-    return [tuple(calls[index : index + spare + 1]) for index in range(used)]
-
-
 def mend_lost_scopes(
     graph: Graph, hierarchy: Hierarchy, claims: Mapping[str, Claim], strategy: str
 ) -> dict[str, Claim]:
     """Replacements for claims that contradict what was seen running; empty for a sound export."""
-    unseen = _calls_without_scope(hierarchy, claims)
-    if not unseen:
-        return {}
-    suspects = [node for node in graph.nodes if _reads_from(node, hierarchy, unseen) and node.key in claims]
-    mended = {
-        key: claim
-        for key, claim in claim_parameter_readers(hierarchy, suspects, strategy).items()
-        if _runs_inside(claim, claims[key], hierarchy)
-    }
-    return mended | _mend_between(graph, hierarchy, claims, mended, strategy)
-
-
-def _calls_without_scope(hierarchy: Hierarchy, claims: Mapping[str, Claim]) -> set[str]:
     named = {call.path for claim in claims.values() for call in claim.owners}
     ran = {site.call.path for site in hierarchy.calls if hierarchy.modules[site.call.path].parameters}
-    return ran - named
-
-
-def _reads_from(node: Node, hierarchy: Hierarchy, unseen: set[str]) -> bool:
-    return any(path in unseen for value in node.inputs for path in hierarchy.tensor_owners.get(value, ()))
-
-
-def _runs_inside(claim: Claim, scope: Claim, hierarchy: Hierarchy) -> bool:
-    return all(scope.owners[0] in hierarchy.stack(call) for call in claim.owners)
+    unseen = ran - named
+    if not unseen:
+        return {}
+    held = {value for value, paths in hierarchy.tensor_owners.items() if not unseen.isdisjoint(paths)}
+    suspects = [node for node in graph.nodes if node.key in claims and not held.isdisjoint(node.inputs)]
+    readers = claim_parameter_readers(hierarchy, suspects, strategy)
+    stacks = {key: [hierarchy.stack(call) for call in claim.owners] for key, claim in readers.items()}
+    # A scope is closed too early, never opened too early: the module lies inside of the one that is named.
+    lost = [key for key in readers if all(claims[key].owners[0] in stack for stack in stacks[key])]
+    mended = {key: readers[key] for key in lost}
+    return mended | _mend_between(graph, hierarchy, claims, mended, strategy)
 
 
 def _mend_between(
@@ -274,10 +248,9 @@ def _mend_between(
     guesses = claim_by_dataflow(graph, hierarchy, firm, strategy)
     # A guess that leads to a module with a sound scope says nothing against the scope.
     around = {call for claim in mended.values() for owner in claim.owners for call in hierarchy.stack(owner)}
-    kept = {key: guess for key, guess in guesses.items() if key in claims and around.issuperset(guess.owners)}
-    return {key: _claim_mended(claims[key], guess) for key, guess in kept.items()}
-
-
-def _claim_mended(scope: Claim, guess: Claim) -> Claim:
-    evidence = Evidence(EvidenceKind.SCOPE, "closed early", str(scope.owners[0]) or "root")
-    return Claim(guess.owners, Confidence.INFERRED, (*guess.evidence, evidence), guess.strategy)
+    between: dict[str, Claim] = {}
+    for key, guess in guesses.items():
+        if key in claims and around.issuperset(guess.owners):
+            evidence = Evidence(EvidenceKind.SCOPE, "closed early", str(claims[key].owners[0]) or "root")
+            between[key] = Claim(guess.owners, Confidence.INFERRED, (*guess.evidence, evidence), guess.strategy)
+    return between

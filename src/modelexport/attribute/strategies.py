@@ -22,13 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from modelexport.attribute.dataflow import (
-    claim_by_dataflow,
-    claim_initializers_by_dataflow,
-    claim_named_initializers,
-    claim_parameter_readers,
-    claim_weights_by_content,
-)
+from modelexport.attribute import dataflow
 from modelexport.attribute.matched_values import MatchedRun, find_weight_uses
 from modelexport.attribute.projection import project
 from modelexport.attribute.scopes import (
@@ -85,7 +79,7 @@ def universal(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClai
     """
     nodes = _claim_scopes("torchscript", torchscript_calls(graph, hierarchy, signals.scopes.parts))
     nodes |= _claim_scopes("dynamo", dynamo_calls(graph, hierarchy, signals.scopes))
-    return GraphClaims(nodes, claim_named_initializers(graph, hierarchy, UNIVERSAL))
+    return GraphClaims(nodes, dataflow.claim_named_initializers(graph, hierarchy, UNIVERSAL))
 
 
 def _claim_scopes(exporter: str, calls_by_node: Mapping[Node, tuple[ModuleCall, ...]]) -> dict[str, Claim]:
@@ -109,15 +103,15 @@ def enhanced_semantic(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> G
     named |= claim_dynamo_scopes(graph, hierarchy, scopes, ENHANCED_SEMANTIC)
     nodes = named | mend_lost_scopes(graph, hierarchy, named, ENHANCED_SEMANTIC)
     unnamed = [node for node in graph.nodes if node.key not in nodes]
-    nodes |= claim_parameter_readers(hierarchy, unnamed, ENHANCED_SEMANTIC)
+    nodes |= dataflow.claim_parameter_readers(hierarchy, unnamed, ENHANCED_SEMANTIC)
     return _complete_by_dataflow(graph, hierarchy, nodes, ENHANCED_SEMANTIC)
 
 
 def _complete_by_dataflow(graph: Graph, hierarchy: Hierarchy, nodes: dict[str, Claim], strategy: str) -> GraphClaims:
     """Claims of nodes, with what follows from them for their neighbours, and initializers by name."""
-    nodes = nodes | claim_by_dataflow(graph, hierarchy, nodes, strategy)
-    initializers = claim_named_initializers(graph, hierarchy, strategy)
-    initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy)
+    nodes = nodes | dataflow.claim_by_dataflow(graph, hierarchy, nodes, strategy)
+    initializers = dataflow.claim_named_initializers(graph, hierarchy, strategy)
+    initializers |= dataflow.claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy)
     return GraphClaims(nodes, initializers)
 
 
@@ -137,9 +131,9 @@ def claim_by_projection(
     """What the projection of a run says, and dataflow for the rest."""
     assert signals.values is not None
     nodes = project(graph, hierarchy, trace, signals.values, strategy)
-    nodes |= claim_by_dataflow(graph, hierarchy, nodes, strategy)
-    initializers = claim_weights_by_content(graph, hierarchy, trace, signals.values, strategy)
-    initializers |= claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy)
+    nodes |= dataflow.claim_by_dataflow(graph, hierarchy, nodes, strategy)
+    initializers = dataflow.claim_weights_by_content(graph, hierarchy, trace, signals.values, strategy)
+    initializers |= dataflow.claim_initializers_by_dataflow(graph, hierarchy, nodes, initializers, strategy)
     return GraphClaims(nodes, initializers)
 
 
@@ -175,9 +169,12 @@ def usage_based(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphCl
     matched = MatchedRun(graph, signals.trace, signals.values)
     users = _calls_using_weights(matched)
     nodes = {key: _claim_usage(call, EvidenceKind.PARAMETER, "used by") for key, call in users.items()}
-    inside = _enclosed_nodes(graph, users, _leaf_calls(hierarchy))
+    # Leaf calls: those from inside of which no other call was made.
+    parents = {site.parent for site in hierarchy.calls}
+    inside = _enclosed_nodes(graph, users, {site.call for site in hierarchy.calls} - parents)
     nodes |= {key: _claim_usage(call, EvidenceKind.DATAFLOW, "inside") for key, call in inside.items()}
-    return GraphClaims(nodes, claim_weights_by_content(graph, hierarchy, signals.trace, signals.values, USAGE_BASED))
+    weights = dataflow.claim_weights_by_content(graph, hierarchy, signals.trace, signals.values, USAGE_BASED)
+    return GraphClaims(nodes, weights)
 
 
 def _claim_usage(call: ModuleCall, kind: EvidenceKind, how: str) -> Claim:
@@ -209,18 +206,12 @@ def _becomes(node: Node, op_index: int, matched: MatchedRun) -> bool:
     return any(node.op_type in matched.trace.operators.get(name, ()) for name in (op.name, op.function))
 
 
-def _leaf_calls(hierarchy: Hierarchy) -> set[ModuleCall]:
-    """Calls from inside of which no other call was made."""
-    parents = {site.parent for site in hierarchy.calls}
-    return {site.call for site in hierarchy.calls if site.call not in parents}
-
-
 def _enclosed_nodes(graph: Graph, users: Mapping[str, ModuleCall], leaves: set[ModuleCall]) -> dict[str, ModuleCall]:
     """Nodes that lie between nodes of one leaf call alone, on both sides."""
     above = _nearest_user(graph.nodes, graph.predecessors, users)
     below = _nearest_user(reversed(graph.nodes), graph.successors, users)
-    both = {key: call for key, call in above.items() if call == below.get(key) and call in leaves}
-    return {key: call for key, call in both.items() if key in graph.computed}
+    both = ((key, call) for key, call in above.items() if call == below.get(key) and call in leaves)
+    return {key: call for key, call in both if key in graph.computed}
 
 
 def _nearest_user(

@@ -17,6 +17,16 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def group_by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, tuple[Value, ...]]:
+    """The values of each key. Keys, and the values of one key, stay in the order in which they came."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return {key: tuple(values) for key, values in groups.items()}
 
 
 def backward_slice(
@@ -54,8 +64,7 @@ class ValueNumbers:
 
     def number_operation(self, operator: Hashable, operands: Sequence[int], *, commutative: bool) -> int:
         """`Max(a, b)` and `Max(b, a)` are one operation; `Sub(a, b)` and `Sub(b, a)` are two."""
-        ordered = tuple(sorted(operands) if commutative else operands)
-        return self(("operation", operator, ordered))
+        return self(("operation", operator, tuple(sorted(operands) if commutative else operands)))
 
     def number_output(self, operation: int, index: int) -> int:
         return self(("output", operation, index))
@@ -115,10 +124,7 @@ class UnionFind(Generic[Item]):
         return {item: numbers.setdefault(self.find(item), len(numbers)) for item in self._parents}
 
     def groups(self) -> list[list[Item]]:
-        members: dict[Item, list[Item]] = {}
-        for item in self._parents:
-            members.setdefault(self.find(item), []).append(item)
-        return list(members.values())
+        return list(map(list, group_by_key((self.find(item), item) for item in self._parents).values()))
 
 
 def topological_order(needs: Mapping[Item, Collection[Item]], rank: Callable[[Item], int]) -> Iterator[Item]:
@@ -126,14 +132,11 @@ def topological_order(needs: Mapping[Item, Collection[Item]], rank: Callable[[It
 
     Where a cycle leaves nothing that could come next, the first item of `needs` that is left does.
     """
-    missing = {item: {needed for needed in others if needed in needs} for item, others in needs.items()}
-    readers: dict[Item, list[Item]] = {}
-    for item, others in missing.items():
-        for needed in others:
-            readers.setdefault(needed, []).append(item)
+    missing = {item: {needed for needed in needed_by if needed in needs} for item, needed_by in needs.items()}
+    readers = group_by_key((needed, item) for item, unmet in missing.items() for needed in unmet)
     # Numbers keep items of equal rank in their order, and items that cannot be compared out of the comparison.
     numbers = {item: number for number, item in enumerate(needs)}
-    ready = [(rank(item), numbers[item], item) for item, others in missing.items() if not others]
+    ready = [(rank(item), numbers[item], item) for item, unmet in missing.items() if not unmet]
     heapq.heapify(ready)
     while missing:
         item = heapq.heappop(ready)[2] if ready else next(iter(missing))

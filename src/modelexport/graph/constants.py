@@ -12,7 +12,6 @@ with its name, the field of the lowest number, so that is where the string is cu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -22,17 +21,9 @@ from onnx import TensorProto, helper
 from modelexport.graph.file.weights import fields
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.graph.outline import digest
-from modelexport.graph.protos import described
+from modelexport.graph.protos import data_of, described, type_of
 
-_TYPES = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.BFLOAT16,
-    TensorProto.DOUBLE,
-    TensorProto.INT64,
-    TensorProto.INT32,
-    TensorProto.BOOL,
-)
+_TYPES = tuple(map(TensorProto.DataType.Value, ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT64", "INT32", "BOOL"]))
 # Axes that a single number was ever seen to have.
 _MOST_AXES = 5
 
@@ -46,7 +37,7 @@ def is_all(tensor: Tensor, number: int) -> bool:
 def scalar_contents(number: int) -> frozenset[bytes]:
     """What constants hold that are this number alone, in any type."""
     shapes = [(1,) * axes for axes in range(_MOST_AXES + 1)]
-    return frozenset(found for kind in _TYPES for shape in shapes for found in _filled(number, kind, shape))
+    return frozenset(content for kind in _TYPES for shape in shapes for content in _filled(number, kind, shape))
 
 
 def _filled(number: int, dtype: int, shape: tuple[int, ...]) -> tuple[bytes, ...]:
@@ -59,36 +50,20 @@ def _filled(number: int, dtype: int, shape: tuple[int, ...]) -> tuple[bytes, ...
 
 # What attention adds to a score to make it vanish is far below any score.
 _VANISHING = -1e3
-_READABLE = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.INT32,
-        onnx.TensorProto.INT64,
-    }
-)
+# Types that numpy has by itself: a kept content is read as it lies.
+_READABLE = frozenset(map(TensorProto.DataType.Value, ["FLOAT", "DOUBLE", "FLOAT16", "INT32", "INT64"]))
 
 
 def constant(graph: Graph, value: str) -> np.ndarray | None:
     """The numbers that a value always holds, flat; None if it is no constant or its content was not kept."""
-    content = _content(graph, value)
-    if content is None:
-        return None
-    # The index writes type and shape before the data: `(1, (2, 3))`.
-    head, _, data = content.partition(b"))")
-    dtype = int(head[1 : head.index(b",")])
-    if dtype not in _READABLE:
-        return None
-    numpy_type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
-    return np.frombuffer(data, numpy_type) if len(data) % numpy_type.itemsize == 0 else None
-
-
-def _content(graph: Graph, value: str) -> bytes | None:
-    if value in graph.initializers:
-        return graph.initializers[value].content
     maker = graph.producers.get(value)
-    return None if maker is None else maker.constant
+    content = None if maker is None else maker.constant
+    if value in graph.initializers:
+        content = graph.initializers[value].content
+    if content is None or type_of(content)[0] not in _READABLE:
+        return None
+    data, dtype = data_of(content), helper.tensor_dtype_to_np_dtype(type_of(content)[0])
+    return np.frombuffer(data, dtype) if len(data) % dtype.itemsize == 0 else None
 
 
 def is_single(graph: Graph, value: str) -> bool:
@@ -110,10 +85,10 @@ _NAME = onnx.AttributeProto.NAME_FIELD_NUMBER
 
 def integers(node: Node, name: str) -> tuple[int, ...]:
     """An attribute that is an integer or a list of them; empty if the node has none of this name."""
-    found = _find(node, name)
-    if found is None:
+    attribute = _find(node, name)
+    if attribute is None:
         return ()
-    return (found.i,) if found.type == onnx.AttributeProto.INT else tuple(found.ints)
+    return (attribute.i,) if attribute.type == onnx.AttributeProto.INT else tuple(attribute.ints)
 
 
 def integer(node: Node, name: str, default: int = 0) -> int:
@@ -121,17 +96,16 @@ def integer(node: Node, name: str, default: int = 0) -> int:
 
 
 def text(node: Node, name: str) -> str:
-    found = _find(node, name)
-    return "" if found is None else found.s.decode()
+    attribute = _find(node, name)
+    return "" if attribute is None else attribute.s.decode()
 
 
 def _find(node: Node, name: str) -> onnx.AttributeProto | None:
+    # Most nodes do not have the attribute, and are spared the parsing.
     if name.encode() not in node.attributes:
         return None
-    return next((item for item in _attributes(node.attributes) if item.name == name), None)
-
-
-def _attributes(joined: bytes) -> Iterator[onnx.AttributeProto]:
+    joined = node.attributes
     starts = [field.start for field in fields(memoryview(joined)) if field.number == _NAME]
-    for start, end in zip(starts, [*starts[1:], len(joined)], strict=True):
-        yield onnx.AttributeProto.FromString(joined[start:end])
+    bounds = zip(starts, [*starts[1:], len(joined)], strict=True)
+    messages = (onnx.AttributeProto.FromString(joined[start:end]) for start, end in bounds)
+    return next((message for message in messages if message.name == name), None)

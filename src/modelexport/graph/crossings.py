@@ -50,7 +50,8 @@ def find_crossings(graph: Graph, provenance: Provenance) -> Crossings:
         made_in = made[value] = () if maker is None else around[maker.key]
         # Of a module and one that it calls, the value may be what the one hands to the other.
         stack = provenance.hierarchy.stack
-        inside = {*made_in, *(call for call in _works(maker, attributed) if made_in[-1] not in stack(call))}
+        works = attributed[maker.key].works if maker is not None and maker.key in attributed else ()
+        inside = {*made_in, *(call for call in works if made_in[-1] not in stack(call))}
         readers = list(_readers(value, graph, attributed))
         goes_out = value in outputs
         leaves[value] = tuple(call for call in made_in if goes_out or any(call not in node.works for node in readers))
@@ -88,10 +89,6 @@ def _attributed_readers(provenance: Provenance) -> Mapping[str, _ReadingNode]:
     return {key: reader(attribution) for key, attribution in attributions.items() if attribution.owners}
 
 
-def _works(maker: Node | None, attributed: Mapping[str, _ReadingNode]) -> frozenset[ModuleCall]:
-    return attributed[maker.key].works if maker is not None and maker.key in attributed else frozenset()
-
-
 def _calls_around(graph: Graph, provenance: Provenance) -> Mapping[str, _Calls]:
     """By node: the calls that were open when its value was ready.
 
@@ -101,23 +98,18 @@ def _calls_around(graph: Graph, provenance: Provenance) -> Mapping[str, _Calls]:
     hierarchy = provenance.hierarchy
     around: dict[str, _Calls] = {}
     for node in graph.nodes:
-        owners = provenance.nodes[node.key].attribution.owners or _weight_owners(node, provenance)
+        owners = provenance.nodes[node.key].attribution.owners
+        if not owners:
+            weights = filter(None, map(provenance.initializers.get, node.inputs))
+            owners = tuple(owner for weight in weights for owner in weight.owners)
         if owners:
             around[node.key] = hierarchy.stack(last_owner(owners, hierarchy))
-        else:
-            around[node.key] = common_prefix(around[key] for key in _data_before(node, graph) if around.get(key))
+            continue
+        before = [maker.key for maker in graph.predecessors(node)]
+        # A shape that it reads beside data says nothing of whose work it does.
+        data = [key for key in before if key in graph.computed] or before
+        around[node.key] = common_prefix(around[key] for key in data if around.get(key))
     return around
-
-
-def _data_before(node: Node, graph: Graph) -> list[str]:
-    """The nodes whose results it works on; a shape that it reads beside them says nothing of whose work it does."""
-    before = [maker.key for maker in graph.predecessors(node)]
-    return [key for key in before if key in graph.computed] or before
-
-
-def _weight_owners(node: Node, provenance: Provenance) -> _Calls:
-    read = (provenance.initializers.get(value) for value in node.inputs)
-    return tuple(owner for weight in read if weight is not None for owner in weight.owners)
 
 
 def _readers(value: str, graph: Graph, attributed: Mapping[str, _ReadingNode]) -> Iterator[_ReadingNode]:
@@ -126,9 +118,8 @@ def _readers(value: str, graph: Graph, attributed: Mapping[str, _ReadingNode]) -
     def reads_itself(node: Node) -> bool:
         return node.key in attributed and not attributed[node.key].passes
 
-    reached = backward_slice(
-        graph.consumers.get(value, ()), lambda node: () if reads_itself(node) else graph.successors(node)
-    )
+    readers = graph.consumers.get(value, ())
+    reached = backward_slice(readers, lambda node: () if reads_itself(node) else graph.successors(node))
     return (attributed[node.key] for node in reached if reads_itself(node))
 
 

@@ -58,23 +58,16 @@ def _digest_array(array: np.ndarray) -> bytes:
 
 
 def _of_floats(shape: tuple[int, ...], array: np.ndarray) -> Fingerprint:
-    flat = _thin_out(array)
+    flat = np.ravel(array)
+    if flat.size > _LONGEST:
+        flat = flat[:: -(-flat.size // _LONGEST)]
     if flat.dtype.kind == "c":
+        # Exporters write a complex tensor as pairs of floats, in one more axis at the end.
         flat = np.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     squashed = squash(flat)
     sketch = _directions()[:, : len(squashed)] @ squashed
-    return Fingerprint(
-        shape,
-        "float",
-        sketch=tuple(map(float, sketch)),
-        spread=float(np.linalg.norm(squashed)),
-        telling=has_distinct(squashed, _TELLING),
-    )
-
-
-def _thin_out(array: np.ndarray) -> np.ndarray:
-    flat = np.ravel(array)
-    return flat if flat.size <= _LONGEST else flat[:: -(-flat.size // _LONGEST)]
+    spread, telling = float(np.linalg.norm(squashed)), has_distinct(squashed, _TELLING)
+    return Fingerprint(shape, "float", sketch=tuple(map(float, sketch)), spread=spread, telling=telling)
 
 
 @cache

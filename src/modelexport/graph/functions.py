@@ -13,6 +13,7 @@ See https://github.com/onnx/onnx/blob/main/docs/IR.md, "Functions".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from types import MappingProxyType
 import onnx
 import onnx.helper
 
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.index import (
     KEY_SEPARATOR,
     MAIN,
@@ -67,9 +69,7 @@ def inline_graph(graph: Graph, kept: Collection[str] = (), naming: Naming | None
 
     naming  what values of functions are called; by default `<key of the call>|<name in the function>`
     """
-    functions = {
-        name for name in graph.body_outputs if name != MAIN and name not in graph.body_owner and name not in kept
-    }
+    functions = graph.body_outputs.keys() - graph.body_owner.keys() - {MAIN, *kept}
     return _Inliner(graph, functions, naming).inline() if functions else Inlined(graph)
 
 
@@ -78,7 +78,7 @@ class _Frame:
     """A call that is being inlined: where its nodes are put, and what its values are called there.
 
     calls     keys of the calls around, from the outside in, as they are in the file
-    place     the key of the innermost call in the graph without functions: in the file, a call inside of a function is
+    call      the key of the innermost call in the graph without functions: in the file, a call inside of a function is
               one node for all calls of that function
     graph     the graph that this call is in there: the main one, or a subgraph
     values    by the id in the function: the id in the graph; what it is given and returns from the start
@@ -86,7 +86,7 @@ class _Frame:
     """
 
     calls: tuple[str, ...] = ()
-    place: str = ""
+    call: str = ""
     graph: str = MAIN
     functions: tuple[str, ...] = ()
     values: dict[str, str] = field(default_factory=dict)
@@ -105,19 +105,16 @@ class _Frame:
         if subgraph in self.subgraphs:
             return value_id(self.subgraphs[subgraph], self.naming(self.calls, local) if self.naming else local)
         if self.naming is None:
-            return value_id(self.place, name)
+            return value_id(self.call, name)
         return value_id(self.graph, self.naming(self.calls, name.removeprefix(self.functions[-1] + KEY_SEPARATOR)))
 
 
 class _Inliner:
     def __init__(self, graph: Graph, functions: Collection[str], naming: Naming | None) -> None:
         self._graph, self._functions, self._naming = graph, functions, naming
-        self._members: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            self._members.setdefault(root_of(node.graph, graph), []).append(node)
-        self._stored: dict[str, list[str]] = {}  # initializers by the graph that holds them
-        for name in graph.initializers:
-            self._stored.setdefault(name.rpartition(KEY_SEPARATOR)[0], []).append(name)
+        self._members = group_by_key((root_of(node.graph, graph), node) for node in graph.nodes)
+        # Names of initializers, by the graph that holds them.
+        self._stored = group_by_key((name.rpartition(KEY_SEPARATOR)[0], name) for name in graph.initializers)
         self._initializers: dict[str, Tensor] = {}
         self._owners: dict[str, str] = {}
         self._yields: dict[str, tuple[str, ...]] = {}
@@ -146,18 +143,19 @@ class _Inliner:
         """The nodes of a graph or a function, with all that is inside of them, where `frame` says."""
         around = frame.graph if frame.calls else root
         for node in self._members.get(root, ()):
-            copied = self._copy_node(node, frame.subgraphs.get(node.graph, around), frame)
-            if node.function in self._functions and not self._is_endless(node.function, frame):
+            inputs, outputs = tuple(map(frame.value, node.inputs)), tuple(map(frame.value, node.outputs))
+            key = next(filter(None, outputs), "") or frame.value(node.key)
+            graph_id = frame.subgraphs.get(node.graph, around)
+            copied = replace(node, key=key, graph=graph_id, inputs=inputs, outputs=outputs)
+            # ONNX forbids functions that call themselves; a call of one that does stays a call.
+            is_endless = node.function in frame.functions or len(frame.functions) > DEEPEST_CALL
+            if node.function in self._functions and not is_endless and len(self._origins) <= MOST_NODES:
                 yield from self._put_call(node, copied, frame)
             else:
                 if frame.calls:
                     self._origins[copied.key] = (*frame.calls, node.key)
                 self._put_subgraphs(node, copied, frame)
                 yield copied
-
-    def _is_endless(self, function: str, frame: _Frame) -> bool:
-        """ONNX forbids functions that call themselves; a call of one that does stays a call."""
-        return function in frame.functions or len(self._origins) > MOST_NODES or len(frame.functions) > DEEPEST_CALL
 
     def _put_call(self, call: Node, copied: Node, frame: _Frame) -> Iterator[Node]:
         function = call.function
@@ -176,12 +174,6 @@ class _Inliner:
             self._origins[outer] = calls
             identity = replace(copied, op_type="Identity", domain="", overload="", attributes=b"", constant=None)
             yield replace(identity, key=outer, inputs=(inside.value(inner),), outputs=(outer,))
-
-    def _copy_node(self, node: Node, graph_id: str, frame: _Frame) -> Node:
-        outputs = tuple(map(frame.value, node.outputs))
-        first = next(filter(None, outputs), "")
-        inputs = tuple(map(frame.value, node.inputs))
-        return replace(node, key=first or frame.value(node.key), graph=graph_id, inputs=inputs, outputs=outputs)
 
     def _put_subgraphs(self, node: Node, copied: Node, frame: _Frame) -> None:
         """A subgraph is called after its node, and the values inside after it, as in a file without functions."""
@@ -244,8 +236,7 @@ class InlinedModel:
             return onnx.helper.make_node(node.op_type, node.inputs, node.outputs)
         if not calls or not _has_references(proto):
             return proto
-        copied = onnx.NodeProto()
-        copied.CopyFrom(proto)
+        copied = deepcopy(proto)
         del copied.attribute[:]
         given = call_attributes((self._protos[call] for call in calls), self._functions)
         copied.attribute.extend(resolve_references(proto.attribute, given))
@@ -258,8 +249,7 @@ def resolve_references(attributes: Iterable[onnx.AttributeProto], given: Attribu
         if not attribute.ref_attr_name:
             yield attribute
         elif attribute.ref_attr_name in given:
-            value = onnx.AttributeProto()
-            value.CopyFrom(given[attribute.ref_attr_name])
+            value = deepcopy(given[attribute.ref_attr_name])
             value.name = attribute.name
             yield value
 

@@ -23,6 +23,7 @@ from types import MappingProxyType
 
 import onnx
 
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.protos import ONNX_DOMAINS, attributes_of, constant_content, in_order, tensor_content
 from modelexport.record.provenance import Edges
@@ -112,12 +113,9 @@ class Graph:
     @cached_property
     def uses(self) -> Mapping[str, tuple[tuple[Node, int], ...]]:
         """By value: the nodes that read it, each with the index of the input, in file order."""
-        uses: dict[str, list[tuple[Node, int]]] = {}
-        for node in self.nodes:
-            for index, value in enumerate(node.inputs):
-                if value:
-                    uses.setdefault(value, []).append((node, index))
-        return {value: tuple(pairs) for value, pairs in uses.items()}
+        reads = ((node, index, value) for node in self.nodes for index, value in enumerate(node.inputs))
+        # An input that is left out has an empty name, and is no value.
+        return group_by_key((value, (node, index)) for node, index, value in reads if value)
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
@@ -127,18 +125,12 @@ class Graph:
     @cached_property
     def subgraphs(self) -> Mapping[str, tuple[str, ...]]:
         """By the key of a node that holds subgraphs: their ids."""
-        held: dict[str, list[str]] = {}
-        for graph_id, owner in self.body_owner.items():
-            held.setdefault(owner, []).append(graph_id)
-        return {owner: tuple(ids) for owner, ids in held.items()}
+        return group_by_key((owner, graph_id) for graph_id, owner in self.body_owner.items())
 
     @cached_property
     def members(self) -> Mapping[str, tuple[Node, ...]]:
         """By the id of a graph, a body or a function: the nodes that lie in it directly, in the order of the file."""
-        members: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            members.setdefault(node.graph, []).append(node)
-        return {graph_id: tuple(nodes) for graph_id, nodes in members.items()}
+        return group_by_key((node.graph, node) for node in self.nodes)
 
     @cached_property
     def running_order(self) -> tuple[Node, ...]:
@@ -158,13 +150,13 @@ class Graph:
     @cached_property
     def callers(self) -> Mapping[str, tuple[str, ...]]:
         """By the id of a body or a function: the keys of the nodes that run it."""
-        callers: dict[str, list[str]] = {graph_id: [] for graph_id in self.body_outputs if graph_id != MAIN}
-        for graph_id, owner in self.body_owner.items():
-            callers[graph_id].append(owner)
-        for node in self.nodes:
-            if node.function in callers:
-                callers[node.function].append(node.key)
-        return {graph_id: tuple(keys) for graph_id, keys in callers.items()}
+        calls = group_by_key((node.function, node.key) for node in self.nodes if node.function in self.body_outputs)
+        inside = (graph_id for graph_id in self.body_outputs if graph_id != MAIN)
+        # A function that nobody calls is there too, with no callers; a body is run by the node that holds it alone.
+        return {
+            graph_id: (self.body_owner[graph_id],) if graph_id in self.body_owner else calls.get(graph_id, ())
+            for graph_id in inside
+        }
 
     @cached_property
     def computed(self) -> frozenset[str]:
@@ -212,9 +204,7 @@ class Graph:
             yield self.by_key[owner]
 
     def predecessors(self, node: Node) -> Iterator[Node]:
-        for value in node.inputs:
-            if value in self.producers:
-                yield self.producers[value]
+        return (self.producers[value] for value in node.inputs if value in self.producers)
 
 
 def index_model(model: onnx.ModelProto) -> Graph:
@@ -248,7 +238,8 @@ class _Builder:
         own += [output for node in graph.node for output in node.output]
         names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
         for tensor in graph.initializer:
-            self.initializers[names[tensor.name]] = _tensor(tensor, names[tensor.name])
+            header = Tensor(names[tensor.name], tensor.data_type, tuple(tensor.dims), tensor_content(tensor))
+            self.initializers[header.name] = header
         self.body_outputs[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
         self.body_inputs[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
         for node in in_order(graph.node):
@@ -287,8 +278,8 @@ class _Builder:
 
 
 def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
-    first = next((output for output in proto.output if output), proto.name)
-    return value_id(graph_id, first)
+    # A node without outputs is not valid, but files have them: then its name has to do.
+    return value_id(graph_id, next(filter(None, proto.output), proto.name))
 
 
 def function_id(function: onnx.FunctionProto) -> str:
@@ -334,10 +325,6 @@ def value_id(graph_id: str, name: str) -> str:
     return f"{graph_id}{KEY_SEPARATOR}{name}" if graph_id else name
 
 
-def _tensor(proto: onnx.TensorProto, name: str) -> Tensor:
-    return Tensor(name, proto.data_type, tuple(proto.dims), tensor_content(proto))
-
-
 def edges_of(graph: Graph) -> Edges:
     callers = graph.callers
     consumers = _consumers(graph, callers)
@@ -360,15 +347,12 @@ def edges_of(graph: Graph) -> Edges:
 
 def _consumers(graph: Graph, callers: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """What the nodes themselves read, and what comes back to them from a body or a function."""
-    found = {value: tuple(node.key for node in nodes) for value, nodes in graph.consumers.items()}
-    returned: dict[str, list[str]] = {}
-    for graph_id, keys in callers.items():
-        for value in filter(None, graph.body_outputs[graph_id]):
-            returned.setdefault(value, []).extend(keys)
-    for value, added in returned.items():
-        readers = {*found.get(value, ()), *added}
-        found[value] = tuple(sorted(readers, key=lambda key: graph.by_key[key].position))
-    return found
+    readers = {value: tuple(node.key for node in nodes) for value, nodes in graph.consumers.items()}
+    returned = ((value, keys) for graph_id, keys in callers.items() for value in graph.body_outputs[graph_id] if value)
+    for value, callers_of in group_by_key(returned).items():
+        keys = {*readers.get(value, ()), *(key for group in callers_of for key in group)}
+        readers[value] = tuple(sorted(keys, key=lambda key: graph.by_key[key].position))
+    return readers
 
 
 def _holders(value: str, callers: Mapping[str, tuple[str, ...]]) -> Iterator[str]:

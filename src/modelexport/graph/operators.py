@@ -24,7 +24,7 @@ import onnx.numpy_helper
 
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Node, function_id, node_key, subgraphs_with_ids
-from modelexport.graph.protos import ONNX_DOMAINS, plain_domain
+from modelexport.graph.protos import ONNX_DOMAINS, find_attribute, integer_attribute, plain_domain
 
 MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
 # Where an operator is what its name says; elsewhere, anything may have the name of one.
@@ -321,11 +321,10 @@ class RandomNode:
 def random_nodes(proto: onnx.ModelProto) -> tuple[RandomNode, ...]:
     """Those of the main graph, of bodies inside it and of functions, in file order."""
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    found = list(_drawing(proto.graph.node, MAIN, stored, _opset(proto.opset_import)))
+    drawing = [*_drawing(proto.graph.node, MAIN, stored, _opset(proto.opset_import))]
     for function in proto.functions:
-        inside = _drawing(function.node, function_id(function), {}, _opset(function.opset_import))
-        found.extend(inside)
-    return tuple(found)
+        drawing += _drawing(function.node, function_id(function), {}, _opset(function.opset_import))
+    return tuple(drawing)
 
 
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
@@ -335,7 +334,8 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, opset: int) -> Iterator[RandomNode]:
     """`outer` are the stored tensors that the graph can see."""
     nodes = list(nodes)
-    stored = {**outer, **dict(_constants(nodes))}
+    constants = ((node, find_attribute(node, "value")) for node in nodes if node.op_type == "Constant")
+    stored = {**outer, **{node.output[0]: value.t for node, value in constants if value is not None}}
     for node in nodes:
         key = node_key(node, graph_id)
         if node.domain in ONNX_DOMAINS and (node.op_type in RANDOM or _drops(node, stored, opset)):
@@ -345,27 +345,16 @@ def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, ops
             yield from _drawing(body.node, body_id, {**stored, **inner}, opset)
 
 
-def _constants(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.TensorProto]]:
-    for node in nodes:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    yield node.output[0], attribute.t
-
-
 def _drops(node: onnx.NodeProto, stored: _Stored, opset: int) -> bool:
     """Whether this is a Dropout that is at work. A ratio of zero drops nothing."""
     if node.op_type != "Dropout":
         return False
     if opset < _DROPOUT_WITHOUT_FLAG:
-        return not any(attribute.name == "is_test" and attribute.i for attribute in node.attribute)
+        return not integer_attribute(node, "is_test")
     return _truth(node, _TRAINING_MODE, stored) is True and _truth(node, _RATIO, stored) is not False
 
 
-def _truth(node: onnx.NodeProto, place: int, stored: _Stored) -> bool | None:
+def _truth(node: onnx.NodeProto, index: int, stored: _Stored) -> bool | None:
     """Whether a stored input is anything but zero; None if it is left out, or computed."""
-    name = node.input[place] if place < len(node.input) else ""
-    tensor = stored.get(name)
-    if tensor is None or not has_data(tensor):
-        return None
-    return bool(onnx.numpy_helper.to_array(tensor).any())
+    tensor = stored.get(node.input[index] if index < len(node.input) else "")
+    return None if tensor is None or not has_data(tensor) else bool(onnx.numpy_helper.to_array(tensor).any())

@@ -25,6 +25,7 @@ import onnx.numpy_helper
 from modelexport.graph.file.reading import ModelFile, initializer_array
 from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes
 from modelexport.graph.nchwc import BLOCKS, blocked_weights, unblocked
+from modelexport.graph.protos import find_attribute
 from modelexport.record.outline import (
     PLACES,
     STEPS,
@@ -44,7 +45,7 @@ _DIGEST_SIZE = 4
 
 def outlined(graph: Graph, sketches: Sketches) -> Outline:
     constants = [*graph.initializers, *(node.key for node in graph.nodes if node.constant is not None)]
-    made = {name: sketches(name) for name in constants}
+    by_name = ((name, sketches(name)) for name in constants)
     return Outline(
         nodes=tuple(map(_outline_node, graph.nodes)),
         inputs=graph.inputs,
@@ -58,23 +59,22 @@ def outlined(graph: Graph, sketches: Sketches) -> Outline:
             for graph_id, yields in graph.body_outputs.items()
             if graph_id != MAIN
         },
-        sketches={name: kept for name, kept in made.items() if kept is not None and not kept.quantized},
+        sketches={name: kept for name, kept in by_name if kept is not None and not kept.quantized},
     )
 
 
 def graph_of(outline: Outline) -> Graph:
     """The graph, with digests in the place of attributes and constants: as `digested` gives it."""
     bodies = outline.bodies.items()
+    initializers = {
+        name: Tensor(name, header.dtype, header.shape, header.content.encode() or None)
+        for name, header in outline.initializers.items()
+    }
     return Graph(
-        nodes=tuple(_node(node, place) for place, node in enumerate(outline.nodes)),
+        nodes=tuple(_indexed_node(node, position) for position, node in enumerate(outline.nodes)),
         inputs=outline.inputs,
         outputs=outline.outputs,
-        initializers=MappingProxyType(
-            {
-                name: Tensor(name, one.dtype, one.shape, one.content.encode() or None)
-                for name, one in outline.initializers.items()
-            }
-        ),
+        initializers=MappingProxyType(initializers),
         body_owner=MappingProxyType({name: body.owner for name, body in bodies if body.owner}),
         body_outputs=MappingProxyType({MAIN: outline.outputs, **{name: body.yields for name, body in bodies}}),
         body_inputs=MappingProxyType({MAIN: outline.inputs, **{name: body.takes for name, body in bodies}}),
@@ -83,23 +83,14 @@ def graph_of(outline: Outline) -> Graph:
 
 def digested(graph: Graph) -> Graph:
     """A graph that can be compared with one from an outline."""
-    return replace(
-        graph,
-        nodes=tuple(
-            replace(
-                node,
-                attributes=digest(node.attributes).encode(),
-                constant=None if node.constant is None else digest(node.constant).encode(),
-            )
-            for node in graph.nodes
-        ),
-        initializers=MappingProxyType(
-            {
-                name: replace(tensor, content=digest(tensor.content).encode() or None)
-                for name, tensor in graph.initializers.items()
-            }
-        ),
-    )
+
+    def digest_node(node: Node) -> Node:
+        constant = None if node.constant is None else digest(node.constant).encode()
+        return replace(node, attributes=digest(node.attributes).encode(), constant=constant)
+
+    stored = graph.initializers.items()
+    initializers = {name: replace(tensor, content=digest(tensor.content).encode() or None) for name, tensor in stored}
+    return replace(graph, nodes=tuple(map(digest_node, graph.nodes)), initializers=MappingProxyType(initializers))
 
 
 def _outline_node(node: Node) -> OutlineNode:
@@ -115,14 +106,14 @@ def _outline_node(node: Node) -> OutlineNode:
     )
 
 
-def _node(node: OutlineNode, place: int) -> Node:
+def _indexed_node(node: OutlineNode, position: int) -> Node:
     return Node(
         key=node.key,
         name="",
         op_type=node.op_type,
         domain=node.domain,
         graph=node.graph,
-        position=place,
+        position=position,
         inputs=node.inputs,
         outputs=node.outputs,
         attributes=node.attributes.encode(),
@@ -137,6 +128,8 @@ def digest(data: bytes | None) -> str:
 
 _FLOATS = frozenset("fV")  # V: those that numpy does not have by itself, and integers of four bits
 _INTEGERS = ("int", "uint")
+# In the place of an infinity, which a file in float16 may hold as the largest number that it has.
+_LARGEST = float(np.finfo(np.float16).max)
 # Shorter tensors of integers are indices and shapes.
 _QUANTIZED_FROM = 16
 
@@ -148,12 +141,14 @@ def sketch(array: np.ndarray) -> Sketch | None:
     if not array.size or not (is_float or (is_integer and array.size >= _QUANTIZED_FROM)):
         return None
     places = [((np.arange(PLACES) * 2 + 1) * side) // (2 * PLACES) for side in array.shape]
-    found = array[tuple(places)] if array.ndim else np.broadcast_to(array, PLACES)
-    numbers = np.nan_to_num(found.astype(np.float64), nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+    elements = array[tuple(places)] if array.ndim else np.broadcast_to(array, PLACES)
+    numbers = np.nan_to_num(elements.astype(np.float64), nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
     middle, spread = float(numbers.max() + numbers.min()) / 2, float(np.ptp(numbers)) / 2
     steps = np.rint((numbers - middle) / spread * STEPS) if spread else np.zeros(PLACES)
     sides = tuple(sorted(side for side in array.shape if side > 1))
-    return Sketch(sides, _rounded(middle), _rounded(spread), tuple(map(int, steps)), quantized=not is_float)
+    # As precise as a sketch is kept, so that one that was just made equals one that was read.
+    middle, spread = lengthened(shortened(middle)), lengthened(shortened(spread))
+    return Sketch(sides, middle, spread, tuple(map(int, steps)), quantized=not is_float)
 
 
 def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
@@ -162,8 +157,8 @@ def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
     if not names:
         return sketches_of(file)
     there = frozenset(known) - {None}
-    found = [sketches_of(file, block) for block in BLOCKS]
-    return max(found, key=lambda sketches: sum(sketches(name) in there for name in names))
+    candidates = [sketches_of(file, block) for block in BLOCKS]
+    return max(candidates, key=lambda sketches: sum(sketches(name) in there for name in names))
 
 
 def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
@@ -174,8 +169,8 @@ def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
     blocked = frozenset(blocked_weights(file.proto) if block else ())
     tensors = {tensor.name: tensor for tensor in file.proto.graph.initializer}
     for key, node in walk_nodes(file.proto):
-        if node.op_type == "Constant":
-            tensors.update((key, item.t) for item in node.attribute if item.name == "value")
+        if node.op_type == "Constant" and (value := find_attribute(node, "value")) is not None:
+            tensors[key] = value.t
 
     def find(name: str) -> Sketch | None:
         tensor = tensors.get(name)
@@ -185,11 +180,3 @@ def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
         return sketch(unblocked(content, block) if name in blocked else content)
 
     return find
-
-
-_LARGEST = float(np.finfo(np.float16).max)
-
-
-def _rounded(number: float) -> float:
-    """As precise as a sketch is kept."""
-    return lengthened(shortened(number))

@@ -21,6 +21,7 @@ from functools import cached_property
 
 import onnx
 
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.constants import integer
 from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, Node, Tensor
@@ -100,11 +101,7 @@ class InitializerUses:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._uses: dict[str, list[Use]] = {}
-        for node in graph.nodes:
-            for index, name in enumerate(node.inputs):
-                if name in graph.initializers:
-                    self._uses.setdefault(name, []).append((node, index))
+        self._uses = graph.uses
 
     def __getitem__(self, name: str) -> Sequence[Use]:
         return self._uses.get(name, ())
@@ -146,7 +143,7 @@ class ParameterMatching:
         self._uses = InitializerUses(self._inlined.graph if model is None else model.graph)
         self._modules = {} if record is None else record.hierarchy.modules
         # Numbers of absent parameters that no initializer was found to hold so far.
-        self._left = dict(self._absent_parameters())
+        self._left = self._absent_parameters()
         self._held = dict(self._match_all())
 
     def __getitem__(self, name: str) -> tuple[HeldParameter, ...]:
@@ -157,17 +154,15 @@ class ParameterMatching:
         return max((held.size for held in self[name]), default=0)
 
     def _match_all(self) -> Iterator[tuple[str, tuple[HeldParameter, ...]]]:
-        weights = [name for name, tensor in self._tensors.items() if self._is_weight(name, tensor)]
+        tensors = self._tensors.items()
+        # A buffer has the name of one, and is no parameter, whatever it looks like.
+        buffers = () if self._record is None else self._record.hierarchy.tensor_owners
+        unnamed = {name for name, tensor in tensors if name not in buffers and self._uses.may_be_weight(name, tensor)}
+        weights = [name for name in self._tensors if name in self._names or name in unnamed]
         sizes = {name: self._uses.element_count(name, self._tensors[name]) for name in weights}
         # Large ones first: two weights that were put together must not lose one of them to a constant of its size.
         for name in sorted(weights, key=lambda weight: (weight not in self._names, -sizes[weight])):
             yield name, tuple(self._match(name, sizes[name]))
-
-    def _is_weight(self, name: str, tensor: Tensor) -> bool:
-        if name in self._names:
-            return True
-        is_buffer = self._record is not None and name in self._record.hierarchy.tensor_owners
-        return not is_buffer and self._uses.may_be_weight(name, tensor)
 
     def _match(self, name: str, size: int) -> Iterator[HeldParameter]:
         if self._record is None:
@@ -198,10 +193,7 @@ class ParameterMatching:
     def _reading_modules(self, name: str) -> Iterator[set[str]]:
         """The modules of each node that reads it, and those that it belongs to and that are inside of these."""
         holders = {path for path in initializer_modules(self._record, name) if path is not None}
-        inside: dict[str, set[str]] = {}
-        for holder in holders:
-            for above in lineage_of(holder):
-                inside.setdefault(above, set()).add(holder)
+        inside = group_by_key((above, holder) for holder in holders for above in lineage_of(holder))
         for node, _ in self._uses[name]:
             calls, key = self._inlined.origin(node.key)
             paths = {owner.path for owner in node_owners(self._record, key, calls)}
@@ -227,7 +219,8 @@ class ParameterMatching:
     def _match_copy_or_parts(self, name: str, modules: tuple[ModulePath, ...], size: int) -> Iterator[HeldParameter]:
         """One more copy of a parameter, or parts of several that are put together, cut or folded."""
         paths = {path for path in modules if path is not None}.union(*self._reading_modules(name))
-        sizes = {self._full_name(path, one): one.size for path in sorted(paths) for one in self._parameters_of(path)}
+        parameters = ((path, parameter) for path in sorted(paths) for parameter in self._parameters_of(path))
+        sizes = {self._full_name(path, parameter): parameter.size for path, parameter in parameters}
         copied = [parameter for parameter, count in sizes.items() if count == size and parameter not in self._left]
         if len(copied) == 1:
             yield HeldParameter(copied[0], modules, size)
@@ -239,15 +232,13 @@ class ParameterMatching:
 
     def _take_parts(self, parameters: Iterable[str], size: int) -> int:
         """How much of a size is there of these parameters; what is taken from them is gone."""
-        taken = 0
+        missing = size
         for parameter in parameters:
-            part = min(size - taken, self._left.get(parameter, 0))
-            taken += part
+            part = min(missing, self._left.get(parameter, 0))
+            missing -= part
             if part:
                 self._left[parameter] -= part
-            if taken == size:
-                break
-        return taken
+        return size - missing
 
     def _parameters_of(self, path: str) -> tuple[TensorInfo, ...]:
         return self._modules[path].parameters if path in self._modules else ()
@@ -269,18 +260,14 @@ class ParameterMatching:
     @cached_property
     def _owners(self) -> Mapping[str, tuple[str, ...]]:
         """The modules that have each parameter."""
-        owners: dict[str, tuple[str, ...]] = {}
-        for path in self._modules:
-            for parameter in self._parameters_of(path):
-                name = self._full_name(path, parameter)
-                owners[name] = (*owners.get(name, ()), path)
-        return owners
+        return group_by_key((name, path) for name, path, _ in self._all_parameters())
 
-    def _absent_parameters(self) -> Iterator[tuple[str, int]]:
+    def _absent_parameters(self) -> dict[str, int]:
         """Parameters that the file does not hold under one of their names, with their sizes."""
         present = {self._names[name] for name in self._tensors if name in self._names}
-        for path in self._modules:
-            for parameter in self._parameters_of(path):
-                name = self._full_name(path, parameter)
-                if name not in present:
-                    yield name, parameter.size
+        return {name: size for name, _, size in self._all_parameters() if name not in present}
+
+    def _all_parameters(self) -> Iterator[tuple[str, str, int]]:
+        """Name, module and size of every parameter of every module; a tied one comes once for each module."""
+        for path, module in self._modules.items():
+            yield from ((self._full_name(path, parameter), path, parameter.size) for parameter in module.parameters)

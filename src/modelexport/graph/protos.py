@@ -13,7 +13,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -66,6 +67,17 @@ def declared(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (name for node in graph.node for name in node.output if name)
 
 
+def find_attribute(node: onnx.NodeProto, *names: str) -> onnx.AttributeProto | None:
+    """The attribute of the first of these names that the node states; None where the operator's default holds."""
+    stated = {attribute.name: attribute for attribute in node.attribute}
+    return next((stated[name] for name in names if name in stated), None)
+
+
+def integer_attribute(node: onnx.NodeProto, name: str, default: int = 0) -> int:
+    attribute = find_attribute(node, name)
+    return default if attribute is None else attribute.i
+
+
 def tensor_content(proto: onnx.TensorProto) -> bytes | None:
     """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
     if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
@@ -97,19 +109,12 @@ def data_of(content: bytes) -> bytes:
 
 
 def _data_start(content: bytes) -> int:
+    # Type and shape end with the first double bracket: neither has one inside.
     return content.index(b"))") + 2
 
 
 def _has_data(proto: onnx.TensorProto) -> bool:
-    fields = (
-        "raw_data",
-        "float_data",
-        "int32_data",
-        "int64_data",
-        "double_data",
-        "uint64_data",
-        "string_data",
-    )
+    fields = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
     return any(getattr(proto, name) for name in fields) or 0 in proto.dims
 
 
@@ -140,20 +145,17 @@ _NUMBERS = {
 
 def attributes_of(proto: onnx.NodeProto) -> bytes:
     """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
-    kept = [
-        item for item in proto.attribute if item.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    ]
-    return b"".join(sorted(map(_attribute, kept)))
+    bodies = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    # Sorted, because the order of attributes is the exporter's whim and says nothing.
+    return b"".join(sorted(_attribute(item) for item in proto.attribute if item.type not in bodies))
 
 
 def _attribute(item: onnx.AttributeProto) -> bytes:
     # Metadata of tensors is where exporters leave notes, which say nothing of what a node does.
     if item.t.metadata_props or any(tensor.metadata_props for tensor in item.tensors):
-        plain = onnx.AttributeProto()
-        plain.CopyFrom(item)
-        for tensor in (*([plain.t] if plain.HasField("t") else []), *plain.tensors):
+        item = deepcopy(item)
+        for tensor in (*([item.t] if item.HasField("t") else []), *item.tensors):
             tensor.ClearField("metadata_props")
-        item = plain
     return item.SerializeToString(deterministic=True)
 
 
@@ -227,7 +229,8 @@ def plain_bodies(node: onnx.NodeProto) -> None:
 def unite_types(node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
     """Leave in the bodies of a node the shapes that those of others have as well: it is going to stand for all."""
     for body, *bodies in zip(subgraphs(node), *map(subgraphs, others), strict=True):
-        if any(_types(body.value_info) != _types(counterpart.value_info) for counterpart in bodies):
+        types, *other_types = ([value.type for value in each.value_info] for each in (body, *bodies))
+        if any(types != counterpart for counterpart in other_types):
             body.ClearField("value_info")
         for value, *values in zip(_ends(body), *map(_ends, bodies), strict=True):
             if any(value.type != counterpart.type for counterpart in values):
@@ -238,10 +241,6 @@ def unite_types(node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
 
 def _ends(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [*graph.input, *graph.output]
-
-
-def _types(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.TypeProto]:
-    return [value.type for value in values]
 
 
 def _forget_shape(given: onnx.TypeProto) -> None:

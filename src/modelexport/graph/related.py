@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 
 from modelexport.errors import RecordMismatch, some_of
-from modelexport.graph.index import FLOATS, Graph, Node, Tensor
+from modelexport.graph.index import FLOATS, Graph, Node
 from modelexport.record.hierarchy import Hierarchy, Module
 from modelexport.record.lineage import Lineage, NodeOverlap, Relation
 from modelexport.record.outline import Sketch, Sketches
@@ -152,19 +152,18 @@ def value_overlap(graph: Graph, telling: Collection[str], matched: Container[str
     """`telling` are the values of the graph that are worth looking for, `matched` those that the run made too."""
     weights = [name for name in telling if name in graph.initializers]
     computed = [name for name in telling if name in graph.computed and name not in graph.inputs]
-    return ValueOverlap(
-        len(weights), sum(name in matched for name in weights), len(computed), sum(name in matched for name in computed)
-    )
+    weights_found, values_found = (sum(name in matched for name in names) for names in (weights, computed))
+    return ValueOverlap(len(weights), weights_found, len(computed), values_found)
 
 
 def node_overlap(before: Collection[Node], after: Collection[Node], sources: Mapping[str, Node]) -> NodeOverlap:
     """`sources`: by the key of a node after, the node before whose work it does."""
     origins = {origin.key for origin in sources.values()}
-    return NodeOverlap(_share(len(sources), len(after)), _share(len(origins), len(before)))
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
+    # Of no nodes, all are recognized.
+    return NodeOverlap(
+        len(sources) / len(after) if after else 1.0,
+        len(origins) / len(before) if before else 1.0,
+    )
 
 
 def is_made_from(graph: Graph, before: Graph, lineage: Lineage, same_weights: float) -> bool:
@@ -175,10 +174,8 @@ def is_made_from(graph: Graph, before: Graph, lineage: Lineage, same_weights: fl
 
 def _is_part(graph: Graph, before: Graph) -> bool:
     """Whether nearly every node is there before, under its name and with what it reads."""
-    kept = 0
-    for node in graph.nodes:
-        was = before.by_key.get(node.key)
-        kept += was is not None and (was.op_type, was.inputs) == (node.op_type, node.inputs)
+    pairs = ((node, before.by_key.get(node.key)) for node in graph.nodes)
+    kept = sum(was is not None and (was.op_type, was.inputs) == (node.op_type, node.inputs) for node, was in pairs)
     return bool(graph.nodes) and kept >= _PART_NODES * len(graph.nodes)
 
 
@@ -262,8 +259,10 @@ class WeightComparison:
             if weight.sketch.quantized or was is None or other is None:
                 continue
             now = self._after.initializers[weight.name]
-            if _may_hold_same(now, was) and (other.is_telling or now.dtype == was.dtype):
-                yield from [weight.name] if weight.sketch.distance(other) == math.inf else []
+            # Of one shape, and of one type or with fewer digits: else a tool has made something new of it.
+            comparable = now.dtype == was.dtype or (other.is_telling and {now.dtype, was.dtype} <= FLOATS)
+            if comparable and now.shape == was.shape and weight.sketch.distance(other) == math.inf:
+                yield weight.name
 
     def _find_quantized(self) -> Iterator[str]:
         """Where it is known of which one they were made; else, one may be hard to know again, but not most of them."""
@@ -271,14 +270,15 @@ class WeightComparison:
             weight for weight in self._weights if weight.sketch.quantized and not self._has_many_scales(weight.name)
         ]
         for weight in quantized:
-            if not weight.alike and len(weight.origins) == 1 and self._is_telling(weight.origins[0]):
+            origin = self._known.get(weight.origins[0]) if len(weight.origins) == 1 else None
+            if not weight.alike and origin is not None and origin.is_telling:
                 yield weight.origins[0]
         # Biases tell little: other versions of a model may have the same.
         sides = {sketch.sides for sketch in self._known.values() if sketch.is_telling and len(sketch.sides) > 1}
         fresh = [weight for weight in quantized if weight.name not in self._before.initializers]
-        made = [weight for weight in fresh if weight.sketch.is_telling and weight.sketch.sides in sides]
-        if not self._folded and 2 * sum(bool(weight.alike) for weight in made) < len(made):
-            yield from (weight.name for weight in made if not weight.alike)
+        likely = [weight for weight in fresh if weight.sketch.is_telling and weight.sketch.sides in sides]
+        if not self._folded and 2 * sum(bool(weight.alike) for weight in likely) < len(likely):
+            yield from (weight.name for weight in likely if not weight.alike)
 
     def _has_many_scales(self, name: str) -> bool:
         """Whether a quantized weight has a scale or zero point for every channel: its numbers say little without.
@@ -287,11 +287,8 @@ class WeightComparison:
         """
         types = {*FLOATS, self._after.initializers[name].dtype}
         read = {value for node in self._after.consumers.get(name, ()) for value in node.inputs if value != name}
-        others = [self._after.initializers[value] for value in read if value in self._after.initializers]
-        return any(tensor.dtype in types and math.prod(tensor.shape) > 1 for tensor in others)
-
-    def _is_telling(self, name: str) -> bool:
-        return name in self._known and self._known[name].is_telling
+        beside = [self._after.initializers[value] for value in read if value in self._after.initializers]
+        return any(tensor.dtype in types and math.prod(tensor.shape) > 1 for tensor in beside)
 
     @cached_property
     def _folded(self) -> frozenset[str]:
@@ -304,9 +301,3 @@ class WeightComparison:
             if link.relation is Relation.FUSED and any(value not in self._after.initializers for value in read):
                 values.update(node.inputs)
         return frozenset(values)
-
-
-def _may_hold_same(tensor: Tensor, other: Tensor) -> bool:
-    """Whether a weight has the shape of another one, and its type or one of fewer digits."""
-    same = tensor.dtype == other.dtype or {tensor.dtype, other.dtype} <= FLOATS
-    return same and tensor.shape == other.shape

@@ -100,11 +100,10 @@ def _pick_elements(array: np.ndarray) -> np.ndarray:
     if array.size <= _ELEMENTS:
         return np.ravel(array)
     indices = _element_indices(array.size)
-    if array.flags.c_contiguous:
-        flat: np.ndarray = array.reshape(-1)[indices]
-        return flat
-    strided: np.ndarray = array[np.unravel_index(indices, array.shape)]
-    return strided
+    # Flattening a strided array would copy all of it.
+    is_flat = array.flags.c_contiguous
+    elements: np.ndarray = array.reshape(-1)[indices] if is_flat else array[np.unravel_index(indices, array.shape)]
+    return elements
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ import onnx.checker
 import onnx.shape_inference
 
 from modelexport.errors import FileUnreadable, some_of
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file import external
 from modelexport.graph.file.reading import ModelFile, initializer_arrays
 from modelexport.graph.file.weights import storage_size
@@ -27,8 +29,7 @@ from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 
 def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
     """Raise FileUnreadable for a graph that nothing certain can be said about. `subject` is what it is called."""
-    problem = next(_problems(proto, graph), None)
-    if problem is not None:
+    for problem in _problems(proto, graph):
         raise FileUnreadable(
             f"{subject} is not a valid ONNX graph: {problem}", "Make the file again with the tool that wrote it."
         )
@@ -50,8 +51,7 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     yield from (f"it returns {value!r}, which nobody makes" for value in graph.body_outputs[MAIN] if value not in known)
     if graph.nodes and not graph.body_outputs[MAIN]:
         yield "it returns nothing"
-    cycle = find_cycle(graph)
-    if cycle:
+    if cycle := find_cycle(graph):
         yield f"nodes read each other in a circle: {some_of(list(map(_quote_value, cycle)))}"
 
 
@@ -61,42 +61,32 @@ def find_cycle(graph: Graph) -> tuple[str, ...]:
     An index is in an order in which nodes can run, so that only those of a cycle come before what they read.
     """
     for node in graph.nodes:
-        late = any(
-            graph.producers[value].position >= node.position for value in node.inputs if value in graph.producers
-        )
+        late = any(maker.position >= node.position for maker in graph.predecessors(node))
         way = _way_back(graph, node) if late else ()
         if way:
-            return tuple(sorted({_outermost(graph, key) for key in way}))
+            # Of a node inside a body, the one in the main graph that holds it: that is what people see in a viewer.
+            around = ([graph.by_key[key], *graph.enclosing_nodes(graph.by_key[key])] for key in way)
+            return tuple(sorted({owners[-1].key for owners in around}))
     return ()
 
 
 def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
     """The nodes from one to itself, each of which reads from the next; nothing if there is no such way."""
-    inside: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        inside.setdefault(graph.body_owner.get(node.graph, ""), []).append(node)
+    inside = group_by_key((graph.body_owner.get(node.graph, ""), node) for node in graph.nodes)
     came_from: dict[str, str] = {}
     waiting = [start]
     while waiting:
         here = waiting.pop()
         for above in (*graph.predecessors(here), *inside.get(here.key, ())):
             if above.key == start.key:
-                return _steps(came_from, here.key, start.key)
+                steps = [here.key]
+                while steps[-1] != start.key:
+                    steps.append(came_from[steps[-1]])
+                return tuple(reversed(steps))
             if above.key not in came_from:
                 came_from[above.key] = here.key
                 waiting.append(above)
     return ()
-
-
-def _steps(came_from: Mapping[str, str], end: str, start: str) -> tuple[str, ...]:
-    steps = [end]
-    while steps[-1] != start:
-        steps.append(came_from[steps[-1]])
-    return tuple(reversed(steps))
-
-
-def _outermost(graph: Graph, key: str) -> str:
-    return [key, *(owner.key for owner in graph.enclosing_nodes(graph.by_key[key]))][-1]
 
 
 def _quote_value(value: str) -> str:
@@ -116,35 +106,28 @@ def check_graph(model: ModelFile) -> str | None:
 
 def checkable(model: ModelFile) -> onnx.ModelProto:
     """A model that the checker accepts if it would accept this one with all of its data."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    _turn_into_inputs(proto.graph, [tensor for tensor in proto.graph.initializer if _is_elsewhere(model, tensor)])
+    proto = deepcopy(model.proto)
+    graph = proto.graph
+    elsewhere = [tensor for tensor in graph.initializer if _is_elsewhere(model, tensor)]
+    names = {tensor.name for tensor in elsewhere}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in names]
+    # Before version 4 of the format every initializer had to be an input as well.
+    known = {value.name for value in graph.input}
+    unknown = [tensor for tensor in elsewhere if tensor.name not in known]
+    make = onnx.helper.make_tensor_value_info
+    graph.input.extend(make(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in unknown)
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    # In a body or an attribute there is no input to turn a tensor into: zeros have the same size.
     for tensor in filter(external.is_external, external.tensors(proto)):
-        _fill_with_zeros(tensor)  # in a body or an attribute, where there is no input to turn it into
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        tensor.raw_data = bytes(storage_size(tensor))
     return proto
 
 
 def _is_elsewhere(model: ModelFile, tensor: onnx.TensorProto) -> bool:
     return external.is_external(tensor) or model.is_detached(tensor)
-
-
-def _turn_into_inputs(graph: onnx.GraphProto, tensors: list[onnx.TensorProto]) -> None:
-    gone = {tensor.name for tensor in tensors}
-    kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
-    known = {value.name for value in graph.input}
-    graph.input.extend(_typed_value(tensor) for tensor in tensors if tensor.name not in known)
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-
-
-def _typed_value(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-
-
-def _fill_with_zeros(tensor: onnx.TensorProto) -> None:
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
-    tensor.raw_data = bytes(storage_size(tensor))
 
 
 def _wrong_size(model: ModelFile) -> str | None:
@@ -160,10 +143,11 @@ def are_same(file: ModelFile, other: ModelFile) -> bool:
     """The same graph, versions, shapes and weights. Weights are read only where everything else is equal."""
     if file.graph.fingerprint != other.graph.fingerprint or _headers(file.proto) != _headers(other.proto):
         return False
-    small = [tensor.content for tensor in file.graph.initializers.values()]
-    return small == [other.graph.initializers[name].content for name in file.graph.initializers] and _same_data(
-        file, other
-    )
+    contents = ({name: tensor.content for name, tensor in each.graph.initializers.items()} for each in (file, other))
+    if next(contents) != next(contents):
+        return False
+    arrays = dict(initializer_arrays(other))
+    return all(np.array_equal(_bits(array), _bits(arrays[name])) for name, array in initializer_arrays(file))
 
 
 def _headers(proto: onnx.ModelProto) -> tuple[frozenset[bytes], ...]:
@@ -175,11 +159,6 @@ def _headers(proto: onnx.ModelProto) -> tuple[frozenset[bytes], ...]:
 
 def _serialize(messages: Iterable[onnx.ValueInfoProto | onnx.OperatorSetIdProto]) -> frozenset[bytes]:
     return frozenset(message.SerializeToString(deterministic=True) for message in messages)
-
-
-def _same_data(file: ModelFile, other: ModelFile) -> bool:
-    arrays = dict(initializer_arrays(other))
-    return all(np.array_equal(_bits(array), _bits(arrays[name])) for name, array in initializer_arrays(file))
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import ast
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cache, cached_property
 
 import numpy as np
@@ -50,18 +51,18 @@ class ValueTypes:
 
     def dtype(self, value: str) -> int:
         """Of its elements, as ONNX numbers them; 0 if it is not known."""
-        found = self.get(value)
-        return found.tensor_type.elem_type if found is not None else onnx.TensorProto.UNDEFINED
+        kind = self.get(value)
+        return onnx.TensorProto.UNDEFINED if kind is None else kind.tensor_type.elem_type
 
     def is_float(self, value: str) -> bool:
         return self.dtype(value) in FLOATS
 
     def may_be_sizes(self, value: str) -> bool:
         """Whether it has the looks of a shape, or of a part of one: an integer, or a row of them."""
-        found = self.get(value)
-        if found is None or found.tensor_type.elem_type not in _SIZES:
+        kind = self.get(value)
+        if kind is None or kind.tensor_type.elem_type not in _SIZES:
             return False
-        return is_shaped(found) and len(found.tensor_type.shape.dim) <= _MOST_AXES_OF_SIZES
+        return is_shaped(kind) and len(kind.tensor_type.shape.dim) <= _MOST_AXES_OF_SIZES
 
     def dims(self, value: str) -> tuple[int | str, ...] | None:
         """Sizes and names of axes; an axis of which nothing is known is an empty name."""
@@ -82,9 +83,9 @@ class ValueTypes:
         return dict(_typed(inferred))
 
 
-def is_shaped(found: onnx.TypeProto) -> bool:
+def is_shaped(kind: onnx.TypeProto) -> bool:
     """Whether a type says how many axes there are; sequences and optionals have none."""
-    return not found.HasField("tensor_type") or found.tensor_type.HasField("shape")
+    return not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape")
 
 
 def type_name(dtype: int) -> str:
@@ -132,8 +133,7 @@ def dims_of(kind: onnx.TypeProto, *, zero_is_open: bool = False) -> Dims | None:
 
 
 def _axis(dim: onnx.TensorShapeProto.Dimension, *, zero_is_open: bool) -> int | str:
-    is_size = dim.HasField("dim_value") and (dim.dim_value > 0 or not zero_is_open)
-    if is_size:
+    if dim.HasField("dim_value") and (dim.dim_value > 0 or not zero_is_open):
         return dim.dim_value
     return "" if dim.dim_param.startswith(_INVENTED) else dim.dim_param
 
@@ -146,12 +146,12 @@ def input_dims(value: onnx.ValueInfoProto) -> Dims | None:
 def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
     """Those of the axes that the model's inputs really leave open."""
     dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
-    found = {
+    dynamic = {
         name: {axis: label for axis, label in wanted.items() if dims[name][axis].HasField("dim_param")}
         for name, wanted in axes.items()
         if name in dims
     }
-    return {name: kept for name, kept in found.items() if kept}
+    return {name: kept for name, kept in dynamic.items() if kept}
 
 
 def fits(dims: Dims, shape: Sequence[int]) -> bool:
@@ -169,7 +169,9 @@ class AxisSizes:
         self._given: dict[str, int] = {}
         for name, shape in given.items():
             for dim, size in zip(input_dims(inputs[name]) or (), shape, strict=False):
-                self._bind(dim, size, name)
+                if isinstance(dim, str) and dim and self._given.setdefault(dim, size) != size:
+                    sizes = f"has the size {size} in {name!r} and {self._given[dim]} in another input"
+                    raise InputError(f"the axis {dim!r} {sizes}", "Axes of one name have one size.")
         self._usual = self._usual_sizes()
 
     def shape(self, name: str) -> Shape | None:
@@ -180,21 +182,14 @@ class AxisSizes:
             return None
         return tuple(self._size(dim, _usual(value, axis)) for axis, dim in enumerate(dims))
 
-    def _bind(self, dim: int | str, size: int, owner: str) -> None:
-        if isinstance(dim, str) and dim and self._given.setdefault(dim, size) != size:
-            raise InputError(
-                f"the axis {dim!r} has the size {size} in {owner!r} and {self._given[dim]} in another input",
-                "Axes of one name have one size.",
-            )
-
     def _usual_sizes(self) -> dict[str, int]:
         """An axis that an integer input has too is a sequence, and no signal."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for value in self._inputs.values():
             for axis, dim in enumerate(input_dims(value) or ()):
                 if isinstance(dim, str) and dim:
-                    found[dim] = min(found.get(dim, _SIGNAL), _usual(value, axis))
-        return found
+                    sizes[dim] = min(sizes.get(dim, _SIGNAL), _usual(value, axis))
+        return sizes
 
     def _size(self, dim: int | str, usual: int) -> int:
         if isinstance(dim, int):
@@ -203,8 +198,9 @@ class AxisSizes:
             return usual
         if dim in self._given:
             return self._given[dim]
-        others = {name: size for name, size in {**self._usual, **self._given}.items() if name != dim}
-        return computed_size(dim, others) or self._usual[dim]
+        # A name can be arithmetic on other axes, never on itself.
+        known = {name: size for name, size in {**self._usual, **self._given}.items() if name != dim}
+        return computed_size(dim, known) or self._usual[dim]
 
 
 def _usual(value: onnx.ValueInfoProto, axis: int) -> int:
@@ -224,10 +220,10 @@ def computed_size(dim: str, sizes: Mapping[str, int]) -> int | None:
     """The size of an axis whose name is that of a size, or a sum or product of them (`past + 1`)."""
     term = None if dim in sizes else _term(dim)
     try:
-        found = sizes[dim] if term is None else _value(term, sizes)
+        size = sizes[dim] if term is None else _value(term, sizes)
     except (KeyError, ZeroDivisionError):
         return None
-    return found if found > 0 else None
+    return size if size > 0 else None
 
 
 @cache
@@ -254,9 +250,9 @@ def value_sizes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[
 
     Shapes are inferred. Where that is not possible, the file itself may state them, in terms of the axes of its inputs.
     """
-    stated = _sizes(proto.graph.value_info, dict(_axes(proto, feed)))
-    found = {**dict(stated), **dict(_sizes(_inferred(proto, feed), {}))}
-    return {name: found[name] for node in proto.graph.node for name in node.output if name in found}
+    sizes = dict(_sizes(proto.graph.value_info, dict(_axes(proto, feed))))
+    sizes.update(_sizes(_inferred(proto, feed), {}))
+    return {name: sizes[name] for node in proto.graph.node for name in node.output if name in sizes}
 
 
 def _axes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int]]:
@@ -267,8 +263,7 @@ def _axes(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[tu
 
 
 def _inferred(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterator[onnx.ValueInfoProto]:
-    model = onnx.ModelProto()
-    model.CopyFrom(proto)
+    model = deepcopy(proto)
     del model.graph.value_info[:]  # names of axes that are stated there would stay names
     for value in [*model.graph.input, *model.graph.output]:
         _fix_shape(value, feed)
@@ -293,7 +288,10 @@ def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> It
     for value in values:
         kind = value.type.tensor_type
         if kind.elem_type and kind.HasField("shape"):
-            dims = [_element_size(dim, axes) for dim in kind.shape.dim]
+            dims = [
+                dim.dim_value if dim.HasField("dim_value") else computed_size(dim.dim_param, axes)
+                for dim in kind.shape.dim
+            ]
             if None not in dims:
                 yield value.name, _width(kind.elem_type) * math.prod(dim for dim in dims if dim is not None)
 
@@ -301,7 +299,3 @@ def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> It
 @cache
 def _width(elem_type: int) -> int:
     return onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize
-
-
-def _element_size(dim: onnx.TensorShapeProto.Dimension, axes: Mapping[str, int]) -> int | None:
-    return dim.dim_value if dim.HasField("dim_value") else computed_size(dim.dim_param, axes)

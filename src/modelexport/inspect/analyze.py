@@ -7,14 +7,16 @@ here, give it a field in the class below that it is about (`ModuleFacts`, `NodeF
     encoder.layer.0  BertLayer  own 0 nodes  total 42 nodes, 1.77 M parameters  /BertModel/BertEncoder/BertLayer.0
 
 With a filter (`--filter-tag`), only nodes and weights whose tag contains a text are counted, and modules without any
-are left out.
+are left out. Whether a module owns anything at all is still asked of the whole file, or each module outside of the
+filter would look as if nothing were left of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
@@ -94,6 +96,7 @@ class Tally:
 
     @classmethod
     def of(cls, attributions: Iterable[Attribution]) -> Tally:
+        """With all levels and kinds, also those that none has: a table shows its zeros."""
         confidences: Counter[Confidence] = Counter()
         kinds: Counter[EvidenceKind] = Counter()
         for attribution in attributions:
@@ -111,6 +114,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Coverage:
+    """How many nodes and initializers are known how well."""
+
     nodes: Tally
     initializers: Tally
 
@@ -127,6 +132,8 @@ class Unowned:
 
 @dataclass(frozen=True)
 class Analysis:
+    """All that `analyze` says. `modules` is in the order of the hierarchy, `nodes` in that of the file."""
+
     file: FileFacts
     nodes: tuple[NodeFacts, ...]
     modules: tuple[ModuleFacts, ...]
@@ -136,7 +143,7 @@ class Analysis:
     filter_tag: str = ""
 
 
-def sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatching) -> ModuleTotals:
+def _sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatching) -> ModuleTotals:
     """Sums of the nodes and initializers that `shown` has: the file's record, or a part of it."""
     totals = ModuleTotals()
     for entry in shown.nodes.values():
@@ -147,11 +154,12 @@ def sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatchi
 
 def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
-    whole = file.provenance
-    shown = _filtered(whole, filter_tag) if filter_tag else whole
-    matching = ParameterMatching(file.graph, whole, file.inlined)
-    owned = sum_by_module(file, whole, matching)
-    sums = owned if shown is whole else sum_by_module(file, shown, matching)
+    record = file.provenance
+    shown = _filtered(record, filter_tag) if filter_tag else record
+    # Matched on all of the record: what a weight is does not depend on what is shown.
+    matching = ParameterMatching(file.graph, record, file.inlined)
+    owned = _sum_by_module(file, record, matching)
+    sums = owned if shown is record else _sum_by_module(file, shown, matching)
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
@@ -160,21 +168,21 @@ def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
         file=_file(file),
         nodes=nodes,
         modules=modules,
-        coverage=_coverage(shown),
-        unowned=tuple(_unowned(whole, owned, filter_tag or "")),
-        roles=_roles(nodes),
+        coverage=Coverage(
+            nodes=Tally.of(entry.attribution for entry in shown.nodes.values()),
+            initializers=Tally.of(shown.initializers.values()),
+        ),
+        unowned=tuple(_unowned(record, owned, filter_tag or "")),
+        roles=tuple(_roles(nodes)),
         filter_tag=filter_tag or "",
     )
 
 
 def _filtered(provenance: Provenance, text: str) -> Provenance:
     """The record of the nodes and weights whose tag contains the text."""
-    nodes = {key: entry for key, entry in provenance.nodes.items() if text in provenance.tag(entry.attribution)}
-    initializers = {
-        name: attribution
-        for name, attribution in provenance.initializers.items()
-        if text in provenance.tag(attribution)
-    }
+    tag, weights = provenance.tag, provenance.initializers
+    nodes = {key: entry for key, entry in provenance.nodes.items() if text in tag(entry.attribution)}
+    initializers = {name: attribution for name, attribution in weights.items() if text in tag(attribution)}
     return replace(provenance, nodes=nodes, initializers=initializers)
 
 
@@ -210,19 +218,15 @@ def _node(entry: NodeEntry, provenance: Provenance) -> NodeFacts:
     )
 
 
-def _roles(nodes: Iterable[NodeFacts]) -> tuple[RoleFacts, ...]:
-    """Roles as they come in the graph, parts of one thing beside each other."""
-    by_kind: dict[str, dict[str, list[NodeFacts]]] = {}
+def _roles(nodes: Iterable[NodeFacts]) -> Iterator[RoleFacts]:
+    """Roles as they come in the graph, parts of one thing beside each other: all of `attention.…`, then `mlp.…`."""
+    by_kind: dict[str, dict[str, list[int | None]]] = {}
     for node in nodes:
         if node.role:
             kind = by_kind.setdefault(node.role.partition(".")[0], {})
-            kind.setdefault(node.role, []).append(node)
-    return tuple(_role(role, alike) for kind in by_kind.values() for role, alike in kind.items())
-
-
-def _role(role: str, nodes: Sequence[NodeFacts]) -> RoleFacts:
-    layers = {node.layer for node in nodes if node.layer is not None}
-    return RoleFacts(role, len(nodes), tuple(sorted(layers)))
+            kind.setdefault(node.role, []).append(node.layer)
+    for role, layers in chain.from_iterable(kind.items() for kind in by_kind.values()):
+        yield RoleFacts(role, len(layers), tuple(sorted({layer for layer in layers if layer is not None})))
 
 
 def _module(module: Module, provenance: Provenance, sums: ModuleTotals) -> ModuleFacts:
@@ -236,15 +240,7 @@ def _module(module: Module, provenance: Provenance, sums: ModuleTotals) -> Modul
     )
 
 
-def _coverage(provenance: Provenance) -> Coverage:
-    """How many nodes and initializers are known how well."""
-    return Coverage(
-        nodes=Tally.of(entry.attribution for entry in provenance.nodes.values()),
-        initializers=Tally.of(provenance.initializers.values()),
-    )
-
-
-def _unowned(provenance: Provenance, sums: ModuleTotals, text: str) -> Iterable[Unowned]:
+def _unowned(provenance: Provenance, sums: ModuleTotals, text: str) -> Iterator[Unowned]:
     """Modules of which nothing is in the graph, with the reason; with a filter, those whose tag contains it."""
     for path, module in provenance.hierarchy.modules.items():
         if not sums.is_served(path) and text in provenance.tags.tag(path):
@@ -253,6 +249,7 @@ def _unowned(provenance: Provenance, sums: ModuleTotals, text: str) -> Iterable[
 
 
 def _why(provenance: Provenance, module: Module, inside: bool) -> str:
+    """Why nothing in the graph is the module's own; what the export noted about it comes first."""
     if module.path in provenance.absent:
         return provenance.absent[module.path]
     if module.path not in provenance.hierarchy.call_counts:

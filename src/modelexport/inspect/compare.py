@@ -13,11 +13,10 @@ Scores: what several strategies say of one file, side by side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.index import Graph
 from modelexport.graph.related import have_same_names
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, analyze_file
 from modelexport.record.hierarchy import ROOT
@@ -85,6 +84,7 @@ class Comparison:
 
 
 def compare_files(a: TaggedFile, b: TaggedFile) -> Comparison:
+    """Modules that both have in the order of the first; that of the second may be another."""
     analysis_a, analysis_b = analyze_file(a), analyze_file(b)
     left = {module.path: module for module in analysis_a.modules}
     right = {module.path: module for module in analysis_b.modules}
@@ -101,7 +101,7 @@ def compare_files(a: TaggedFile, b: TaggedFile) -> Comparison:
         inputs=_one_sided(a.graph.inputs, b.graph.inputs),
         outputs=_one_sided(a.graph.outputs, b.graph.outputs),
         nodes=CountPair(len(analysis_a.nodes), len(analysis_b.nodes)),
-        unattributed=dict(_operators(_without_module(analysis_a), _without_module(analysis_b))),
+        unattributed=_changed_counts(_without_module(analysis_a), _without_module(analysis_b)),
     )
 
 
@@ -113,7 +113,7 @@ def _difference(a: ModuleFacts, b: ModuleFacts, changed: tuple[str, ...]) -> Mod
         tag_a=a.tag,
         tag_b=b.tag,
         nodes=CountPair(a.own.nodes, b.own.nodes),
-        operators=dict(_operators(a.own.op_types, b.own.op_types)),
+        operators=_changed_counts(a.own.op_types, b.own.op_types),
         changed=changed,
         parameters=CountPair(a.own.parameters, b.own.parameters),
         bytes=CountPair(a.own.bytes, b.own.bytes),
@@ -124,33 +124,29 @@ def _without_module(analysis: Analysis) -> Counter[str]:
     return Counter(node.op_type for node in analysis.nodes if node.module is None)
 
 
-def _operators(a: Mapping[str, int], b: Mapping[str, int]) -> Iterator[tuple[str, CountPair]]:
-    for op_type in sorted(a.keys() | b.keys()):
-        pair = CountPair(a.get(op_type, 0), b.get(op_type, 0))
-        if pair.a != pair.b:
-            yield op_type, pair
+def _changed_counts(a: Mapping[str, int], b: Mapping[str, int]) -> Mapping[str, CountPair]:
+    """Operators that occur more or less often, in alphabetical order."""
+    pairs = {op_type: CountPair(a.get(op_type, 0), b.get(op_type, 0)) for op_type in sorted(a.keys() | b.keys())}
+    return {op_type: pair for op_type, pair in pairs.items() if pair.a != pair.b}
 
 
 def _changed_nodes(a: TaggedFile, b: TaggedFile) -> Mapping[str, tuple[str, ...]]:
     """Keys of changed nodes by the path of their module in the first file."""
-    shared = [key for key in a.graph.by_key if key in b.graph.by_key]
+    # Inputs can only be compared by name, and another exporter names all of them otherwise.
     same_naming = have_same_names(a.graph, b.graph)
     changed: dict[str, list[str]] = {}
-    for key in shared:
-        if _is_changed(a.graph, b.graph, key, same_naming):
+    for key, left in a.graph.by_key.items():
+        right = b.graph.by_key.get(key)
+        if right is None or (left.op_type, left.domain) != (right.op_type, right.domain):
+            continue  # the operator counts say so already
+        if left.attributes != right.attributes or (same_naming and left.inputs != right.inputs):
             owners = a.provenance.nodes[key].attribution.owners
             changed.setdefault(a.provenance.hierarchy.common_module(owners) or ROOT, []).append(key)
     return {path: tuple(keys) for path, keys in changed.items()}
 
 
-def _is_changed(a: Graph, b: Graph, key: str, same_naming: bool) -> bool:
-    left, right = a.by_key[key], b.by_key[key]
-    if (left.op_type, left.domain) != (right.op_type, right.domain):
-        return False  # the operator counts say so already
-    return left.attributes != right.attributes or (same_naming and left.inputs != right.inputs)
-
-
 def _one_sided(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """`-mask` is an input of the first file alone, `+cache` one of the second."""
     return (*(f"-{name}" for name in a if name not in b), *(f"+{name}" for name in b if name not in a))
 
 

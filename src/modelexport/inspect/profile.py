@@ -105,7 +105,12 @@ class _GroupReader:
         ran = range(len(group))
         for order in (ran, sorted(ran, key=lambda position: group[position][2])):
             about = dict(zip(order, nodes, strict=False))
-            if len(group) == len(nodes) and all(_fits(event, about[position]) for position, event in enumerate(group)):
+            # An event of a node without a name is called after its operator and number.
+            fitting = len(group) == len(nodes) and all(
+                about[position].op_type == op_type and name == (about[position].name or f"{op_type}_{index}")
+                for position, (name, op_type, index, _) in enumerate(group)
+            )
+            if fitting:
                 yield self._read_inside(group, [[about[position]] for position in ran], exact=True)
 
     def _read_by_name(self, group: _Group, nodes: Sequence[Node]) -> _Reading | None:
@@ -152,11 +157,6 @@ class _GroupReader:
         return _Reading(tuple(keys), exact)
 
 
-def _fits(event: _Event, node: Node) -> bool:
-    name, op_type, index, _ = event
-    return node.op_type == op_type and name == (node.name or f"{op_type}_{index}")
-
-
 def _merge_readings(readings: Iterable[_Reading | None]) -> _Reading | None:
     """Several readings of the same events as one: each event may be about any of the nodes."""
     fitting = [reading for reading in readings if reading is not None]
@@ -168,6 +168,7 @@ def _merge_readings(readings: Iterable[_Reading | None]) -> _Reading | None:
 
 
 def _without_times(events: Iterable[RawEvent]) -> _Group:
+    """What is left is equal for all runs, and for all rounds of a Loop, so that it is read once."""
     return tuple((event.name, event.op_type, event.index, tuple(map(_without_times, event.bodies))) for event in events)
 
 
@@ -182,6 +183,7 @@ def _walk_events(
 
 
 def _is_of_another_file(events: Iterable[RawEvent], graph: Graph) -> UserError:
+    """With the first kernel that the graph does not have, if it is as simple as that."""
     hint = "Run the file itself: `modelexport profile FILE`."
     names = {(node.op_type, node.name) for node in graph.nodes}
     for event, _ in _walk_events(events):
@@ -194,7 +196,13 @@ def _is_of_another_file(events: Iterable[RawEvent], graph: Graph) -> UserError:
 
 @dataclass(slots=True)
 class _NodeSeries:
-    """The events of one node. `times` is its time in each run."""
+    """The events of one node, or of several that the profile does not tell apart.
+
+    times     its time in each run
+    depth     how many subgraphs it is in
+    repeated  whether one of them is that of a Loop or the like, which may run more than once
+    kernels   how many events there are in all runs
+    """
 
     times: list[float]
     depth: int
@@ -228,12 +236,13 @@ class Timeline:
 
     def _node_time(self, keys: tuple[str, ...], series: _NodeSeries) -> NodeTime:
         entry = self.record.nodes[keys[0]]
+        owners = self._owners(keys)
         return NodeTime(
             key=keys[0],
             name=entry.name,
             op_type=entry.op_type,
-            owners=self._owners(keys),
-            module=self._own_module(keys),
+            owners=owners,
+            module=None if self._call_around(keys) is None else self.record.hierarchy.common_module(owners),
             time=statistics.median(series.times),
             kernels=series.kernels / self.runs,
             provider=series.provider,
@@ -250,9 +259,6 @@ class Timeline:
         known = [call for call in ancestors if call is not None]
         return self.record.hierarchy.common_ancestor(known) if len(known) == len(ancestors) else None
 
-    def _own_module(self, keys: tuple[str, ...]) -> str | None:
-        return None if self._call_around(keys) is None else self.record.hierarchy.common_module(self._owners(keys))
-
     def modules(self, nodes: Sequence[NodeTime]) -> tuple[ModuleTime, ...]:
         """In the order of the hierarchy; what belongs to no module comes last."""
         hierarchy = self.record.hierarchy
@@ -260,7 +266,7 @@ class Timeline:
         for node in nodes:
             for path in _modules_around(node.module, hierarchy):
                 inside.setdefault(path, []).append(node)
-        calls = _count_calls(self._call_evidence(nodes), hierarchy)
+        calls = self._count_calls(nodes)
         times = [
             self._module_time(path, module.class_name, inside[path], calls.get(path, 0.0))
             for path, module in hierarchy.modules.items()
@@ -270,12 +276,31 @@ class Timeline:
         strays = [node for node in nodes if node.module is None]
         return (*_with_alike(times), *([self._module_time(None, "", strays, 0.0)] if strays else ()))
 
-    def _call_evidence(self, nodes: Iterable[NodeTime]) -> Iterator[_CallEvidence]:
+    def _count_calls(self, nodes: Iterable[NodeTime]) -> dict[str, float]:
+        """How often modules are called in one run of the model, by path. Evidence is how often their nodes ran.
+
+        A module that is called twice has two recorded calls, with nodes of their own, or with a node that both have in
+        common. In the body of a Loop, calls are made as often as the body runs, which is how often its nodes do,
+        however many were recorded. A module may itself have a Loop or an If, whose nodes run more or less often than it
+        is called: nodes in the fewest subgraphs count.
+        """
+        best: dict[ModuleCall, tuple[int, float]] = {}
         for node in nodes:
-            around = self._call_around(node.keys)
+            series, around = self.series[node.keys], self._call_around(node.keys)
+            # Of nodes that the profile does not tell apart, only what is around them all was surely called.
             calls = (() if around is None else (around,)) if node.others else node.owners
-            series = self.series[node.keys]
-            yield _CallEvidence(calls, series.depth, series.repeated, node.kernels)
+            by_path: dict[str, list[ModuleCall]] = {}
+            # Calls that were open while these ran, ran as well.
+            for call in dict.fromkeys(chain.from_iterable(map(self.record.hierarchy.stack, calls))):
+                by_path.setdefault(call.path, []).append(call)
+            for same_module in by_path.values():
+                times = node.kernels / len(same_module) if series.repeated else node.kernels
+                for call in same_module:
+                    best[call] = max(best.get(call, (-series.depth, 0.0)), (-series.depth, times))
+        counts: dict[str, float] = {}
+        for call, (_, times) in best.items():
+            counts[call.path] = counts.get(call.path, 0.0) + times
+        return counts
 
     def _module_time(self, path: str | None, class_name: str, inside: list[NodeTime], calls: float) -> ModuleTime:
         own = [node for node in inside if node.module == path]
@@ -295,49 +320,6 @@ class Timeline:
             providers=_sum_by_name((node.provider, node.time) for node in inside),
             shared=_shared_times(own),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _CallEvidence:
-    """A node as evidence of how often modules are called in one run of the model.
-
-    A module that is called twice has two recorded calls, with nodes of their own, or with a node that both have in
-    common. In the body of a Loop, calls are made as often as the body runs, which is how often its nodes do, however
-    many were recorded. A module may itself have a Loop or an If, whose nodes run more or less often than it is called:
-    nodes in the fewest subgraphs count.
-
-    calls     that it is part of
-    depth     how many subgraphs it is in
-    repeated  whether one of them is that of a Loop or the like
-    kernels   how often it ran in one run of the model
-    """
-
-    calls: tuple[ModuleCall, ...]
-    depth: int
-    repeated: bool
-    kernels: float
-
-
-def _count_calls(nodes: Iterable[_CallEvidence], hierarchy: Hierarchy) -> dict[str, float]:
-    """By module path."""
-    best: dict[ModuleCall, tuple[int, float]] = {}
-    for node in nodes:
-        for calls in _calls_by_module(node.calls, hierarchy):
-            times = node.kernels / len(calls) if node.repeated else node.kernels
-            for call in calls:
-                best[call] = max(best.get(call, (-node.depth, 0.0)), (-node.depth, times))
-    counts: dict[str, float] = {}
-    for call, (_, times) in best.items():
-        counts[call.path] = counts.get(call.path, 0.0) + times
-    return counts
-
-
-def _calls_by_module(calls: Iterable[ModuleCall], hierarchy: Hierarchy) -> Iterable[list[ModuleCall]]:
-    """Calls and those that were open while they ran, those of one module together."""
-    by_path: dict[str, list[ModuleCall]] = {}
-    for call in dict.fromkeys(chain.from_iterable(map(hierarchy.stack, calls))):
-        by_path.setdefault(call.path, []).append(call)
-    return by_path.values()
 
 
 def spread(numbers: Sequence[float]) -> float | None:
@@ -379,6 +361,10 @@ def _modules_around(path: str | None, hierarchy: Hierarchy) -> Iterator[str]:
 
 
 def _shared_times(own: Iterable[NodeTime]) -> tuple[SharedTime, ...]:
+    """Time of nodes that do the work of several modules, by these modules; the longest first.
+
+    Apart is what several modules may have, as nothing in the profile says which of them it was.
+    """
     groups: dict[tuple[tuple[str, ...], bool], list[NodeTime]] = {}
     for node in own:
         if node.sharers:

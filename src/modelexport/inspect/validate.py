@@ -34,7 +34,7 @@ from modelexport.graph.file.metadata import (
     write_node_keys,
 )
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import Node
 from modelexport.graph.related import count_known_nodes
 from modelexport.graph.soundness import check_graph
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -42,6 +42,8 @@ from modelexport.record.provenance import Attribution, Confidence, Provenance
 
 
 class Severity(StrEnum):
+    """An error makes `validate` fail; a warning is told and no more."""
+
     ERROR = "error"
     WARNING = "warning"
 
@@ -83,10 +85,6 @@ def error(code: str, subject: str, message: str) -> Finding:
     return Finding(Severity.ERROR, code, subject, message)
 
 
-def warning(code: str, subject: str, message: str) -> Finding:
-    return Finding(Severity.WARNING, code, subject, message)
-
-
 def repair_keys(file: TaggedFile) -> int:
     """Give every node the keys that the record has for it, in place; how many nodes had others.
 
@@ -103,81 +101,59 @@ def _keys(file: TaggedFile) -> dict[str, dict[str, str]]:
     return {key: read_node_keys(node) for key, node in file.protos.items()}
 
 
-Owners = tuple[ModuleCall, ...]
+# The node that makes a value, and one that reads it.
+_Edge = tuple[Node, Node]
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    maker: Node
-    reader: Node
-
-
-def find_contradictions(provenance: Provenance, graph: Graph) -> Iterator[Finding]:
+def _find_contradictions(file: TaggedFile) -> Iterator[Finding]:
     """One finding for each node that must be credited wrongly."""
-    order = _CallOrder(provenance.hierarchy)
-    edges = [_Edge(maker, reader) for maker in graph.nodes for reader in graph.successors(maker)]
-    wrong = [
-        edge for edge in edges if order.goes_back(_owners(provenance, edge.maker), _owners(provenance, edge.reader))
-    ]
-    blame = _Blame(provenance, edges, wrong)
+    provenance = _as_tagged(file)
+    edges = [(maker, reader) for maker in file.graph.nodes for reader in file.graph.successors(maker)]
+    wrong = [edge for edge in edges if _goes_back(provenance, edge)]
+    edge_counts, wrong_counts = _count_ends(edges), _count_ends(wrong)
+
+    def suspicion(node: Node) -> tuple[float, int]:
+        # A wrong node has nearly all of its edges wrong; a right one beside it has only that to the wrong one.
+        entry = provenance.nodes.get(node.key)
+        confidence = Confidence.NONE if entry is None else entry.attribution.confidence
+        return wrong_counts[node.key] / edge_counts[node.key], -confidence
+
     blamed: dict[str, _Edge] = {}
     for edge in wrong:
-        blamed.setdefault(blame.node(edge).key, edge)
+        # One edge is proof enough; a node with hundreds of readers would otherwise be reported for each.
+        blamed.setdefault(max(edge, key=suspicion).key, edge)
     for key, edge in blamed.items():
-        yield error("dataflow", key, _message(provenance, edge))
+        maker, reader = (_described(provenance, node) for node in edge)
+        yield error("dataflow", key, f"{maker} is read by {reader}, which had ended before")
 
 
-class _CallOrder:
-    """Which calls had ended when others began."""
-
-    def __init__(self, hierarchy: Hierarchy) -> None:
-        self._hierarchy = hierarchy
-        self._began = hierarchy.call_order
-
-    def goes_back(self, maker: Owners, reader: Owners) -> bool:
-        """Whether every call of the reader had ended before any of the maker's began."""
-        pairs = [(early, late) for early in reader for late in maker]
-        return bool(pairs) and all(self._is_earlier(early, late) for early, late in pairs)
-
-    def _is_earlier(self, early: ModuleCall, late: ModuleCall) -> bool:
-        if early not in self._began or late not in self._began:
-            return False  # a module that ran without being called has no known time
-        # Where the stacks part, two calls stand side by side in one call: they cannot overlap.
-        for call, other_call in zip(self._hierarchy.stack(early), self._hierarchy.stack(late), strict=False):
-            if call != other_call:
-                return self._began[call] < self._began[other_call]
-        return False
+def _goes_back(provenance: Provenance, edge: _Edge) -> bool:
+    """Whether every call of the reader had ended before any of the maker's began."""
+    maker, reader = (_owners(provenance, node) for node in edge)
+    pairs = [(early, late) for early in reader for late in maker]
+    return bool(pairs) and all(_is_earlier(provenance.hierarchy, early, late) for early, late in pairs)
 
 
-class _Blame:
-    """Which end of an edge that goes back in time is credited wrongly."""
-
-    def __init__(self, provenance: Provenance, edges: list[_Edge], wrong: list[_Edge]) -> None:
-        self._provenance = provenance
-        self._all = _ends(edges)
-        self._wrong = _ends(wrong)
-
-    def node(self, edge: _Edge) -> Node:
-        return max(edge.maker, edge.reader, key=self._suspicion)
-
-    def _suspicion(self, node: Node) -> tuple[float, int]:
-        entry = self._provenance.nodes.get(node.key)
-        confidence = Confidence.NONE if entry is None else entry.attribution.confidence
-        return self._wrong[node.key] / self._all[node.key], -confidence
+def _is_earlier(hierarchy: Hierarchy, early: ModuleCall, late: ModuleCall) -> bool:
+    """Whether a call had ended when another began. A call inside of another has not ended before it, nor it before."""
+    began = hierarchy.call_order
+    if early not in began or late not in began:
+        return False  # a module that ran without being called has no known time
+    # Where the stacks part, two calls stand side by side in one call: they cannot overlap.
+    for call, other_call in zip(hierarchy.stack(early), hierarchy.stack(late), strict=False):
+        if call != other_call:
+            return began[call] < began[other_call]
+    return False
 
 
-def _ends(edges: list[_Edge]) -> Counter[str]:
-    return Counter(node.key for edge in edges for node in (edge.maker, edge.reader))
+def _count_ends(edges: list[_Edge]) -> Counter[str]:
+    """How many edges begin or end at each node."""
+    return Counter(node.key for edge in edges for node in edge)
 
 
-def _owners(provenance: Provenance, node: Node) -> Owners:
+def _owners(provenance: Provenance, node: Node) -> tuple[ModuleCall, ...]:
     entry = provenance.nodes.get(node.key)
     return () if entry is None else entry.attribution.owners
-
-
-def _message(provenance: Provenance, edge: _Edge) -> str:
-    maker, reader = (_described(provenance, node) for node in (edge.maker, edge.reader))
-    return f"{maker} is read by {reader}, which had ended before"
 
 
 def _described(provenance: Provenance, node: Node) -> str:
@@ -193,7 +169,7 @@ def run_checks(file: TaggedFile, *, check_consistency: bool) -> Validation:
     checks = dict(_FILE_CHECKS)
     if not file.is_record_foreign:
         checks |= _RECORD_CHECKS
-        checks |= {"dataflow": _dataflow} if check_consistency else {}
+        checks |= {"dataflow": _find_contradictions} if check_consistency else {}
     findings = [finding for check in checks.values() for finding in check(file)]
     return Validation(str(file.path), tuple(checks), tuple(findings))
 
@@ -245,37 +221,23 @@ def _attributed(file: TaggedFile) -> Iterator[Finding]:
             reason = attribution.reason or "the record gives no reason"
             yield error("node-unattributed", key, f"{entry.op_type} has no module: {reason}")
         elif attribution.confidence is Confidence.FALLBACK:
-            yield warning("node-fallback", key, f"{entry.op_type} has a default instead of evidence")
+            message = f"{entry.op_type} has a default instead of evidence"
+            yield Finding(Severity.WARNING, "node-fallback", key, message)
 
 
 def _known_modules(file: TaggedFile) -> Iterator[Finding]:
-    """A record can be edited, or belong to another version of the model."""
-    known = _KnownCalls(file.provenance)
-    for key, entry in file.provenance.nodes.items():
-        yield from known.findings(key, entry.attribution)
-    for name, attribution in file.provenance.initializers.items():
-        yield from known.findings(name, attribution)
-
-
-class _KnownCalls:
-    """Modules and calls that the hierarchy has; records of damaged or foreign files name others."""
-
-    def __init__(self, provenance: Provenance) -> None:
-        self._modules = provenance.hierarchy.modules
-        self._counts = provenance.hierarchy.call_counts
-
-    def findings(self, subject: str, attribution: Attribution) -> Iterator[Finding]:
-        ancestor = attribution.ancestor
-        for call in dict.fromkeys((*attribution.owners, *(() if ancestor is None else (ancestor,)))):
-            if call.path not in self._modules:
+    """A record can be edited, or belong to another version of the model: it then names modules that are not there."""
+    hierarchy = file.provenance.hierarchy
+    nodes = {key: entry.attribution for key, entry in file.provenance.nodes.items()}
+    for subject, attribution in (*nodes.items(), *file.provenance.initializers.items()):
+        around = () if attribution.ancestor is None else (attribution.ancestor,)
+        for call in dict.fromkeys((*attribution.owners, *around)):
+            count = hierarchy.call_counts.get(call.path, 0)
+            if call.path not in hierarchy.modules:
                 yield error("module-unknown", subject, f"the model has no module {call.path!r}")
-            elif not self._is_recorded(call):
-                count = self._counts.get(call.path, 0)
+            # A module may run without being called (`sub.forward(x)`), which counts as its first call.
+            elif call.index > 0 and call.index >= count:
                 yield error("call-unknown", subject, f"{call} is a later call, but {call.path!r} was called {count}×")
-
-    def _is_recorded(self, call: ModuleCall) -> bool:
-        # A module may run without being called (`sub.forward(x)`), which counts as its first call.
-        return call.index == 0 or call.index < self._counts.get(call.path, 0)
 
 
 def _unique_tags(file: TaggedFile) -> Iterator[Finding]:
@@ -307,16 +269,10 @@ def _agreeing_keys(file: TaggedFile) -> Iterator[Finding]:
         if not seen and entry is not None and entry.attribution.owners:
             yield error("node-keys-missing", key, f"{entry.op_type} carries no keys, though other nodes do")
         elif seen and seen != expected:
-            yield error("node-keys-differ", key, _difference(seen, expected))
-
-
-def _difference(seen: dict[str, str], expected: dict[str, str]) -> str:
-    keys = [key for key in (MODULE_KEY, TAG_KEY, *expected, *seen) if seen.get(key) != expected.get(key)]
-    return f"{keys[0]} is {seen.get(keys[0])!r} on the node and {expected.get(keys[0])!r} in the record"
-
-
-def _dataflow(file: TaggedFile) -> Iterator[Finding]:
-    yield from find_contradictions(_as_tagged(file), file.graph)
+            # The module and its tag first: if they differ, so does most of the rest, and only because of them.
+            first = next(key for key in (MODULE_KEY, TAG_KEY, *expected, *seen) if seen.get(key) != expected.get(key))
+            values = f"{seen.get(first)!r} on the node and {expected.get(first)!r} in the record"
+            yield error("node-keys-differ", key, f"{first} is {values}")
 
 
 def _as_tagged(file: TaggedFile) -> Provenance:

@@ -17,25 +17,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import is_linear, is_moving, is_rearranging, is_view
-from modelexport.lineage.links import Links, ReplacedRegions, match_relation
-from modelexport.lineage.pass_through import NeighbourLinker
+from modelexport.lineage.links import NodeLinker, match_relation
 from modelexport.lineage.value_classes import NO_CLASS
 from modelexport.record.lineage import Relation
 from modelexport.record.provenance import Confidence
 
 
-class MatchLinker:
+class MatchLinker(NodeLinker):
     """Matched nodes with those congruent to them, and nodes that have replaced a region.
 
         before    x ──► MatMul ──► Add ──► y          after    x ──► Gemm ──► y          Gemm: MatMul, Add (FUSED)
 
     What only rearranges waits until it is known what is gone: see LayoutLinker.
     """
-
-    def __init__(self, links: Links, regions: ReplacedRegions) -> None:
-        self._links, self._regions = links, regions
-        self._matching = links.matching
-        self._before, self._after = links.before, links.after
 
     def link_nodes(self) -> None:
         for node in reversed(self._after.nodes):  # what reads a value tells its producer from congruent ones
@@ -44,8 +38,8 @@ class MatchLinker:
             if origin is not None:
                 origins = self._links.drop_cut_off(self._before.congruent_nodes(origin))
                 self._link_congruent(nodes, origins, self._matching.confidence[node.key])
-            elif node.key in self._regions.sources and not is_rearranging(node):
-                self._links.add_region(nodes, self._without_quantized(node, self._regions.sources[node.key]))
+            elif node.key in self._links.regions and not is_rearranging(node):
+                self._links.add_region(nodes, self._without_quantized(node, self._links.regions[node.key]))
 
     def _without_quantized(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """The region without what a quantizer does that reads the result of a node which is as it was before."""
@@ -84,7 +78,7 @@ class MatchLinker:
         return True
 
 
-class LayoutLinker:
+class LayoutLinker(NodeLinker):
     """Views and transpositions without a match: they come from others of their kind that are gone.
 
         before    x ──► Reshape ──► Transpose ──► y          after    x ──► Transpose ──► Reshape ──► y
@@ -92,16 +86,10 @@ class LayoutLinker:
     One that has replaced nothing serves whoever made the value that it reads.
     """
 
-    def __init__(self, links: Links, regions: ReplacedRegions) -> None:
-        self._links, self._regions = links, regions
-        self._anchors, self._matching = links.anchors, links.matching
-        self._before, self._after = links.before, links.after
-        self._neighbours = NeighbourLinker(links)
-
     def link_nodes(self) -> None:
         for node in reversed(self._after.nodes):
-            if node.key not in self._matching.matches and node.key in self._regions.sources and is_rearranging(node):
-                self._link_layout(node, self._regions.sources[node.key])
+            if node.key in self._links.regions and is_rearranging(node):
+                self._link_layout(node, self._links.regions[node.key])
 
     def _link_layout(self, node: Node, region: Sequence[Node]) -> None:
         region = self._adjacent_layout(node, region)
@@ -113,7 +101,7 @@ class LayoutLinker:
             self._links.add_region(self._after.congruent[node.key], sources)
         elif self._after.result(node) in self._anchors:
             for congruent in self._after.congruent[node.key]:
-                self._neighbours.join_producers(congruent)
+                self._links.add_introduced(congruent, self._after.graph.predecessors(congruent))
 
     def _adjacent_layout(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """Those of a region that a node may stand for: what moved the value that it reads, or the one that it makes."""
@@ -125,9 +113,7 @@ class LayoutLinker:
             producers = filter(None, map(self._before.producers.get, class_ids))
             return [producer for producer in producers if producer in region and is_rearranging(producer)]
 
-        adjacent = backward_slice(
-            layout_above([result]), lambda source: layout_above(self._before.content_inputs(source))
-        )
+        adjacent = backward_slice(layout_above([result]), lambda node: layout_above(self._before.content_inputs(node)))
         moved = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)} - {NO_CLASS}
         for source in sorted(region, key=lambda node: node.position):
             reads_moved = not moved.isdisjoint(self._before.content_inputs(source))
@@ -138,26 +124,7 @@ class LayoutLinker:
         return adjacent or ([work] if work in region and work is not None else [])
 
 
-class _AbsorptionLinker:
-    """What the linkers of this kind share: both graphs, and what of the one before has gone."""
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
-        self._matching, self._anchors = links.matching, links.anchors
-        self._before, self._after = links.before, links.after
-        self._classes_still_there = links.anchors.classes_still_there()
-        self._matched_origins = links.matching.matched_origins()
-
-    def _nodes_between(self, class_before: int, other: int) -> list[Node]:
-        """The nodes on the way from one value to the other, whichever comes first."""
-        return self._before.nodes_between(class_before, other) or self._before.nodes_between(other, class_before)
-
-    def _is_lost(self, class_before: int) -> bool:
-        """Whether a constant that is no mere number is in the graph before alone."""
-        return self._before.size(class_before) > 1 and class_before not in self._classes_still_there
-
-
-class DeduplicatedLinker(_AbsorptionLinker):
+class DeduplicatedLinker(NodeLinker):
     """Common subexpression elimination: one node after stands for several equal nodes before.
 
         before    x ──► Softmax ──► a          after    x ──► Softmax ──► a, b
@@ -170,9 +137,9 @@ class DeduplicatedLinker(_AbsorptionLinker):
         for class_after, merged in self._anchors.merged.items():
             known = self._anchors.get(class_after)
             # A value that is computed *from* its equal (a product with one) is a no-op, not a duplicate: NoOpLinker.
-            duplicates = [class_before for class_before in merged if not self._nodes_between(known, class_before)]
+            duplicates = [equal for equal in merged if not self._before.nodes_joining(known, equal)]
             producer = self._after.producers.get(class_after)
-            pairs = [(producer, self._before.producers.get(class_before)) for class_before in duplicates]
+            pairs = [(producer, self._before.producers.get(equal)) for equal in duplicates]
             while pairs:
                 node, duplicate = pairs.pop()
                 if node is not None and duplicate is not None and self._is_duplicate(node, duplicate):
@@ -182,12 +149,11 @@ class DeduplicatedLinker(_AbsorptionLinker):
                     pairs += [(self._after.producers.get(a), self._before.producers.get(b)) for a, b in inputs]
 
     def _is_duplicate(self, node: Node, duplicate: Node) -> bool:
-        if node.op_type != duplicate.op_type or duplicate.key in self._links.covered:
-            return False
-        return not self._matching.weights_differ(node, duplicate)
+        may_be = node.op_type == duplicate.op_type and duplicate.key not in self._links.covered
+        return may_be and not self._matching.weights_differ(node, duplicate)
 
 
-class NoOpLinker(_AbsorptionLinker):
+class NoOpLinker(NodeLinker):
     """What lay between two values that are one now.
 
         before    x ──► Conv ──► c ──► BatchNormalization ──► y          after    x ──► Conv ──► y
@@ -203,12 +169,13 @@ class NoOpLinker(_AbsorptionLinker):
             if producer is None or producer.key not in self._links.by_node:
                 continue
             known = self._anchors.get(class_after)
-            between = [node for class_before in merged for node in self._nodes_between(known, class_before)]
+            between = [node for class_before in merged for node in self._before.nodes_joining(known, class_before)]
             gone = [node for node in between if node.key not in covered]
             self._links.add_sources(producer, [node for node in gone if self._is_in_weights(node, producer)])
             self._links.link_quantizers(class_after, [node for node in gone if self._links.is_activation(node)])
-        gone_by_node = ((self._matching.absorbed, self._matched_origins), (self._matching.skipped, covered))
-        for absorbed, kept in gone_by_node:
+        matching = self._matching
+        # What reads a node's constants has taken it in, whoever else does it; what lay between may be anybody's.
+        for absorbed, kept in ((matching.absorbed, matching.matched_origins), (matching.skipped, covered)):
             for key, origins in absorbed.items():
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._links.add_sources(self._after.graph.by_key[key], gone)
@@ -223,10 +190,10 @@ class NoOpLinker(_AbsorptionLinker):
         match = self._matching.matches.get(producer.key)
         constants = self._before.constant_inputs(origin)
         changed = match is not None and not self._anchors.is_same_work(producer, match)
-        return bool(constants) and (changed or any(self._is_lost(class_id) for class_id in constants))
+        return bool(constants) and (changed or any(self._links.is_lost(class_id) for class_id in constants))
 
 
-class DroppedLinker(_AbsorptionLinker):
+class DroppedLinker(NodeLinker):
     """What lay between a value that a node reads and the one that its match read.
 
         before    x ──► Pad ──► Conv ──► y          after    x ──► Conv(pads) ──► y
@@ -241,7 +208,7 @@ class DroppedLinker(_AbsorptionLinker):
                 known = self._anchors.get(class_after)
                 if NO_CLASS in (class_after, class_before) or known in (class_before, NO_CLASS):
                     continue
-                between = self._nodes_between(known, class_before)
+                between = self._before.nodes_joining(known, class_before)
                 gone = [dropped for dropped in between if dropped.key not in self._links.covered]
                 self._links.add_sources(node, [dropped for dropped in gone if self._has_absorbed(node, dropped)])
 
@@ -253,11 +220,11 @@ class DroppedLinker(_AbsorptionLinker):
         constants = self._before.constant_inputs(dropped)
         if not constants:
             return node.attributes != self._matching.matches[node.key].attributes
-        lost = is_linear(dropped) and any(self._is_lost(class_id) for class_id in constants)
+        lost = is_linear(dropped) and any(self._links.is_lost(class_id) for class_id in constants)
         return lost and self._matching.has_unknown_weight(node)
 
 
-class BypassedLinker(_AbsorptionLinker):
+class BypassedLinker(NodeLinker):
     """The same for a node that does the work of another and perhaps more, wherever else that is still done.
 
         before    x ──► Mul ──► m ──► MatMul ──► y          after    x ──► FusedMatMul(alpha) ──► y
@@ -276,8 +243,9 @@ class BypassedLinker(_AbsorptionLinker):
                 known = self._anchors.get(class_after)
                 if self._anchors.is_above(known, class_before):
                     done = self._sources_above(class_after)
-                    between = [source for source in self._nodes_between(known, class_before) if not is_view(source)]
-                    self._links.add_sources(node, [source for source in between if source.key not in done])
+                    between = self._before.nodes_joining(known, class_before)
+                    gone = [source for source in between if not is_view(source) and source.key not in done]
+                    self._links.add_sources(node, gone)
 
     def _sources_above(self, class_after: int) -> set[str]:
         """What the nodes do that make a value, or quantize it."""
@@ -287,7 +255,7 @@ class BypassedLinker(_AbsorptionLinker):
         return {key for link in links for key in link.sources}
 
 
-class WeightFoldingLinker(_AbsorptionLinker):
+class WeightFoldingLinker(NodeLinker):
     """Weights whose reader is gone: who reads them now has a part in that reader's work.
 
     before    x ──► MatMul(w) ──► Add(b) ──► Add(r) ──► y          after    x ──► MatMul(w) ──► SkipNorm(b, r) ──► y
@@ -297,30 +265,17 @@ class WeightFoldingLinker(_AbsorptionLinker):
         for node in self._after.nodes:
             for class_after in self._after.weights(node) if node.key in self._links.by_node else ():
                 readers = self._anchors.readers_before(class_after) if class_after in self._anchors else []
-                gone = [reader for reader in readers if reader.key not in self._matched_origins]
-                working = [reader for reader in gone if not self._is_folded(reader)]
-                if not self._has_source_among(node, readers):
-                    self._links.add_sources(node, self._choose_adjacent(working, node))
+                gone = [reader for reader in readers if reader.key not in self._matching.matched_origins]
+                # What a node made that worked on constants alone is a constant now (constant folding).
+                working = [reader for reader in gone if self._before.result(reader) not in self._before.foldable]
+                sources = self._links.by_node[node.key].sources
+                congruent = (origin for reader in readers for origin in self._before.congruent_nodes(reader))
+                if not any(origin.key in sources for origin in congruent):
+                    self._links.add_sources(node, self._choose_adjacent(working, sources))
 
-    def _is_folded(self, origin: Node) -> bool:
-        """Whether a node worked on constants alone: what it made is a constant now."""
-        return self._before.result(origin) in self._before.foldable
-
-    def _has_source_among(self, node: Node, readers: Sequence[Node]) -> bool:
-        sources = self._links.by_node[node.key].sources
-        return any(each.key in sources for reader in readers for each in self._before.congruent_nodes(reader))
-
-    def _choose_adjacent(self, gone: Sequence[Node], node: Node) -> Sequence[Node]:
+    def _choose_adjacent(self, gone: Sequence[Node], keys: Sequence[str]) -> Sequence[Node]:
         """With those congruent to it, the one of several nodes that is next to what another is known to do."""
-        sources = [self._before.graph.by_key[key] for key in self._links.by_node[node.key].sources]
+        sources = [self._before.graph.by_key[key] for key in keys]
         # A weight may be read in many places (tied embeddings): only one of them can be meant.
-        adjacent = [origin for origin in gone if len(gone) == 1 or self._is_adjacent(origin, sources)]
+        adjacent = gone if len(gone) == 1 else self._before.adjacent_nodes(gone, sources)
         return self._before.congruent_nodes(adjacent[0]) if len(adjacent) == 1 else []
-
-    def _is_adjacent(self, node: Node, others: Sequence[Node]) -> bool:
-        """Whether a node reads what one of others makes, or makes what it reads."""
-        made, read = set(self._before.outputs(node)), set(self._before.inputs(node))
-        return any(
-            not read.isdisjoint(self._before.outputs(other)) or not made.isdisjoint(self._before.inputs(other))
-            for other in others
-        )

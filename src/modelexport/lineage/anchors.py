@@ -82,23 +82,19 @@ class Anchors:
             return self._agree_in_order(inputs, origin_inputs)
         return self._agree_in_any_order(inputs, origin_inputs, strictly=same_operator)
 
-    def is_same_work(self, node: Node, origin: Node) -> bool:
-        """Whether nothing can have been thrown in: the same operator with the same constants."""
-        if not _is_same_operator(node, origin):
-            return False
-        if len(self.after.data_inputs(node)) != len(self.before.data_inputs(origin)):
-            return False
-        return self._has_same_constants(node, origin)
+    def is_same_work(self, node: Node, origin: Node, *, folded: bool = False) -> bool:
+        """Whether nothing can have been thrown in: the same operator with the same constants.
 
-    def may_be_same_work(self, node: Node, origin: Node) -> bool:
-        """The same if what always had the same value has become a constant (constant folding)."""
-        if not _is_same_operator(node, origin):
+        folded  what always had the same value may have become a constant since (constant folding)
+        """
+        # An operator of the same name in another domain may do more: ONNX Runtime's own Conv has an activation inside.
+        # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+        if (node.op_type, plain_domain(node.domain)) != (origin.op_type, plain_domain(origin.domain)):
             return False
-        if self.after.count_varying(node) != self.before.count_varying(origin):
+        read = self.after.varying_inputs(node) if folded else self.after.data_inputs(node)
+        origin_read = self.before.varying_inputs(origin) if folded else self.before.data_inputs(origin)
+        if len(read) != len(origin_read):
             return False
-        return self._has_same_constants(node, origin)
-
-    def _has_same_constants(self, node: Node, origin: Node) -> bool:
         groups = {self._group(self.get(class_id)) for class_id in self.after.constant_inputs(node)}
         origin_groups = {self._group(class_id) for class_id in self.before.constant_inputs(origin)}
         small = {class_id for class_id in origin_groups if self.before.constants.get(class_id) is not None}
@@ -168,14 +164,6 @@ class Anchors:
         return self.alike.get(class_before, class_before)
 
 
-def _is_same_operator(node: Node, origin: Node) -> bool:
-    """An operator of the same name in another domain may do more: ONNX Runtime's own Conv has an activation inside.
-
-    https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
-    """
-    return (node.op_type, plain_domain(node.domain)) == (origin.op_type, plain_domain(origin.domain))
-
-
 # Nodes that are stepped over in search of the same value.
 _STEPS = 4
 # Inputs of a sum that are tried in every order.
@@ -214,16 +202,10 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
         # Another operator of the same family: data comes first in all of them, and in the same order.
         reads_more = len(read) > len(origin_read)
         for class_after, class_before in zip(read, origin_read, strict=False):
-            # What reads more has taken in what put values together, and none of these is what that made.
-            if not (reads_more and _is_joint(class_before, anchors)):
+            # What reads more has taken in what put values together (Concat, Add); none of these is what that made.
+            if not (reads_more and len(anchors.before.content_above(class_before)) > 1):
                 yield from _pair_like_inputs(node, class_after, class_before, anchors)
         yield from _pair_above_joints(node, origin_read, anchors, find_work) if reads_more else ()
-
-
-def _is_joint(class_before: int, anchors: Anchors) -> bool:
-    """Whether a value before is put together of several (Concat, Add)."""
-    producer = anchors.before.producers.get(class_before)
-    return producer is not None and len(anchors.before.content_inputs(producer)) > 1
 
 
 def _pair_above_joints(
@@ -247,16 +229,13 @@ def _pair_above_joints(
 
 def _above_joints(classes: Sequence[int], wanted: int, anchors: Anchors) -> list[int]:
     """What some values were made from, as far up as it takes for there to be so many; else nothing."""
-    frontier = list(classes)
+    frontier, before = list(classes), anchors.before
     for _ in range(_STEPS):
         if len(frontier) >= wanted:
             break
-        producers = [(class_id, anchors.before.producers.get(class_id)) for class_id in frontier]
-        frontier = [
-            source
-            for class_id, producer in producers
-            for source in ([class_id] if producer is None else anchors.before.content_inputs(producer))
-        ]
+        # A value from outside stays where it is.
+        steps = (before.content_above(value) if value in before.producers else [value] for value in frontier)
+        frontier = [source for step in steps for source in step]
     return frontier if len(frontier) == wanted else []
 
 
@@ -275,9 +254,7 @@ def _remove_known(read: Sequence[int], origin_read: Sequence[int], anchors: Anch
 def _pair_bypassed(read: Sequence[int], origin_read: Sequence[int], anchors: Anchors) -> Iterator[InputPair]:
     """Values that are known, with what was made from them alone: what did that is gone."""
     for class_after in read:
-        below = [
-            class_before for class_before in origin_read if anchors.is_above(anchors.get(class_after), class_before)
-        ]
+        below = [lower for lower in origin_read if anchors.is_above(anchors.get(class_after), lower)]
         if len(below) == 1:
             yield InputPair(class_after, below[0])
 
@@ -309,13 +286,11 @@ def _work_above(class_after: int, anchors: Anchors, find_work: FindWork) -> tupl
     """The nearest node before whose work is in a value, and how many nodes lie between."""
     for steps in range(_STEPS):
         producer = anchors.after.producers.get(class_after)
-        if producer is None:
-            break
-        work = find_work(producer)
+        work = None if producer is None else find_work(producer)
         if work is not None:
             origin, is_match = work
             return steps + (not is_match), origin
-        read = anchors.after.data_inputs(producer)
+        read = [] if producer is None else anchors.after.data_inputs(producer)
         if not read:
             break
         class_after = read[0]

@@ -31,72 +31,60 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
+from itertools import chain
 
 from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
 from modelexport.graph.related import node_overlap
-from modelexport.lineage.absorbed import (
-    BypassedLinker,
-    DeduplicatedLinker,
-    DroppedLinker,
-    LayoutLinker,
-    MatchLinker,
-    NoOpLinker,
-    WeightFoldingLinker,
-)
-from modelexport.lineage.hints import ConstantHints, IoHints, NameHints
+from modelexport.lineage import absorbed, pass_through
+from modelexport.lineage.hints import ConstantHints, NameHints, pair_io
 from modelexport.lineage.inherit import ConstantOrigins
-from modelexport.lineage.links import Links, NodeLinker, ReplacedRegions, reachable_nodes
+from modelexport.lineage.links import Links, NodeLinker, reachable_nodes
 from modelexport.lineage.matching import Matching
-from modelexport.lineage.pass_through import NeighbourLinker, PassThroughLinker, SplitLinker
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.lineage import Consistency, Lineage, Link, Relation
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Confidence
 
 _NO_LINK = Link((), Relation.INTRODUCED, Confidence.NONE)
+_NO_SKETCHES: tuple[Sketches, Sketches] = (lambda _: None, lambda _: None)
+# The order matters, and is explained above.
+LINKERS: tuple[type[NodeLinker], ...] = (
+    absorbed.MatchLinker,
+    absorbed.DeduplicatedLinker,
+    absorbed.NoOpLinker,
+    absorbed.DroppedLinker,
+    absorbed.BypassedLinker,
+    absorbed.WeightFoldingLinker,
+    absorbed.LayoutLinker,
+    pass_through.PassThroughLinker,
+    pass_through.SplitLinker,
+    pass_through.NeighbourLinker,
+)
 
 
-def _no_sketch(_: str) -> None:
-    return None
-
-
-def trace_lineage(
-    before: Graph, after: Graph, sketches: tuple[Sketches, Sketches] = (_no_sketch, _no_sketch)
-) -> Lineage:
+def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches] = _NO_SKETCHES) -> Lineage:
     """Where everything in `after` comes from.
 
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
     flat_before, flat_after = inline_graph(before, after.body_outputs), inline_graph(after, before.body_outputs)
-    lineage = _trace_flat(flat_before.graph, flat_after.graph, sketches)
-    if not (flat_before.origins or flat_after.origins):
-        return lineage
-    return map_links_to_calls(lineage, (before, flat_before), (after, flat_after))
-
-
-def _trace_flat(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
-    matching = match_graphs(before, after, sketches)
+    matching = match_graphs(flat_before.graph, flat_after.graph, sketches)
     nodes = check_operand_order(link_nodes(matching), matching)
     constants = ConstantOrigins(matching, nodes)
     folded = constants.folded_from()
-    return Lineage(
+    lineage = Lineage(
         nodes,
         folded,
         constants.stands_for(),
         check_consistency(matching, nodes, folded),
         node_overlap(matching.before.nodes, matching.after.nodes, {**matching.works, **matching.matches}),
     )
-
-
-class ValueHints(Protocol):
-    """One kind of evidence about values."""
-
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        """Class ids after, each with the class id before that it is."""
+    if not (flat_before.origins or flat_after.origins):
+        return lineage
+    return map_links_to_calls(lineage, (before, flat_before), (after, flat_after))
 
 
 def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:
@@ -104,12 +92,10 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
     matching.anchor_constants(ConstantHints(matching.before, matching.after, sketches))
     names = NameHints(matching.before, matching.after, matching.weights_differ)
     # These do not follow from anything else.
-    certain: tuple[ValueHints, ...] = (IoHints(matching.before, matching.after, names), names)
-    for hints in certain:
-        for class_after, class_before in hints.pairs():
-            matching.anchor(class_after, class_before, certain=True)
+    for class_after, class_before in chain(pair_io(matching.before, matching.after, names), names.pairs()):
+        matching.anchor(class_after, class_before, certain=True)
     matching.propagate()
-    for class_after, class_before in names.unconfirmed_pairs():
+    for class_after, class_before in names.hints.items():
         node, origin = matching.after.producers.get(class_after), matching.before.producers.get(class_before)
         if class_after in matching.anchors or node is None or origin is None:
             continue
@@ -121,22 +107,10 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
 
 
 def link_nodes(matching: Matching) -> dict[str, Link]:
-    """A link for every node. The order of the linkers is explained above."""
-    links, regions = Links(matching), ReplacedRegions(matching)
-    linkers: tuple[NodeLinker, ...] = (
-        MatchLinker(links, regions),
-        DeduplicatedLinker(links),
-        NoOpLinker(links),
-        DroppedLinker(links),
-        BypassedLinker(links),
-        WeightFoldingLinker(links),
-        LayoutLinker(links, regions),
-        PassThroughLinker(links),
-        SplitLinker(links),
-        NeighbourLinker(links),
-    )
-    for linker in linkers:
-        linker.link_nodes()
+    """A link for every node."""
+    links = Links(matching)
+    for linker in LINKERS:
+        linker(links).link_nodes()
     return {node.key: links.by_node.get(node.key, _NO_LINK) for node in matching.after.graph.nodes}
 
 
@@ -284,9 +258,7 @@ class _Removal:
     """Dead code: whether a node that nobody stands for could be taken out, as it did nothing or nobody needs it."""
 
     def __init__(self, matching: Matching) -> None:
-        self._matching = matching
-        self._before = matching.before
-        self._graph = matching.before.graph
+        self._matching, self._before = matching, matching.before
 
     def is_justified(self, node: Node) -> bool:
         if is_passing(node) or is_view(node) or self._is_neutral(node) or node.key not in self._reachable:
@@ -299,7 +271,7 @@ class _Removal:
         return any(self._holds(node.inputs[index], number) for index in indices if index < len(node.inputs))
 
     def _holds(self, value: str, number: int) -> bool:
-        tensor = self._graph.initializers.get(value)
+        tensor = self._before.graph.initializers.get(value)
         if tensor is not None:
             return is_all(tensor, number)
         return self._before.constants.get(self._before.class_of.get(value, NO_CLASS)) in scalar_contents(number)
@@ -311,19 +283,16 @@ class _Removal:
     @cached_property
     def _bypassed(self) -> frozenset[str]:
         """Keys of nodes whose readers now read what they were given."""
-        return frozenset(node.key for node in _find_bypassed(self._matching))
-
-
-def _find_bypassed(matching: Matching) -> Iterator[Node]:
-    before, after, anchors = matching.before, matching.after, matching.anchors
-    for key, origin in {**matching.works, **matching.matches}.items():
-        node = after.graph.by_key[key]
-        for class_after, class_before in zip(after.inputs(node), before.inputs(origin), strict=False):
-            yield from before.nodes_between(anchors.get(class_after), class_before)
-    for class_after, merged in anchors.merged.items():
-        known = anchors.get(class_after)
-        for class_before in merged:
-            yield from before.nodes_between(known, class_before) or before.nodes_between(class_before, known)
+        before, after, anchors = self._before, self._matching.after, self._matching.anchors
+        nodes: list[Node] = []
+        for key, origin in {**self._matching.works, **self._matching.matches}.items():
+            inputs = zip(after.inputs(after.graph.by_key[key]), before.inputs(origin), strict=False)
+            for class_after, class_before in inputs:
+                nodes += before.nodes_between(anchors.get(class_after), class_before)
+        for class_after, merged in anchors.merged.items():
+            for class_before in merged:
+                nodes += before.nodes_joining(anchors.get(class_after), class_before)
+        return frozenset(node.key for node in nodes)
 
 
 def find_disorder(before: Graph, after: Graph, nodes: Mapping[str, Link]) -> Iterator[tuple[str, str]]:

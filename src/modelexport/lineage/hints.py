@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from modelexport.graph.index import MAIN, Node
 from modelexport.graph.operators import family, is_passing
@@ -38,13 +39,15 @@ class NameHints:
 
     before    x ──► MatMul ──► /fc/out ──► Relu ──► /act/out
     after     x ──► Gemm ────► /fc/out ──► Relu ──► /act/out        the two names confirm each other
+
+    hints  by class id after: the class id before that a name says it is, confirmed or not
     """
 
     def __init__(self, before: ValueClasses, after: ValueClasses, differ: Callable[[Node, Node], bool]) -> None:
         """differ  whether a node after reads other weights than one before, and is not that one, whatever its name"""
         self._before, self._after = before, after
         self._prefix = self._common_prefix()
-        self._hints = self._drop_contradicted(self._read_names(), differ)
+        self.hints = self._drop_contradicted(self._read_names(), differ)
 
     def class_named(self, value: str) -> int:
         """The class before of a value with this name, or NO_CLASS."""
@@ -52,12 +55,9 @@ class NameHints:
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Names with a neighbour whose name fits: what one makes the other reads, before and after."""
-        for class_after, class_before in self._hints.items():
+        for class_after, class_before in self.hints.items():
             if self._fits_above(class_after, class_before) or self._fits_below(class_after, class_before):
                 yield class_after, class_before
-
-    def unconfirmed_pairs(self) -> Iterator[tuple[int, int]]:
-        yield from self._hints.items()
 
     def _read_names(self) -> dict[int, int]:
         """What names say of each class; nothing where they contradict each other."""
@@ -77,19 +77,12 @@ class NameHints:
 
     def _drop_contradicted(self, hints: Mapping[int, int], differ: Callable[[Node, Node], bool]) -> dict[int, int]:
         """Hints that weights do not contradict; none at all if names were dealt anew."""
-        pairs = {
-            class_after: (node, origin)
-            for class_after, class_before in hints.items()
-            if (node := self._after.producers.get(class_after)) is not None
-            and (origin := self._before.producers.get(class_before)) is not None
-        }
-        alike = sum(family(node.op_type) == family(origin.op_type) for node, origin in pairs.values())
-        weighed = {
-            class_after: (node, origin)
-            for class_after, (node, origin) in pairs.items()
-            if self._after.reads_weight(node) and self._before.reads_weight(origin)
-        }
-        wrong = {class_after for class_after, pair in weighed.items() if differ(*pair)}
+        made, made_before = self._after.producers, self._before.producers
+        both = ((after, before) for after, before in hints.items() if after in made and before in made_before)
+        pairs = [(after, made[after], made_before[before]) for after, before in both]
+        alike = sum(family(node.op_type) == family(origin.op_type) for _, node, origin in pairs)
+        weighed = [pair for pair in pairs if self._after.reads_weight(pair[1]) and self._before.reads_weight(pair[2])]
+        wrong = {class_after for class_after, node, origin in weighed if differ(node, origin)}
         # Most names are on other weights, or on other operators: a tool has numbered values anew (`Add_1`, `Add_2`).
         if len(wrong) >= _FEWEST and len(wrong) > len(weighed) / 2:
             return {}
@@ -101,7 +94,7 @@ class NameHints:
         producer, origin = self._after.producers.get(class_after), self._before.producers.get(class_before)
         if producer is None or origin is None:
             return False
-        hints = {read: self._hints[read] for read in self._after.inputs(producer) if read in self._hints}
+        hints = {read: self.hints[read] for read in self._after.inputs(producer) if read in self.hints}
         hinted = set(hints.values())
         if family(producer.op_type) == family(origin.op_type):
             read_before = not hinted.isdisjoint(self._before.inputs(origin))
@@ -112,10 +105,8 @@ class NameHints:
     def _near_above(self, origin: Node) -> set[int]:
         near: set[int] = set()
         waiting = [origin]
-        for _ in range(_NEAR):
-            if not waiting:
-                break
-            read = self._before.inputs(waiting.pop(0))
+        for node in islice(waiting, _NEAR):  # breadth first: the list grows while it is read
+            read = self._before.inputs(node)
             near.update(read)
             waiting += filter(None, map(self._before.producers.get, read))
         return near
@@ -123,7 +114,7 @@ class NameHints:
     def _fits_below(self, class_after: int, class_before: int) -> bool:
         for reader in self._after.readers_of(class_after):
             for made in self._after.outputs(reader):
-                origin = self._before.producers.get(self._hints.get(made, _UNKNOWN))
+                origin = self._before.producers.get(self.hints.get(made, _UNKNOWN))
                 if origin is None:
                     continue
                 if class_before in self._before.inputs(origin) or self._are_adjacent(class_after, made):
@@ -134,12 +125,12 @@ class NameHints:
         """Whether two nodes are the same under their names, and what lay between them is gone."""
         if not (self._is_same_operation(upper) and self._is_same_operation(lower)):
             return False
-        read = self._before.inputs(self._before.producers[self._hints[lower]])
-        return any(self._hints[upper] in self._before.walk_up(class_id) for class_id in read)
+        read = self._before.inputs(self._before.producers[self.hints[lower]])
+        return any(self.hints[upper] in self._before.walk_up(class_id) for class_id in read)
 
     def _is_same_operation(self, class_after: int) -> bool:
         producer = self._after.producers.get(class_after)
-        origin = self._before.producers.get(self._hints[class_after])
+        origin = self._before.producers.get(self.hints[class_after])
         if producer is None or origin is None:
             return False
         return (producer.op_type, producer.attributes) == (origin.op_type, origin.attributes)
@@ -191,10 +182,8 @@ class ConstantHints:
     def _find_by_name(self, class_after: int) -> int | None:
         """The constant of the same name and shape, if a node that reads it has kept its name as well."""
         readers = self._after.readers_of(class_after)[:_ASKED]
-        for class_before in self._constants_named(class_after):
-            if any(self._has_kept_name(reader, class_before) for reader in readers):
-                return class_before
-        return None
+        named = self._constants_named(class_after)
+        return next((each for each in named if any(self._has_kept_name(reader, each) for reader in readers)), None)
 
     def _constants_named(self, class_after: int) -> list[int]:
         name = self._after.names[class_after]
@@ -270,38 +259,32 @@ def _bucket_of(sketch: Sketch) -> Hashable:
     return sketch.sides, f"{sketch.middle:.1e}"
 
 
-class IoHints:
+def pair_io(before: ValueClasses, after: ValueClasses, names: NameHints) -> Iterator[tuple[int, int]]:
     """Inputs and outputs of both graphs, and of functions that both have: by name, and by order where names are new."""
 
-    def __init__(self, before: ValueClasses, after: ValueClasses, names: NameHints) -> None:
-        self._before, self._after = before, after
-        self._names = names
-
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        before, after = self._before.graph, self._after.graph
-        yield from self._pair_values(after.inputs, before.inputs)
-        yield from self._pair_values(after.outputs, before.outputs)
-        for graph_id in after.body_outputs:
-            if graph_id != MAIN and graph_id not in after.body_owner and graph_id in before.body_outputs:
-                yield from self._after.pair_interfaces(graph_id, self._before, graph_id)  # functions of one name
-
-    def _pair_values(self, values: Sequence[str], origins: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """By name; where as many are left over on both sides, those in their order."""
-        before, after = self._before, self._after
-        named = {value: self._names.class_named(value) for value in values}
-        yield from ((after.class_of.get(value, NO_CLASS), class_before) for value, class_before in named.items())
-        renamed = [value for value, class_before in named.items() if class_before == NO_CLASS]
-        unnamed = [origin for origin in origins if before.class_of.get(origin, NO_CLASS) not in named.values()]
+    def pair_classes(values: Sequence[str], origins: Sequence[str]) -> Iterator[tuple[int, int]]:
+        named = {value: names.class_named(value) for value in values}
+        class_after = {value: after.class_of.get(value, NO_CLASS) for value in values}
+        class_before = {origin: before.class_of.get(origin, NO_CLASS) for origin in origins}
+        yield from ((class_after[value], named[value]) for value in named)
+        renamed = [value for value in named if named[value] == NO_CLASS]
+        unnamed = [origin for origin in origins if class_before[origin] not in named.values()]
         if len(values) == len(origins):
             # A name that stood for an inner value before may stand for what is returned now, if little lay between.
             for value, origin in zip(values, origins, strict=True):
-                near = before.walk_up(before.class_of.get(origin, NO_CLASS))
+                near = before.walk_up(class_before[origin])
                 if origin in unnamed and value not in renamed and named[value] in near:
-                    yield after.class_of.get(value, NO_CLASS), before.class_of.get(origin, NO_CLASS)
+                    yield class_after[value], class_before[origin]
         if len(renamed) == len(unnamed):
             for value, origin in zip(renamed, unnamed, strict=True):
                 if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(origin)):
-                    yield after.class_of.get(value, NO_CLASS), before.class_of.get(origin, NO_CLASS)
+                    yield class_after[value], class_before[origin]
+
+    yield from pair_classes(after.graph.inputs, before.graph.inputs)
+    yield from pair_classes(after.graph.outputs, before.graph.outputs)
+    for graph_id in after.graph.body_outputs:
+        if graph_id in before.graph.body_outputs and graph_id != MAIN and graph_id not in after.graph.body_owner:
+            yield from after.pair_interfaces(graph_id, before, graph_id)  # functions of one name
 
 
 def _may_be_same(node: Node | None, origin: Node | None) -> bool:

@@ -22,6 +22,7 @@ from typing import TypeVar
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Graph, Node
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.value_classes import NO_CLASS
 from modelexport.record.lineage import Lineage, Link, Relation, is_introduced
 from modelexport.record.provenance import (
     Attribution,
@@ -55,9 +56,7 @@ def inherit_record(record: Provenance, lineage: Lineage, graph: Graph, tool: str
 
 class RecordCarrier:
     def __init__(self, record: Provenance, lineage: Lineage, tool: str) -> None:
-        self._record = record
-        self._lineage = lineage
-        self._tool = tool
+        self._record, self._lineage, self._tool = record, lineage, tool
 
     def carry_node(self, node: Node) -> NodeEntry:
         link = self._lineage.nodes.get(node.key)
@@ -80,9 +79,8 @@ class RecordCarrier:
         if name in self._lineage.initializers:
             return self._carry_link(self._lineage.initializers[name])
         readers = [nodes[node.key].attribution for node in graph.consumers.get(name, ())]
-        if not readers:
-            return unattributed(_NOBODY_READS)
-        return self._join_attributions(readers, Link((), Relation.INTRODUCED, Confidence.INFERRED))
+        link = Link((), Relation.INTRODUCED, Confidence.INFERRED)
+        return self._join_attributions(readers, link) if readers else unattributed(_NOBODY_READS)
 
     def _join_attributions(self, sources: Sequence[Attribution], link: Link) -> Attribution:
         known = [source for source in sources if source.owners]
@@ -197,13 +195,16 @@ class ConstantOrigins:
         """By the name of an initializer after: those before that it is a copy of or was made from, unless it is just
         the one of its name."""
         names_of: dict[int, list[str]] = {}
+        gone: set[str] = set()  # initializers that the graph after does not have under their names
         for name in self._before.graph.initializers:
             names_of.setdefault(self._before.class_of[name], []).append(name)
+            if self._anchors.get(self._after.class_of.get(name, NO_CLASS)) != self._before.class_of[name]:
+                gone.add(name)
         origins: dict[str, tuple[str, ...]] = {}
         for name in self._after.graph.initializers:
             same = names_of.get(self._anchors.get(self._after.class_of[name]), [])
             kept = [name] if name in same else []
-            replaced = filter(self._is_gone, self._replaced.get(name, ()))
+            replaced = [origin for origin in self._replaced.get(name, ()) if origin in gone]
             names = tuple(dict.fromkeys((*kept, *replaced, *self._mixed.get(name, ())))) or tuple(same)
             if names and names != (name,):
                 origins[name] = names
@@ -252,23 +253,12 @@ class ConstantOrigins:
         source_inputs = self._before.inputs(source)
         if known != class_before and known in source_inputs:
             return False
-        if self._is_constant(origin):
+        # What does not depend on the model's inputs can have become a constant (constant folding).
+        fixed = class_before in self._before.constants or class_before in self._before.foldable
+        if fixed or origin not in self._before.graph.computed:
             return True
         others = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)}
         return class_before not in others and others <= set(source_inputs)
-
-    def _is_constant(self, value: str) -> bool:
-        """Whether a value does not depend on what the model is fed."""
-        class_before = self._before.class_of[value]
-        fixed = class_before in self._before.constants or class_before in self._before.foldable
-        return fixed or value not in self._before.graph.computed
-
-    def _is_gone(self, name: str) -> bool:
-        """Whether it is an initializer before, and none that the graph after has under its name."""
-        if name not in self._before.graph.initializers:
-            return False
-        class_after = self._after.class_of.get(name)
-        return class_after is None or self._anchors.get(class_after) != self._before.class_of[name]
 
     def _is_weight(self, value: str) -> bool:
         tensor = self._before.graph.initializers.get(value)

@@ -13,9 +13,9 @@ Beside the links themselves, this has the two things that linkers ask for:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import SHAPE_READERS, Graph, Node
@@ -35,21 +35,19 @@ def reachable_nodes(matching: Matching) -> frozenset[str]:
     if NO_CLASS not in returned:
         roots = [value for value, class_id in before.class_of.items() if class_id in returned]
     borders = {value for value, class_id in before.class_of.items() if class_id in given}
-    starts = {value for value in borders if not _is_handed_on(value, before.graph)}
+    # A cast or copy of an input is in the input's class too, but it is a node that is needed: the slice goes through.
+    producers = before.graph.producers
+    starts = {value for value in borders if not (value in producers and is_passing(producers[value]))}
     return frozenset(node.key for node in _slice_numbers(before.graph, roots, starts))
 
 
-def is_cut(matching: Matching) -> bool:
-    """Whether the graph after is known to return less, or something that comes earlier."""
-    before, after = matching.before, matching.after.graph
-    returned = _classes_before(after.outputs, matching)
+def find_cut_off(matching: Matching) -> frozenset[str]:
+    """Keys of nodes before that are not needed any more, if the graph after is known to return less than before."""
+    before = matching.before
+    returned = _classes_before(matching.after.graph.outputs, matching)
     was_returned = {before.class_of.get(value, NO_CLASS) for value in before.graph.outputs}
-    return NO_CLASS not in returned and not was_returned <= returned
-
-
-def _is_handed_on(value: str, graph: Graph) -> bool:
-    producer = graph.producers.get(value)
-    return producer is not None and is_passing(producer)
+    is_cut = NO_CLASS not in returned and not was_returned <= returned
+    return frozenset(before.graph.by_key.keys() - reachable_nodes(matching)) if is_cut else frozenset()
 
 
 def _classes_before(values: Iterable[str], matching: Matching) -> set[int]:
@@ -93,18 +91,15 @@ class ReplacedRegions:
         self._before, self._after = matching.before, matching.after
         self._anchors = matching.anchors
         self._still_there = matching.anchors.classes_still_there().union(*matching.anchors.merged.values())
-        self._matched = matching.matched_origins()
-        self._done = self._matched.union(origin.key for origin in matching.works.values())
+        self._done = matching.matched_origins.union(origin.key for origin in matching.works.values())
         self._exits: dict[str, frozenset[int]] = {}
         self._slices: dict[tuple[frozenset[int], frozenset[str]], tuple[Node, ...]] = {}
         for node in reversed(self._after.nodes):
             self._exits[node.key] = self._find_exits(node)
         self.sources: dict[str, tuple[Node, ...]] = {}
         for node in self._after.nodes:
-            if node.key not in matching.matches:
-                region = self._add_siblings(node, self._find_region(node))
-                if region:
-                    self.sources[node.key] = region
+            if node.key not in matching.matches and (region := self._add_siblings(node, self._find_region(node))):
+                self.sources[node.key] = region
 
     def _find_exits(self, node: Node) -> frozenset[int]:
         """The nearest values that both graphs have, going on from what a node makes."""
@@ -128,7 +123,10 @@ class ReplacedRegions:
         work = self._matching.works.get(node.key)
         slice_ = self._slice(self._exits[node.key], self._claimed_above(node))
         # What another node still does is that one's work.
-        region = self._keep_like(node, tuple(source for source in slice_ if source.key not in self._matched))
+        gone = tuple(source for source in slice_ if source.key not in self._matching.matched_origins)
+        # What works on data replaces what did; arithmetic on shapes and constants replaces the like.
+        computes = node.key in self._after.graph.computed
+        region = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes) or gone
         if work is None:
             return region
         if self._after.result(node) in self._anchors:
@@ -136,7 +134,9 @@ class ReplacedRegions:
         if self._matching.does_part(node, work):
             return (work,)
         # What depends on the work of a reader as well is done there, or later.
-        later = {source.key for reader in self._works_of_readers(node) for source in self._below(reader, region)}
+        readers = (reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id))
+        works_below = [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
+        later = {source.key for work_below in works_below for source in self._below(work_below, region)}
         below = [source for source in self._below(work, region) if source is work or source.key not in later]
         return (*self._above(node, work), *(below if len(below) <= _STEPS else (work,)))
 
@@ -148,10 +148,6 @@ class ReplacedRegions:
         gone = frozenset(class_id for class_id in work_read if class_id not in self._still_there)
         above = tuple(source for source in self._slice(gone, frozenset()) if source.key not in self._done)
         return above if len(above) <= _STEPS else ()
-
-    def _works_of_readers(self, node: Node) -> list[Node]:
-        readers = (reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id))
-        return [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
 
     def _add_siblings(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """A node that makes several values has also replaced what made others of them from the same value (Split)."""
@@ -173,12 +169,6 @@ class ReplacedRegions:
                 below.append(source)
                 made.update(self._before.outputs(source))
         return below
-
-    def _keep_like(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Those of a region that work on data, or on shapes and constants, as the node does."""
-        computed = self._before.graph.computed
-        computes = node.key in self._after.graph.computed
-        return tuple(source for source in region if (source.key in computed) == computes) or region
 
     def _claimed_above(self, node: Node) -> frozenset[str]:
         """What the nodes right above do is not this one's work: all of it if they end where both graphs have a value,
@@ -215,18 +205,13 @@ class ReplacedRegions:
 _VOTERS = 4
 
 
-class NodeLinker(Protocol):
-    """One kind of evidence about nodes. `descent.link_nodes` has them all, in their order."""
-
-    def link_nodes(self) -> None:
-        """Add links, or sources to links, for what this kind of evidence tells about."""
-
-
 class Links:
     """
     by_node     links by the key of the node after
     covered     keys of nodes before that some node after does the work of
+    regions     by the key of a node after without a match: the nodes before that it has replaced
     quantizers  by class id after: the nodes that quantize it
+    handing_on  the pass-through nodes after
     cut_off     keys of nodes before that only led to what is not returned any more
     """
 
@@ -235,12 +220,14 @@ class Links:
         self.before, self.after, self.anchors = matching.before, matching.after, matching.anchors
         self.by_node: dict[str, Link] = {}
         self.covered: set[str] = set()
+        self.regions = ReplacedRegions(matching).sources
+        self.handing_on = frozenset(matching.after.pass_through)
+        self._still_there = matching.anchors.classes_still_there()
         self.quantizers: dict[int, list[Node]] = {}
         for node in matching.after.pass_through:
             if node.op_type == "QuantizeLinear":
                 self.quantizers.setdefault(matching.after.inputs(node)[0], []).append(node)
-        keys = matching.before.graph.by_key.keys()
-        self.cut_off = frozenset(keys - reachable_nodes(matching)) if is_cut(matching) else frozenset[str]()
+        self.cut_off = find_cut_off(matching)
 
     def drop_cut_off(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """Congruent nodes before without those that were cut off: nobody stands for these."""
@@ -248,8 +235,7 @@ class Links:
 
     def add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
         # In the order of the graph before, whoever was found first: what is written must not depend on that.
-        ordered = sorted({source.position: source.key for source in sources}.items())
-        keys = tuple(key for _, key in ordered)
+        keys = tuple(key for _, key in sorted({source.position: source.key for source in sources}.items()))
         self.covered.update(keys)
         self.by_node[node.key] = Link(keys, relation, confidence)
 
@@ -264,6 +250,14 @@ class Links:
         sources = [source for origin in region for source in self.before.congruent_nodes(origin)]
         for node in nodes:
             self.add(node, sources, region_relation(sources), Confidence.STRONG)
+
+    def add_introduced(self, node: Node, neighbours: Iterable[Node]) -> None:
+        """Link a node without a link to the sources of its neighbours: it is there for them."""
+        if node.key not in self.by_node:
+            links = (self.by_node[neighbour.key] for neighbour in neighbours if neighbour.key in self.by_node)
+            keys = dict.fromkeys(key for link in links for key in link.sources)
+            if keys:
+                self.by_node[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)
 
     def link_quantizers(self, class_after: int, gone: Sequence[Node]) -> bool:
         """Link quantizers of a value to what they do; whether there are any."""
@@ -293,11 +287,27 @@ class Links:
         best = [key for key, count in alike.items() if count == max(alike.values())]
         return best[0] if len(best) == 1 else None
 
+    def is_lost(self, class_before: int) -> bool:
+        """Whether a constant that is no mere number is in the graph before alone."""
+        return self.before.size(class_before) > 1 and class_before not in self._still_there
+
     def is_activation(self, origin: Node) -> bool:
         """Whether a quantizer can do what a node did, by cutting off (Relu, Clip): no numbers of its own but limits."""
         single = all(self.before.size(class_id) <= 1 for class_id in self.before.constant_inputs(origin))
         elementwise = not (is_rearranging(origin) or is_linear(origin))
         return single and len(self.before.content_inputs(origin)) == 1 and elementwise
+
+
+class NodeLinker(ABC):
+    """One kind of evidence about nodes. `descent.LINKERS` has them all, in their order."""
+
+    def __init__(self, links: Links) -> None:
+        self._links, self._matching, self._anchors = links, links.matching, links.anchors
+        self._before, self._after = links.before, links.after
+
+    @abstractmethod
+    def link_nodes(self) -> None:
+        """Add links, or sources to links, for what this kind of evidence tells about."""
 
 
 def match_relation(node: Node, origin: Node) -> Relation:

@@ -36,11 +36,12 @@ _STEPS = 4
 
 class Matching:
     """
-    matches     by the key of a node after: the node before that it does the same as
-    works       the same where more is done than by that node alone, or perhaps more
-    absorbed    by the key of a node after: keys of nodes before that it has taken in, as it reads their constants
-    skipped     the same of nodes before that lay in between, and may be anybody's
-    confidence  of matches, by the key of the node after
+    matches          by the key of a node after: the node before that it does the same as
+    matched_origins  the keys of those nodes before
+    works            the same where more is done than by that node alone, or perhaps more
+    absorbed         by the key of a node after: keys of nodes before that it has taken in, as it reads their constants
+    skipped          the same of nodes before that lay in between, and may be anybody's
+    confidence       of matches, by the key of the node after
     """
 
     def __init__(self, before: ValueClasses, after: ValueClasses) -> None:
@@ -51,7 +52,7 @@ class Matching:
         self.absorbed: dict[str, dict[str, None]] = {}
         self.skipped: dict[str, dict[str, None]] = {}
         self.confidence: dict[str, Confidence] = {}
-        self._matched_origins: set[str] = set()
+        self.matched_origins: set[str] = set()
         self._certain: set[int] = set()
         self._waiting: deque[Node] = deque()
         self._queued: set[str] = set()
@@ -108,10 +109,18 @@ class Matching:
     def _match_by_result(self, node: Node) -> bool:
         for class_after in self.after.outputs(node):
             origin = self.before.producers.get(self.anchors.get(class_after))
-            if origin is None or not self._can_be(node, origin, certain=class_after in self._certain):
+            if origin is None:
                 continue
-            if node.op_type == origin.op_type and not self._reads_more(node, origin):
-                self._match(node, origin, Confidence.STRONG if self._has_new_weight(node) else Confidence.EXACT)
+            # If it is certain that two nodes make the same, they must read the same too, whatever was thought.
+            certain = class_after in self._certain and node.attributes == origin.attributes
+            agree = self.anchors.agreement(node, origin) is not None
+            if not (agree or (certain and self.anchors.is_same_work(node, origin, folded=True))):
+                continue
+            if node.op_type == origin.op_type and not any(self._find_absorbed(node, origin)):
+                unknown = (class_id for class_id in self.after.weights(node) if class_id not in self.anchors)
+                # A weight that is not known, not even by name, may hold more than that of the origin.
+                is_new = any(self.after.names[class_id] not in self.before.graph.initializers for class_id in unknown)
+                self._match(node, origin, Confidence.STRONG if is_new else Confidence.EXACT)
             else:
                 self._add_work(node, origin)  # it may have taken in what came before
             return True
@@ -134,15 +143,6 @@ class Matching:
                 break
             class_before = content[0]
 
-    def _can_be(self, node: Node, origin: Node, *, certain: bool) -> bool:
-        """Whether two nodes that make the same can do it in the same way.
-
-        If it is certain that they do make the same, values that they read must be the same, whatever was thought.
-        """
-        if self.anchors.agreement(node, origin) is not None:
-            return True
-        return certain and node.attributes == origin.attributes and self.anchors.may_be_same_work(node, origin)
-
     # by what a node reads
 
     def _match_by_inputs(self, node: Node) -> None:
@@ -156,9 +156,9 @@ class Matching:
         # Of two that fit equally well neither is believed: something else may still decide.
         if (others and others[0][0] == rate) or not (only or self._is_enough(read, rate[0])):
             return
-        if self.anchors.is_same_work(node, origin) and not self._reads_more(node, origin):
+        if self.anchors.is_same_work(node, origin) and not any(self._find_absorbed(node, origin)):
             known = all(class_id in self.anchors for class_id in read)
-            if known or origin.key not in self._matched_origins:  # else two that may read different values would be one
+            if known or origin.key not in self.matched_origins:  # else two that may read different values would be one
                 chosen = not others or origin.key == node.key  # of several, its name says which
                 self._match(node, origin, Confidence.EXACT if known and chosen else Confidence.STRONG)
         else:
@@ -187,7 +187,7 @@ class Matching:
         for origin in candidates:
             agreeing = self.anchors.agreement(node, origin)
             if agreeing and not self._makes_something_else(node, origin):
-                is_free = origin.key not in self._matched_origins
+                is_free = origin.key not in self.matched_origins
                 yield (agreeing, origin.attributes == node.attributes, is_free), origin
 
     def _makes_something_else(self, node: Node, origin: Node) -> bool:
@@ -211,12 +211,13 @@ class Matching:
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
         """Whether both are the only ones of their kind that read a value that is known."""
-        kind = family(node.op_type)
-        for class_after in self.after.data_inputs(node):
-            class_before = self.anchors.get(class_after)
-            if class_before != NO_CLASS and class_before in self.before.inputs(origin):
-                crowds = self.after.readers_of(class_after), self.before.readers_of(class_before)
-                if all(_has_one_of_kind(kind, crowd) for crowd in crowds):
+        known = [(class_after, self.anchors.get(class_after)) for class_after in self.after.data_inputs(node)]
+        for class_after, class_before in known:
+            crowds = self.after.readers_of(class_after), self.before.readers_of(class_before)
+            is_read = class_before != NO_CLASS and class_before in self.before.inputs(origin)
+            if is_read and max(map(len, crowds)) <= _CROWD:
+                kinds = [[family(reader.op_type) for reader in crowd] for crowd in crowds]
+                if all(kinds_read.count(family(node.op_type)) == 1 for kinds_read in kinds):
                     return True
         return False
 
@@ -225,7 +226,7 @@ class Matching:
     def _match(self, node: Node, origin: Node, confidence: Confidence) -> None:
         self.matches[node.key] = origin
         self.confidence[node.key] = confidence
-        self._matched_origins.add(origin.key)
+        self.matched_origins.add(origin.key)
         for class_after, class_before in zip(self.after.outputs(node), self.before.outputs(origin), strict=False):
             self.anchor(class_after, class_before)
         self._anchor_inputs(node, origin)
@@ -236,11 +237,8 @@ class Matching:
                 for class_after, class_before in self.after.pair_interfaces(body_id, self.before, origin_id):
                     self.anchor(class_after, class_before)
 
-    def _reads_more(self, node: Node, origin: Node) -> bool:
-        """Whether a node reads a constant that the next node read: it has taken that one in."""
-        return any(True for _ in self._find_absorbed(node, origin))
-
     def _find_absorbed(self, node: Node, origin: Node) -> Iterator[Node]:
+        """Nodes behind one whose constants the node after reads: it has taken them in."""
         constants = {self.anchors.get(class_id) for class_id in self.after.constant_inputs(node)} - {NO_CLASS}
         origin_constants = self.before.constant_inputs(origin)
         more = {class_id for class_id in constants if not self.anchors.is_like(class_id, origin_constants)}
@@ -259,7 +257,8 @@ class Matching:
         for pair in pair_inputs(node, origin, self.anchors, self._find_work):
             self.anchor(pair.class_after, pair.class_before)
             for skipped in pair.skipped:
-                if self._is_idle(skipped):
+                # With no other operand it is done by nobody now; else it is the reader's, or somebody's nearby.
+                if len(self.before.inputs(skipped)) == 1 or is_view(skipped):
                     self.anchors.merged.setdefault(pair.class_after, {})[self.before.result(skipped)] = None
                 else:
                     self.skipped.setdefault(node.key, {})[skipped.key] = None
@@ -268,10 +267,6 @@ class Matching:
         if node.key in self.matches:
             return self.matches[node.key], True
         return (self.works[node.key], False) if node.key in self.works else None
-
-    def _is_idle(self, origin: Node) -> bool:
-        """What lay between two values is done by nobody now, or else by who reads the one."""
-        return len(self.before.inputs(origin)) == 1 or is_view(origin)
 
     def _end_of_work(self, node: Node, origin: Node) -> int:
         """The first value from a node's result on that is read by the same operators as what another makes now."""
@@ -302,25 +297,16 @@ class Matching:
         result = self.after.result(node)
         for _ in range(_STEPS if len(constants) > 1 else 0):
             readers = [reader for reader in self.after.readers_of(result)[:_CROWD] if not is_passing(reader)]
-            known = (class_id for reader in readers for class_id in self._known_constants(reader))
-            if any(self.anchors.is_like(class_id, constants) for class_id in known):
+            read = (class_id for reader in readers for class_id in self.after.constant_inputs(reader))
+            if any(self.anchors.is_like(self.anchors.get(class_id), constants) for class_id in read):
                 return True
             if len(readers) != 1:
                 break
             result = self.after.result(readers[0])
         return False
 
-    def matched_origins(self) -> frozenset[str]:
-        """The keys of nodes before that some node after does the same as."""
-        return frozenset(origin.key for origin in self.matches.values())
-
     def has_unknown_weight(self, node: Node) -> bool:
         return any(class_id not in self.anchors for class_id in self.after.weights(node))
-
-    def _has_new_weight(self, node: Node) -> bool:
-        """Whether a node reads a weight that is not known, not even by name."""
-        unknown = (class_id for class_id in self.after.weights(node) if class_id not in self.anchors)
-        return any(self.after.names[class_id] not in self.before.graph.initializers for class_id in unknown)
 
     def share_weight(self, node: Node, origin: Node) -> bool:
         """Whether a node reads a weight that another one read."""
@@ -332,29 +318,23 @@ class Matching:
         """Whether a node reads weights that are known, and another one read others that hold something else."""
         weights = [self.anchors.get(class_id) for class_id in self.after.weights(node) if class_id in self.anchors]
         origin_weights = list(self.before.weights(origin))
-        if not (weights and origin_weights) or not all(map(self._is_content_known, (*weights, *origin_weights))):
+        alike, constants = self.anchors.alike, self.before.constants
+        # Of a constant that nobody looked into it is not known which others hold the same.
+        known = (weight in alike or constants.get(weight) is not None for weight in (*weights, *origin_weights))
+        if not (weights and origin_weights and all(known)):
             return False
         return not any(self.anchors.is_like(weight, origin_weights) for weight in weights)
-
-    def _is_content_known(self, class_before: int) -> bool:
-        """Whether it is known what a constant before holds, and so which others hold the same."""
-        return class_before in self.anchors.alike or self.before.constants.get(class_before) is not None
-
-    def _known_constants(self, node: Node) -> Iterator[int]:
-        return (self.anchors.get(class_id) for class_id in self.after.constant_inputs(node) if class_id in self.anchors)
 
     def _known_inputs(self, node: Node) -> set[int]:
         return {self.anchors.get(class_id) for class_id in self.after.data_inputs(node)}
 
     def _may_read(self, node: Node, classes_before: set[int]) -> bool:
-        """Whether a node may read some values before; scales that a quantizer found are no such."""
-        read = self.after.data_inputs(node)
-        unknown = [class_id for class_id in read if class_id not in self.anchors and not self._is_scale(class_id)]
-        return len(classes_before - self._known_inputs(node)) <= len(unknown)
-
-    def _is_scale(self, class_after: int) -> bool:
-        producer = self.after.producers.get(class_after)
-        return producer is not None and is_passing(producer)
+        """Whether a node may read some values before."""
+        producers = self.after.producers
+        unknown = [class_id for class_id in self.after.data_inputs(node) if class_id not in self.anchors]
+        # A scale that a quantizer found is what a pass-through node makes, and was not there before.
+        strange = [class_id for class_id in unknown if class_id not in producers or not is_passing(producers[class_id])]
+        return len(classes_before - self._known_inputs(node)) <= len(strange)
 
     def _fit(self, readers: Iterable[Node], origins: Iterable[Node]) -> bool:
         """Whether each of some readers can be one of others, and what else it reads says so."""
@@ -377,10 +357,6 @@ class Matching:
                 return False
             work = readers[0]
         return False
-
-
-def _has_one_of_kind(kind: str, crowd: list[Node]) -> bool:
-    return len(crowd) <= _CROWD and sum(family(node.op_type) == kind for node in crowd) == 1
 
 
 def _behind_views(readers: Iterable[Node], classes: ValueClasses) -> Iterator[Node]:

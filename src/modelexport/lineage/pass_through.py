@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family
-from modelexport.lineage.links import Links, match_relation
+from modelexport.lineage.links import Links, NodeLinker, match_relation
 from modelexport.lineage.value_classes import NO_CLASS
-from modelexport.record.lineage import Link, Relation
+from modelexport.record.lineage import Relation
 from modelexport.record.provenance import Confidence
 
 # Congruent nodes that one node may stand for without a word about which of them it is.
 _CROWD = 48
 
 
+@dataclass(frozen=True, slots=True)
 class _CopyGroup:
     """Nodes before that hand on, or hold, one value by one kind of operator.
 
@@ -28,16 +29,11 @@ class _CopyGroup:
     by_chain       by the cast chain of what they make
     """
 
-    def __init__(self) -> None:
-        self.by_attributes: dict[bytes, dict[str, Node]] = {}
-        self.by_chain: dict[int | None, list[Node]] = {}
-
-    def add(self, node: Node, cast_chain: int | None) -> None:
-        self.by_attributes.setdefault(node.attributes, {})[node.key] = node
-        self.by_chain.setdefault(cast_chain, []).append(node)
+    by_attributes: dict[bytes, dict[str, Node]] = field(default_factory=dict)
+    by_chain: dict[int | None, list[Node]] = field(default_factory=dict)
 
 
-class PassThroughLinker:
+class PassThroughLinker(NodeLinker):
     """Casts, identities, quantizers and literals: they come from such nodes before that handed on the same value.
 
         before    x ──► Cast ──► c1 ──► MatMul          after    x ──► Cast ──► c ──► MatMul
@@ -48,14 +44,13 @@ class PassThroughLinker:
     """
 
     def __init__(self, links: Links) -> None:
-        self._links, self._anchors = links, links.anchors
-        self._before, self._after = links.before, links.after
-        self._pass_through = frozenset(links.after.pass_through)
+        super().__init__(links)
         self._groups: dict[tuple[int, str], _CopyGroup] = {}
         for node in self._links.drop_cut_off((*self._before.pass_through, *self._before.literals)):
             group_key = self._before.class_of[node.outputs[0]], family(node.op_type)
-            chain = self._before.cast_chain.get(node.outputs[0])
-            self._groups.setdefault(group_key, _CopyGroup()).add(node, chain)
+            group = self._groups.setdefault(group_key, _CopyGroup())
+            group.by_attributes.setdefault(node.attributes, {})[node.key] = node
+            group.by_chain.setdefault(self._before.cast_chain.get(node.outputs[0]), []).append(node)
 
     def link_nodes(self) -> None:
         # Backwards: readers have their links by then, and tell which of several casts they read.
@@ -65,7 +60,7 @@ class PassThroughLinker:
             sources = self._choose_sources(node, groups) or self._all_sources(node, groups)
             if node.key in self._links.by_node:
                 self._links.add_sources(node, sources)  # it has taken in what lay before it
-            elif len(sources) == 1 or (sources and node in self._pass_through):
+            elif len(sources) == 1 or (sources and node in self._links.handing_on):
                 relation = Relation.SHARED if len(sources) > 1 else match_relation(node, sources[0])
                 self._links.add(node, sources, relation, Confidence.EXACT)
 
@@ -75,13 +70,11 @@ class PassThroughLinker:
             for candidates in _candidates(node, groups, group):
                 origin_key = self._links.choose_origin(node, candidates)
                 if origin_key is not None:
-                    return self._add_gone_copies(node, candidates[origin_key], group)
+                    origin = candidates[origin_key]
+                    copies = group.by_chain[self._before.cast_chain.get(origin.outputs[0])]
+                    fewer = node in self._links.handing_on and len(self._after.copies[node.key]) < len(copies)
+                    return copies if fewer else [origin]
         return ()
-
-    def _add_gone_copies(self, node: Node, origin: Node, group: _CopyGroup) -> Sequence[Node]:
-        copies = group.by_chain[self._before.cast_chain.get(origin.outputs[0])]
-        fewer = node in self._pass_through and len(self._after.copies[node.key]) < len(copies)
-        return copies if fewer else [origin]
 
     def _all_sources(self, node: Node, groups: Sequence[_CopyGroup]) -> Sequence[Node]:
         """All that it may be, unless these are too many."""
@@ -109,14 +102,11 @@ def _candidates(node: Node, groups: Sequence[_CopyGroup], group: _CopyGroup) -> 
     return group.by_attributes.values()
 
 
-class SplitLinker:
+class SplitLinker(NodeLinker):
     """Nodes that do a part of the work of one node each: they read each other, and all come from that one (SPLIT).
 
     before    x ──► Gelu ──► y          after    x ──► Div ──► Erf ──► Add ──► Mul ──► y
     """
-
-    def __init__(self, links: Links) -> None:
-        self._links, self._after = links, links.after
 
     def link_nodes(self) -> None:
         nodes_of: dict[str, list[Node]] = {}
@@ -125,26 +115,16 @@ class SplitLinker:
             if link is not None and len(link.sources) == 1:
                 nodes_of.setdefault(link.sources[0], []).append(node)
         for nodes in nodes_of.values():
-            for part in self._connected(nodes) if len(nodes) > 1 else ():
+            for part in self._after.adjacent_nodes(nodes, nodes) if len(nodes) > 1 else ():
                 for node in self._after.congruent[part.key]:
                     self._links.by_node[node.key] = replace(self._links.by_node[node.key], relation=Relation.SPLIT)
-
-    def _connected(self, nodes: Sequence[Node]) -> list[Node]:
-        """Those that read what another one makes, or make what another one reads."""
-        made = {class_id for node in nodes for class_id in self._after.outputs(node)}
-        read = {class_id for node in nodes for class_id in self._after.inputs(node)}
-        return [
-            node
-            for node in nodes
-            if not made.isdisjoint(self._after.inputs(node)) or not read.isdisjoint(self._after.outputs(node))
-        ]
 
 
 # How often all that is left is looked at, from front to back and back to front.
 _ROUNDS = 3
 
 
-class NeighbourLinker:
+class NeighbourLinker(NodeLinker):
     """What a tool brought along belongs to the nodes that it serves (INTRODUCED), unless it comes from another model.
 
         before    x ──► Conv ──► y          after    x ──► Transpose ──► Conv ──► Transpose ──► y
@@ -152,68 +132,48 @@ class NeighbourLinker:
     Both Transposes serve the Conv. A quantizer or cast of something computed goes with what computed it.
     """
 
-    def __init__(self, links: Links) -> None:
-        self._matching = links.matching
-        self._after = links.after
-        self._graph = links.after.graph
-        self._pass_through = frozenset(links.after.pass_through)
-        self._links = links.by_node
-
     def link_nodes(self) -> None:
-        left = [node for node in self._graph.nodes if node.key not in self._links]
+        left = [node for node in self._after.graph.nodes if node.key not in self._links.by_node]
         foreign = self._find_foreign(left)
         left = [node for node in left if node.key not in foreign]
         # Readers first: tools put a Transpose or a shape computation before the node that needs it.
         for node in reversed(left):
-            if not self._goes_with_producer(node):
-                self._join(node, self._graph.successors(node))
+            # A cast of something computed goes with what computed it; one of a weight, with who reads it.
+            if node not in self._links.handing_on or self._after.inputs(node)[0] in self._after.constants:
+                self._links.add_introduced(node, self._after.graph.successors(node))
         for _ in range(_ROUNDS):
             for node in left:
-                self.join_producers(node)
+                self._links.add_introduced(node, self._after.graph.predecessors(node))
             for node in reversed(left):
-                self._join(node, self._graph.successors(node))
-            left = [node for node in left if node.key not in self._links]
+                self._links.add_introduced(node, self._after.graph.successors(node))
+            left = [node for node in left if node.key not in self._links.by_node]
         self._spread(left)
 
     def _spread(self, left: Sequence[Node]) -> None:
         """What is far from everything that is known, step by step."""
-        near = {each.key for node in left for each in self._around(node) if each.key in self._links}
-        waiting = deque(self._graph.by_key[key] for key in sorted(near))
+        linked = self._links.by_node
+        near = {each.key for node in left for each in self._around(node) if each.key in linked}
+        waiting = deque(self._after.graph.by_key[key] for key in sorted(near))
         unlinked = {node.key for node in left}
         while waiting:
             for node in self._around(waiting.popleft()):
-                if node.key in unlinked and node.key not in self._links:
-                    self._join(node, self._around(node))
+                if node.key in unlinked and node.key not in linked:
+                    self._links.add_introduced(node, self._around(node))
                     waiting.append(node)
 
     def _around(self, node: Node) -> Iterable[Node]:
-        return (*self._graph.predecessors(node), *self._graph.successors(node))
-
-    def join_producers(self, node: Node) -> None:
-        """Link a node to what made the values that it reads, unless it has a link."""
-        self._join(node, self._graph.predecessors(node))
+        return (*self._after.graph.predecessors(node), *self._after.graph.successors(node))
 
     def _find_foreign(self, left: Sequence[Node]) -> set[str]:
         """Nodes with weights that nobody knows, before or behind everything that is known. What only hands a value on
         reads scales, one for each channel perhaps, and no weights of its own: it goes where its value goes."""
-        fed, used = set(self._links), set(self._links)
-        for node in self._graph.nodes if left else ():
-            if any(producer.key in fed for producer in self._graph.predecessors(node)):
+        fed, used = set(self._links.by_node), set(self._links.by_node)
+        for node in self._after.graph.nodes if left else ():
+            if any(producer.key in fed for producer in self._after.graph.predecessors(node)):
                 fed.add(node.key)
-        for node in reversed(self._graph.nodes) if left else ():
-            if any(reader.key in used for reader in self._graph.successors(node)):
+        for node in reversed(self._after.graph.nodes) if left else ():
+            if any(reader.key in used for reader in self._after.graph.successors(node)):
                 used.add(node.key)
-        working = [node for node in left if node not in self._pass_through]
+        working = [node for node in left if node not in self._links.handing_on]
         outside = [node for node in working if not (node.key in fed and node.key in used)]
         return {node.key for node in outside if self._matching.has_unknown_weight(node)}
-
-    def _goes_with_producer(self, node: Node) -> bool:
-        return node in self._pass_through and self._after.inputs(node)[0] not in self._after.constants
-
-    def _join(self, node: Node, neighbours: Iterable[Node]) -> None:
-        if node.key in self._links:
-            return
-        links = (self._links[neighbour.key] for neighbour in neighbours if neighbour.key in self._links)
-        keys = dict.fromkeys(key for link in links for key in link.sources)
-        if keys:
-            self._links[node.key] = Link(tuple(keys), Relation.INTRODUCED, Confidence.INFERRED)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import FLOATS, Graph, Node
@@ -122,13 +123,15 @@ class ValueClasses:
 
     def content_inputs(self, node: Node) -> list[int]:
         """What the numbers that a node makes come from: no shapes and indices, and nothing that is always the same."""
-        return self.data_inputs(node)[:1] if is_moving(node) else self._varying_inputs(node)
+        return self.data_inputs(node)[:1] if is_moving(node) else self.varying_inputs(node)
 
-    def count_varying(self, node: Node) -> int:
-        """How many of the values that a node reads are not always the same."""
-        return len(self._varying_inputs(node))
+    def content_above(self, class_id: int) -> list[int]:
+        """What the numbers of a value come from; nothing for a value from outside."""
+        producer = self.producers.get(class_id)
+        return [] if producer is None else self.content_inputs(producer)
 
-    def _varying_inputs(self, node: Node) -> list[int]:
+    def varying_inputs(self, node: Node) -> list[int]:
+        """What a node reads, but for constants and what is computed from constants alone."""
         return [class_id for class_id in self.data_inputs(node) if class_id not in self.foldable]
 
     def walk_up(self, class_id: int) -> Iterator[int]:
@@ -137,8 +140,7 @@ class ValueClasses:
         x ──► Relu ──► r ──► Reshape ──► s        walk_up(s): r, x
         """
         for _ in range(_STEPS):
-            producer = self.producers.get(class_id)
-            read = [] if producer is None else self.content_inputs(producer)
+            read = self.content_above(class_id)
             if len(read) != 1:
                 break
             class_id = read[0]
@@ -149,14 +151,24 @@ class ValueClasses:
         chain = [end, *self.walk_up(end)]
         return [self.producers[class_id] for class_id in chain[: chain.index(start)]] if start in chain else []
 
+    def nodes_joining(self, class_id: int, other: int) -> list[Node]:
+        """The nodes between two values, whichever comes first."""
+        return self.nodes_between(class_id, other) or self.nodes_between(other, class_id)
+
+    def adjacent_nodes(self, nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
+        """Those of some nodes that read what one of others makes, or make what one of these reads."""
+        made = {class_id for node in others for class_id in self.outputs(node)}
+        read = {class_id for node in others for class_id in self.inputs(node)}
+        apart = (made.isdisjoint(self.inputs(node)) and read.isdisjoint(self.outputs(node)) for node in nodes)
+        return [node for node, is_apart in zip(nodes, apart, strict=True) if not is_apart]
+
     def pair_interfaces(self, graph_id: str, other: ValueClasses, other_id: str) -> Iterator[tuple[int, int]]:
         """What goes into and comes out of a body or function, with the same of another one, in their order."""
-        for values, origins in (
-            (self.graph.body_inputs[graph_id], other.graph.body_inputs[other_id]),
-            (self.graph.body_outputs[graph_id], other.graph.body_outputs[other_id]),
-        ):
-            for value, origin in zip(values, origins, strict=False):
-                yield self.class_of.get(value, NO_CLASS), other.class_of.get(origin, NO_CLASS)
+        own, others = self.graph, other.graph
+        inputs = zip(own.body_inputs[graph_id], others.body_inputs[other_id], strict=False)
+        outputs = zip(own.body_outputs[graph_id], others.body_outputs[other_id], strict=False)
+        for value, origin in chain(inputs, outputs):
+            yield self.class_of.get(value, NO_CLASS), other.class_of.get(origin, NO_CLASS)
 
     def _number_value(self, value: str) -> int:
         """Values from outside (graph inputs, a body's inputs) are congruent to themselves alone."""
@@ -190,7 +202,9 @@ class ValueClasses:
             if output and not (hands_on and index == 0):
                 self.class_of[output] = self._numbers.number_output(operation, index)
         self._register(node, operation, hands_on=hands_on)
-        if self._is_foldable(node, inputs):
+        fixed = [class_id == NO_CLASS or class_id in self.constants or class_id in self.foldable for class_id in inputs]
+        # A body may read values from outside that its node does not list.
+        if fixed and all(fixed) and node.key not in self._holders and not is_random(node):
             self.foldable.update(self.outputs(node))
 
     def _add_pass_through(self, node: Node) -> None:
@@ -218,10 +232,6 @@ class ValueClasses:
             for class_id in dict.fromkeys(self._inputs[node.key]):
                 if class_id != NO_CLASS:
                     self.readers.setdefault(class_id, []).append(node)
-
-    def _is_foldable(self, node: Node, inputs: Sequence[int]) -> bool:
-        fixed = [class_id == NO_CLASS or class_id in self.constants or class_id in self.foldable for class_id in inputs]
-        return bool(fixed) and all(fixed) and node.key not in self._holders and not is_random(node)
 
     def _number_operation(self, node: Node, inputs: Sequence[int]) -> int:
         # A loop may compute something else each time, and so does a draw of random numbers.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import NCHWC
 from modelexport.graph.sample import Sample, alike
@@ -111,10 +112,8 @@ class AttributionProver:
         trouble: str = "",
         drawing: Collection[str] = (),
     ) -> None:
-        self._graph = graph
-        self._provenance = provenance
-        self._samples = samples
-        self._sources = sources
+        self._graph, self._provenance = graph, provenance
+        self._samples, self._sources = samples, sources
         self._trouble = trouble
         self._random = _with_successors(graph, drawing)
         self._evidence = {node.key: self._examine(node) for node in graph.nodes}
@@ -137,6 +136,7 @@ class AttributionProver:
     def _prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
         verdict, reason, issued = self._judge(node, entry.attribution)
+        outputs = self._samples_of(node.outputs)
         return NodeProof(
             key=node.key,
             name=node.name,
@@ -145,7 +145,7 @@ class AttributionProver:
             verdict=verdict,
             reason=reason,
             issued=tuple(sorted(issued)),
-            compute=self._computes(node),
+            compute=node.key in self._graph.computed and any(made.kind == "float" and made.size for made in outputs),
         )
 
     def _judge(self, node: Node, attribution: Attribution) -> _Judgement:
@@ -212,15 +212,12 @@ class AttributionProver:
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
-        owners, waiting, seen = set[ModuleCall](), [*self._graph.predecessors(node)], set[str]()
-        while waiting:
-            before = waiting.pop()
-            if before.key in seen or self._evidence[before.key].issuers:
-                continue
-            seen.add(before.key)
-            owners.update(self._owners(before))
-            waiting += self._graph.predecessors(before)
-        return frozenset(owners)
+
+        def silent_before(reader: Node) -> list[Node]:
+            return [maker for maker in self._graph.predecessors(reader) if not self._evidence[maker.key].issuers]
+
+        between = backward_slice(silent_before(node), silent_before)
+        return frozenset(owner for maker in between for owner in self._owners(maker))
 
     def _owners(self, node: Node) -> tuple[ModuleCall, ...]:
         return self._provenance.nodes[node.key].attribution.owners
@@ -248,9 +245,9 @@ class AttributionProver:
     def _fused_beside(self, node: Node) -> Frontier:
         """The owners of neighbours that do the work of several modules: their values show the last of these only."""
         neighbours = (*self._graph.successors(node), *self._graph.predecessors(node))
-        fused = [near for near in neighbours if len(self._owners(near)) > 1]
-        proved = [near for near in fused if not self._evidence[near.key].issuers.isdisjoint(self._owners(near))]
-        return frozenset(owner for near in proved for owner in self._owners(near))
+        groups = [(self._owners(near), self._evidence[near.key].issuers) for near in neighbours]
+        proved = [owners for owners, issuers in groups if len(owners) > 1 and not issuers.isdisjoint(owners)]
+        return _NOBODY.union(*proved)
 
     def _judge_misplaced(self, node: Node, owners: Frontier, evidence: NodeEvidence, under: Frontier) -> _Judgement:
         """A node that says something, and not that it is its owner's."""
@@ -270,8 +267,7 @@ class AttributionProver:
 
     def _examine(self, node: Node) -> NodeEvidence:
         outputs = self._samples_of(node.outputs)
-        silence = self._silence(node, outputs)
-        if silence:
+        if silence := self._silence(node, outputs):
             return NodeEvidence(silence=silence)
         outputs = [sample for sample in outputs if self._is_telling(sample)]
         inputs = self._samples_of(node.inputs)
@@ -305,10 +301,6 @@ class AttributionProver:
 
     def _is_telling(self, sample: Sample) -> bool:
         return sample.telling and sample.kind in ("float", "int") and not self._sources.is_input(sample)
-
-    def _computes(self, node: Node) -> bool:
-        outputs = self._samples_of(node.outputs)
-        return any(made.kind == "float" and made.size for made in outputs) and node.key in self._graph.computed
 
 
 def _with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:

@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.crossings import Crossings, is_fused
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import Graph
 from modelexport.graph.sample import INF, NAN, Sample
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Provenance
@@ -100,10 +101,11 @@ def _find_partners(provenance: Provenance, order: Mapping[ModuleCall, int]) -> d
         if is_fused(owners, hierarchy):
             for call in {call for owner in owners for call in stack(owner)}:
                 outside.setdefault(call, set()).update(owner for owner in owners if call not in stack(owner))
-    by_start = {
-        call: sorted(partners, key=lambda partner: order.get(partner, -1)) for call, partners in outside.items()
-    }
-    return {call: tuple(partners) for call, partners in by_start.items() if partners}
+
+    def start(call: ModuleCall) -> int:
+        return order.get(call, -1)
+
+    return {call: tuple(sorted(partners, key=start)) for call, partners in outside.items() if partners}
 
 
 def find_first_divergence(
@@ -195,7 +197,10 @@ def _summarize(compared: ComparedCall, hierarchy: Hierarchy, fusions: _Fusions) 
     if outputs is not None:
         return CallNumbers(call, name, inputs, outputs, status)
     fused_with = fusions.partners_of(compared.item)
-    return CallNumbers(call, name, inputs, outputs, status, _why_not(compared.item, fused_with), fused_with)
+    reason = "fused with other modules" if fused_with else "what it returned is not in the graph"
+    if not compared.item.outputs:
+        reason = "it returned no tensor that can be looked at"
+    return CallNumbers(call, name, inputs, outputs, status, reason, fused_with)
 
 
 def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
@@ -206,25 +211,16 @@ def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
     return Status.DIVERGES if inputs is None or inputs.agrees else Status.FOLLOWS
 
 
-def _why_not(item: CallTensors, fused_with: Sequence[ModuleCall]) -> str:
-    if not item.outputs:
-        return "it returned no tensor that can be looked at"
-    return "fused with other modules" if fused_with else "what it returned is not in the graph"
-
-
 def merge_runs(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:
     """The worst of several runs, call by call."""
-    by_call: dict[ModuleCall, list[CallNumbers]] = {}
-    for run in samples:
-        for numbers in run:
-            by_call.setdefault(numbers.call, []).append(numbers)
-    return tuple(map(_worst_of, by_call.values()))
-
-
-def _worst_of(runs: Sequence[CallNumbers]) -> CallNumbers:
-    """The run in which the call did worst, as a whole: what went in and what came out belong together."""
     order = {Status.DIVERGES: 0, Status.FOLLOWS: 1, Status.OK: 2, Status.NOT_COMPARED: 3}
-    return min(runs, key=lambda run: (order[run.status], math.inf if run.outputs is None else run.outputs.sqnr))
+
+    def rank(numbers: CallNumbers) -> tuple[int, float]:
+        return order[numbers.status], math.inf if numbers.outputs is None else numbers.outputs.sqnr
+
+    by_call = group_by_key((numbers.call, numbers) for run in samples for numbers in run)
+    # One run as a whole: what went in and what came out belong together.
+    return tuple(min(runs, key=rank) for runs in by_call.values())
 
 
 def find_nonfinite_origins(
@@ -238,12 +234,10 @@ def find_nonfinite_origins(
     for node in graph.nodes:
         for kind in (NAN, INF):
             made = [value for value in node.outputs if troubled.get(value) == kind]
+            # A mask is full of infinities, and what it is added to or chosen from becomes so.
+            spreading = (NAN,) if kind == NAN else (NAN, INF)
+            reads_trouble = any(troubled.get(value) in spreading for value in node.inputs)
             # A constant that is infinite is a mask.
-            if made and (kind == NAN or node.key in graph.computed) and not _reads_trouble(node, troubled, kind):
+            if made and (kind == NAN or node.key in graph.computed) and not reads_trouble:
                 owners = provenance.nodes[node.key].attribution.owners
                 yield NotFinite(kind, node.key, owners, all(expected(value, kind) for value in made))
-
-
-def _reads_trouble(node: Node, troubled: Mapping[str, str], kind: str) -> bool:
-    """A mask is full of infinities, and what it is added to or chosen from becomes so."""
-    return any(troubled.get(value) == NAN or (kind == INF and troubled.get(value)) for value in node.inputs)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.crossings import Crossings
 from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
@@ -152,9 +153,11 @@ def _is_stand_in(values: np.ndarray) -> np.ndarray:
 def _root_mean_square(array: np.ndarray) -> float:
     total, count = 0.0, 0
     for part, _ in _slices(array, array):
-        power, size = _finite_power(part)
-        total += power
-        count += size
+        power = _power(part)
+        # Looking for what is not finite takes longer than the sum itself, and is hardly ever needed.
+        finite = part if math.isfinite(power) else _finite_pairs(part, part)[0]
+        total += power if finite is part else _power(finite)
+        count += finite.size
     return math.sqrt(total / count) if count else 0.0
 
 
@@ -162,15 +165,6 @@ def _power(values: np.ndarray) -> float:
     """The sum of squares. Unlike `numpy.dot` it takes one thread only: those of two frameworks are waiting already."""
     with np.errstate(all="ignore"):
         return float(np.einsum("i,i->", values, values))
-
-
-def _finite_power(values: np.ndarray) -> tuple[float, int]:
-    """The sum of squares of what is finite, and how many these are."""
-    power = _power(values)
-    if math.isfinite(power):
-        return power, values.size
-    finite, _, _ = _finite_pairs(values, values)
-    return _power(finite), finite.size
 
 
 def _decibels(signal: float, noise: float) -> float:
@@ -247,9 +241,7 @@ class ValueComparison:
         self.is_coarse = any(sample.is_coarse for sample in reference.samples.values())
         self._outputs_differ = False
         self._holding: dict[int, set[str]] = {}
-        self._reference = reference
-        self._graph = graph
-        self._crossings = crossings
+        self._reference, self._graph, self._crossings = reference, graph, crossings
         self.tolerance = tolerance
         self._index = SampleIndex(reference.samples)
         self._outputs = {item.call: item.outputs for item in reference.calls}
@@ -265,17 +257,15 @@ class ValueComparison:
         alike = self._index.alike(sample)
         for number in alike:
             self._holding.setdefault(number, set()).add(value)
-            if self._reference.kept(number) and not self._is_settled(number):
+            right = self.right.get(number)
+            # What has been seen up to rounding is settled: no copy of it has to be looked at.
+            settled = right is not None and right.difference.agrees and right.difference.sqnr > _ROUNDING
+            if self._reference.kept(number) and not settled:
                 pairing = Pairing(value, number, self.measure_against(number, array, sample))
-                self.right[number] = _better(self.right.get(number), pairing)
+                self.right[number] = _better(right, pairing)
         if alike:
             self.known[value] = frozenset(alike)
         self._note_suspects(value, array, sample)
-
-    def _is_settled(self, number: int) -> bool:
-        """Whether it has been found, up to rounding: then no copy of it has to be looked at."""
-        right = self.right.get(number)
-        return right is not None and right.difference.agrees and right.difference.sqnr > _ROUNDING
 
     def has_trouble(self, value: str, trouble: str) -> bool:
         """Whether what a value holds has a NaN or an infinity in the first run as well."""
@@ -308,16 +298,14 @@ class ValueComparison:
 
     def _is_made_from(self, value: str, number: int) -> bool:
         """Whether a value is made from one that holds what a number stands for, with nothing known in between."""
-        waiting, seen = [value], set[str]()
-        while waiting:
-            maker = self._graph.producers.get(waiting.pop())
-            if maker is None or maker.key in seen:
-                continue
-            seen.add(maker.key)
-            if any(number in self.known.get(name, ()) for name in maker.inputs):
-                return True
-            waiting += [name for name in maker.inputs if name not in self.known]
-        return False
+        producers = self._graph.producers
+
+        def unknown_inputs(name: str) -> list[str]:
+            return [read for read in producers[name].inputs if read in producers and read not in self.known]
+
+        reached = backward_slice([value] if value in producers else [], unknown_inputs)
+        read = (name for made in reached for name in producers[made].inputs)
+        return any(number in self.known.get(name, ()) for name in read)
 
     def _note_suspects(self, value: str, array: np.ndarray, sample: Sample) -> None:
         """Compare a value with what the calls that it crosses should have returned, or been given."""

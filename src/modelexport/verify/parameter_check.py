@@ -224,22 +224,13 @@ def _distinct_tensors(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]
 def _judge_pairs(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
     """A parameter that nothing in the file is a copy of or derived from is compared with the nearest weight that is no
     other parameter's."""
-    related = [
-        (name, pair)
-        for name, candidates in pairs.items()
-        for pair in candidates
-        if pair.relation in (_Relation.EQUAL, _Relation.DERIVED)
-    ]
+    candidates = [(name, pair) for name, named_pairs in pairs.items() for pair in named_pairs]
+    related = [(name, pair) for name, pair in candidates if pair.relation in (_Relation.EQUAL, _Relation.DERIVED)]
     equal = {name for name, pair in related if pair.relation is _Relation.EQUAL}
     explained = {name for name, _ in related}
     assigned = {pair.initializer for _, pair in related}
-    likely = [
-        (name, pair)
-        for name, candidates in pairs.items()
-        if name not in explained
-        for pair in candidates
-        if pair.relation is _Relation.LIKELY
-    ]
+    unexplained = [(name, pair) for name, pair in candidates if name not in explained]
+    likely = [(name, pair) for name, pair in unexplained if pair.relation is _Relation.LIKELY]
     differing: dict[str, ParameterDifference] = {}
     for name, pair in sorted(likely, key=lambda item: item[1].gap.distance):
         if name not in differing and pair.initializer not in assigned:
@@ -326,8 +317,8 @@ def _is_rescaled(ours: np.ndarray, weight: np.ndarray, precision: Precision) -> 
     """Whether each row, or each column, is a multiple of the parameter's: a norm was folded in, or a factor."""
     if min(ours.shape) < 2 or not (np.isfinite(ours).all() and np.isfinite(weight).all()):
         return False
-    pairs = ((ours, weight), (ours.T, weight.T))
-    return any(_are_parallel(a, b, _ROUNDING * precision.step) for a, b in pairs)
+    tolerance = _ROUNDING * precision.step
+    return _are_parallel(ours, weight, tolerance) or _are_parallel(ours.T, weight.T, tolerance)
 
 
 def _are_parallel(ours: np.ndarray, weight: np.ndarray, tolerance: float) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.sample import Sample, alike, distance
 from modelexport.graph.tensor_content import NearIndex
 from modelexport.record.signals import EagerRun, IssuedOp
@@ -73,9 +74,11 @@ class OperatorSources:
     def __init__(self, run: EagerRun, samples: Sequence[Sample]) -> None:
         self._run = run
         self._samples = samples
-        self.issued = {
-            number: IssuedValue(number, op, self._is_new(op, number)) for op in run.ops for number in op.makes
-        }
+        self.issued: dict[int, IssuedValue] = {}
+        for op in run.ops:
+            for number in op.makes:
+                passed_on = any(alike(samples[read], samples[number]) for read in op.reads)
+                self.issued[number] = IssuedValue(number, op, not passed_on)
 
     def issued_like(self, sample: Sample) -> list[IssuedValue]:
         """Everything that holds the same and depends on the model's inputs."""
@@ -103,16 +106,13 @@ class OperatorSources:
         return [source.op for source in self._sources(value, known) if not source.new]
 
     def _sources(self, value: IssuedValue, known: Container[int]) -> Iterator[IssuedValue]:
-        seen, waiting = {value.number}, [*value.op.reads]
-        while waiting:
-            number = waiting.pop()
-            source = self.issued.get(number)
-            if number in seen or number in known or source is None or number not in self._run.computed:
-                continue
-            seen.add(number)
-            if not source.op.view:
-                yield source
-            waiting += source.op.reads
+        def read_by(number: int) -> list[int]:
+            """What the operator of a value read, as far as it is worked out from the model's inputs."""
+            unknown = [read for read in self.issued[number].op.reads if read not in known and read != value.number]
+            return [read for read in unknown if read in self.issued and read in self._run.computed]
+
+        behind = (self.issued[number] for number in backward_slice(read_by(value.number), read_by))
+        return (source for source in behind if not source.op.view)
 
     def shape(self, value: IssuedValue) -> tuple[int, ...]:
         return self._samples[value.number].shape
@@ -120,9 +120,6 @@ class OperatorSources:
     @cached_property
     def _index(self) -> SampleIndex:
         return SampleIndex({number: self._samples[number] for number in self.issued if number in self._run.computed})
-
-    def _is_new(self, op: IssuedOp, number: int) -> bool:
-        return not any(alike(self._samples[read], self._samples[number]) for read in op.reads)
 
 
 def find_first_difference(run: EagerRun, samples: Sequence[Sample], others: Sequence[Sample]) -> str:

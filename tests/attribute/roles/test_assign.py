@@ -17,6 +17,8 @@ from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall
 from modelexport.record.provenance import Provenance
 
+pytestmark = pytest.mark.slow
+
 EXPORTERS = ("dynamo", "torchscript")
 EXPECTED: Mapping[str, Mapping[str, set[str]]] = {
     "bert": {

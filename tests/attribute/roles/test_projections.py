@@ -13,6 +13,8 @@ from tests.support.further_models import Assigned
 from modelexport.graph.index import Graph
 from modelexport.record.provenance import Provenance
 
+pytestmark = pytest.mark.slow
+
 EXPORTERS = ("dynamo", "torchscript")
 PRODUCTS = ("MatMul", "Gemm", "Conv")
 

@@ -10,6 +10,8 @@ from measure.corpus.models import build, inputs_of
 from measure.corpus.rows import EXPORTERS, Outcome, Row, describe_change, read_rows
 from measure.corpus.verify_row import verify_row
 
+pytestmark = pytest.mark.slow
+
 ROWS = {row.name: row for row in read_rows()}
 # Families that differ most in how they are written, and the odd cases that went wrong before.
 SAMPLE = (

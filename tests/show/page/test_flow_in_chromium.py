@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 from tests.support.called_twice import twice
 from tests.support.page_reading import Reader, drawn_texts
@@ -12,6 +13,8 @@ from tests.support.page_reading import Reader, drawn_texts
 import modelexport as mx
 from modelexport.api.view import make_page
 from modelexport.show.page.html import PageServer
+
+pytestmark = pytest.mark.slow
 
 
 def test_arrows_go_from_box_to_box_and_enter_opens(reader: Reader, shown: Path) -> None:

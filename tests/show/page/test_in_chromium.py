@@ -14,6 +14,8 @@ from tests.support.small_file import SmallFile
 
 import modelexport as mx
 
+pytestmark = pytest.mark.slow
+
 
 def row(page: Page, name: str) -> str:
     return page.locator(f"#tree .row[title^='{name} ·']").get_attribute("id") or ""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import onnx
+import pytest
 from onnx import numpy_helper
 from playwright.sync_api import Page, expect
 from tests.support.overlaid_pages import profile_text
@@ -13,6 +14,8 @@ from tests.support.page_reading import Reader, drawn_texts
 from tests.support.small_file import SmallFile
 
 import modelexport as mx
+
+pytestmark = pytest.mark.slow
 
 
 def slice_colours(page: Page) -> dict[str, str]:

@@ -13,6 +13,8 @@ import modelexport as mx
 from modelexport.errors import ToolFailed
 from modelexport.transform.tools.catalogue import TOOLS
 
+pytestmark = pytest.mark.slow
+
 # Each tool with each option that is listed.
 NAMES = [f"{tool.name}:{option}" for tool in TOOLS.values() for option in tool.options]
 NAMES += [tool.name for tool in TOOLS.values() if not tool.options]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from modelexport.attribute.roles.attention import find_attentions, name_attention_roles
@@ -44,6 +44,8 @@ class Layers:
     """The numbers of repeated blocks."""
 
     hierarchy: Hierarchy
+    # Blocks that were asked for before: most nodes share their call with others.
+    _blocks: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def number_of(self, attribution: Attribution) -> int | None:
         block = self.block(attribution)
@@ -52,18 +54,12 @@ class Layers:
     def block(self, attribution: Attribution) -> ModuleCall | None:
         """The outermost repeated block that something is part of."""
         call = attribution.ancestor
-        if call is not None and call not in self._blocks:
-            self._blocks[call] = self._outermost_block(call)
-        return None if call is None else self._blocks[call]
-
-    @cached_property
-    def _blocks(self) -> dict[ModuleCall, ModuleCall | None]:
-        """Blocks that were asked for before: most nodes share their call with others."""
-        return {}
-
-    def _outermost_block(self, call: ModuleCall) -> ModuleCall | None:
-        blocks = (block for above in self.hierarchy.stack(call) for block in self._blocks_at(above))
-        return next((block for block in blocks if block in self._numbers), None)
+        if call is None:
+            return None
+        if call not in self._blocks:
+            blocks = (block for above in self.hierarchy.stack(call) for block in self._blocks_at(above))
+            self._blocks[call] = next((block for block in blocks if block in self._numbers), None)
+        return self._blocks[call]
 
     def _blocks_at(self, call: ModuleCall) -> Iterator[ModuleCall]:
         """The call if it is one of a block; before it, blocks around it whose forward was run without calling them."""
@@ -113,8 +109,7 @@ class Layers:
         return frozenset(above for module in modules if module.parameters for above in lineage_of(module.path))
 
     def _is_block(self, path: str) -> bool:
-        container = self.hierarchy.modules.get(parent_path(path))
-        module = self.hierarchy.modules.get(path)
+        container, module = (self.hierarchy.modules.get(name) for name in (parent_path(path), path))
         if not path or container is None or not container.container or module is None:
             return False
         if path not in self._with_parameters:
@@ -125,27 +120,29 @@ class Layers:
 def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
     """The same record with role and layer of every node and initializer filled in."""
     layers = Layers(provenance.hierarchy)
-    flow = trace_flow(graph)
-    roles = _find_roles(flow, _block_lists(provenance, layers))
-    numbers = {key: layers.number_of(entry.attribution) for key, entry in provenance.nodes.items()}
-    return replace(
-        provenance,
-        nodes={key: _with_role(entry, roles.get(key, ""), numbers[key]) for key, entry in provenance.nodes.items()},
-        initializers={
-            name: replace(attribution, role=_role_of_weight(graph, name, roles), layer_id=_layer(graph, name, numbers))
-            for name, attribution in provenance.initializers.items()
-        },
-    )
-
-
-def _block_lists(provenance: Provenance, layers: Layers) -> dict[str, str]:
-    """For nodes inside a repeated block: the path of the list that holds the block."""
     blocks = {key: layers.block(entry.attribution) for key, entry in provenance.nodes.items()}
-    return {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
+    lists = {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
+    roles = _find_roles(trace_flow(graph), lists)
+    nodes: dict[str, NodeEntry] = {}
+    for key, entry in provenance.nodes.items():
+        layer = layers.number_of(entry.attribution)
+        answer = replace(entry.attribution, role=roles.get(key, ""), layer_id=layer)
+        nodes[key] = replace(entry, attribution=answer)
+    weights: dict[str, Attribution] = {}
+    for name, attribution in provenance.initializers.items():
+        readers = [reader.key for reader in graph.consumers.get(name, ())]
+        role = common_text(roles.get(key, "") for key in readers)
+        # A weight that several layers read is part of none.
+        numbers = {nodes[key].attribution.layer_id if key in nodes else None for key in readers}
+        weights[name] = replace(attribution, role=role, layer_id=numbers.pop() if len(numbers) == 1 else None)
+    return replace(provenance, nodes=nodes, initializers=weights)
 
 
 def _find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
-    """The most specific rules come first: each is given the roles that are known already, and leaves them alone."""
+    """The most specific rules come first: each is given the roles that are known already, and leaves them alone.
+
+    lists  for nodes inside a repeated block: the path of the list that holds the block
+    """
     roles = find_norms(flow)  # first: their arithmetic looks like residuals and activations
     attentions = find_attentions(flow)
     roles |= name_attention_roles(flow, attentions)
@@ -183,17 +180,3 @@ def _find_moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, s
             if role:
                 moves[node.key] = role
     return moves
-
-
-def _with_role(entry: NodeEntry, role: str, layer: int | None) -> NodeEntry:
-    return replace(entry, attribution=replace(entry.attribution, role=role, layer_id=layer))
-
-
-def _role_of_weight(graph: Graph, name: str, roles: Mapping[str, str]) -> str:
-    return common_text(roles.get(reader.key, "") for reader in graph.consumers.get(name, ()))
-
-
-def _layer(graph: Graph, name: str, numbers: Mapping[str, int | None]) -> int | None:
-    """The layer of everything that reads it; a weight that several layers read is part of none."""
-    distinct = {numbers.get(reader.key) for reader in graph.consumers.get(name, ())}
-    return distinct.pop() if len(distinct) == 1 else None

@@ -16,7 +16,7 @@ merge the axes in front.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.attribute.roles.value_origins import CROWD, ProductNode, RoleFlow
@@ -32,8 +32,15 @@ def key_is_left(scores: ProductNode, chain: list[tuple[Node, str]], context: Pro
     probabilities = chain[0][0].outputs if chain else scores.node.outputs
     axis = _summed_axis(context, is_left=context.left in probabilities)
     for node, _ in chain:
-        axis = _axis_before(node, axis)
-    return _belongs_to_left(scores, axis)
+        # https://onnx.ai/onnx/operators/onnx__Transpose.html: `perm` says which axis of the input becomes this one.
+        order = integers(node, "perm") if node.op_type == "Transpose" else ()
+        axis = order[axis] - len(order) if len(order) >= -axis else axis
+    terms = _terms(scores)
+    if terms is None:
+        return axis == _BEFORE_LAST
+    left, right, result = terms
+    label = result[axis] if len(result) >= -axis else result[-1]
+    return label in left and label not in right
 
 
 def _summed_axis(product: ProductNode, *, is_left: bool) -> int:
@@ -45,21 +52,6 @@ def _summed_axis(product: ProductNode, *, is_left: bool) -> int:
         return labels.index(summed[0]) - len(labels) if summed else _LAST
     flipped = bool(integer(product.node, "transA" if is_left else "transB"))
     return _LAST if is_left != flipped else _BEFORE_LAST
-
-
-def _axis_before(node: Node, axis: int) -> int:
-    """The axis of a node's input that becomes this axis of its output."""
-    order = integers(node, "perm") if node.op_type == "Transpose" else ()
-    return order[axis] - len(order) if len(order) >= -axis else axis
-
-
-def _belongs_to_left(product: ProductNode, axis: int) -> bool:
-    terms = _terms(product)
-    if terms is not None:
-        left, right, result = terms
-        label = result[axis] if len(result) >= -axis else result[-1]
-        return label in left and label not in right
-    return axis == _BEFORE_LAST
 
 
 def _terms(product: ProductNode) -> tuple[str, str, str] | None:
@@ -121,7 +113,7 @@ def _find_fused(flow: RoleFlow) -> Iterator[Attention]:
             continue
         projects = (node.domain, node.op_type) in ATTENTIONS_THAT_PROJECT
         query, key, value = (*(node.inputs[:1] if projects else node.inputs[:3]), "", "", "")[:3]
-        kind = CROSS if key and _are_apart(flow, query, key) else SELF
+        kind = CROSS if key and _stream(flow, query) != _stream(flow, key) else SELF
         yield Attention(kind, node, query, key, value)
 
 
@@ -162,7 +154,7 @@ def _attentions_between(
         left = key_is_left(scores, steps, context)
         query, key = (scores.right, scores.left) if left else (scores.left, scores.right)
         if _is_computed(flow, key):
-            kind = CROSS if _are_apart(flow, query, key) else SELF
+            kind = CROSS if _stream(flow, query) != _stream(flow, key) else SELF
             yield Attention(kind, context.node, query, key, value, scores, tuple(steps), softmax)
 
 
@@ -188,26 +180,19 @@ def score_addends(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
     return [flow.products[key] for key in sorted(sources) if key in flow.products]
 
 
-def _are_apart(flow: RoleFlow, query: str, key: str) -> bool:
-    """Query and key come from different streams: what their projections read did not begin at one value."""
-    return _stream(flow, query) != _stream(flow, key)
-
-
 def _stream(flow: RoleFlow, value: str) -> str:
+    """Where the stream began that a query or key was projected from. In cross attention theirs are two."""
     source = flow.source(value)
     return flow.origin(source.data if source is not None and source.weight else value).root
 
 
-def name_attention_roles(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
+def name_attention_roles(flow: RoleFlow, attentions: Sequence[Attention]) -> dict[str, str]:
     """Roles of the projections and of the nodes between them."""
-    known = list(attentions)
     roles: dict[str, str] = {}
-    for item in known:
+    for item in attentions:
         _name_center(flow, item, roles)
         _name_positions(flow, item, roles)
-    roles.update(_name_projections(flow, known))
-    roles.update(_name_outputs(flow, known))
-    return roles
+    return roles | _name_projections(flow, attentions) | _name_outputs(flow, attentions)
 
 
 def _name_center(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> None:
@@ -275,11 +260,7 @@ def _name_projections(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[s
                 serves.setdefault(key, set()).add(part)
                 kinds.setdefault(key, set()).add(kind)
     names = {key: _TOGETHER.get(frozenset(parts)) or next(iter(parts)) for key, parts in serves.items()}
-    return {key: f"{_kind(kinds[key])}.{name}" for key, name in names.items()}
-
-
-def _kind(kinds: set[str]) -> str:
-    return SELF if SELF in kinds else CROSS
+    return {key: f"{SELF if SELF in kinds[key] else CROSS}.{name}" for key, name in names.items()}
 
 
 def _name_outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, str]:
@@ -289,5 +270,6 @@ def _name_outputs(flow: RoleFlow, attentions: Iterable[Attention]) -> dict[str, 
     for product in flow.products.values():
         sources = flow.origin(product.data).sources if product.weight else CROWD
         if sources and sources <= kinds.keys():
-            roles[product.key] = f"{_kind({kinds[key] for key in sources})}.output"
+            is_self = any(kinds[key] == SELF for key in sources)
+            roles[product.key] = f"{SELF if is_self else CROSS}.output"
     return roles

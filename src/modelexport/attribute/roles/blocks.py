@@ -96,14 +96,14 @@ def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bo
         return node.op_type in ACTIVATIONS
     if flow.origin(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
         return False
-    is_bias = (
-        node.op_type == "Add" and len(computed) == 1 and any(origin.weight for origin in origins if not origin.content)
-    )
+    weighed = any(origin.weight for origin in origins if not origin.content)
+    is_bias = node.op_type == "Add" and len(computed) == 1 and weighed
     is_gating = len({origin.part for origin in computed}) > 1
     return not (is_bias and not computed[0].activated and not opening.keys().isdisjoint(node.inputs)) and not is_gating
 
 
 NORM = "norm"
+_AFTER_ROOT = frozenset({"Reciprocal", "Div", "Mul", "Cast"})
 _NEGATIVE_ROOT = -0.5  # Pow(x, -0.5) is how some write 1 / Sqrt(x)
 # What it normalizes, it has looked up: it is the embedding.
 _NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
@@ -127,10 +127,8 @@ def _is_negative_root(flow: RoleFlow, node: Node) -> bool:
 def _norm_around(flow: RoleFlow, root: Node) -> list[Node]:
     """All nodes of the normalization that takes this square root; none if it is not one."""
     before = _back_to_square(flow, root)
-    if not before:
-        return []
-    centered = before[-1].inputs[0]
-    after = _on_to_division(flow, root, centered)
+    centered = before[-1].inputs[0] if before else ""
+    after = _on_to_division(flow, root, centered) if before else []
     if not after:
         return []
     return [root, *before, *_subtraction_of_mean(flow, centered), *after, *_scale_and_shift(flow, after[-1])]
@@ -143,7 +141,8 @@ def _back_to_square(flow: RoleFlow, root: Node) -> list[Node]:
     averaged = False
     while node is not None:
         passed.append(node)
-        if averaged and _is_square(node):
+        is_product_with_itself = node.op_type == "Mul" and node.inputs[0] == node.inputs[1]
+        if averaged and (is_product_with_itself or node.op_type == "Pow"):
             return passed
         if node.op_type == "ReduceMean":
             averaged = True
@@ -154,30 +153,20 @@ def _back_to_square(flow: RoleFlow, root: Node) -> list[Node]:
     return []
 
 
-def _is_square(node: Node) -> bool:
-    return (node.op_type == "Mul" and node.inputs[0] == node.inputs[1]) or node.op_type == "Pow"
-
-
 def _on_to_division(flow: RoleFlow, root: Node, centered: str) -> list[Node]:
     """From the root on to where it divides the value that was squared."""
     passed: list[Node] = []
     value = root.outputs[0]
     while True:
         readers = [node for node in flow.graph.consumers.get(value, ()) if node.op_type in _AFTER_ROOT]
-        meeting = [node for node in readers if node.op_type in ("Mul", "Div") and _reads(flow, node, centered)]
+        dividing = [node for node in readers if node.op_type in ("Mul", "Div")]
+        meeting = [node for node in dividing if flow.uncast(centered) in map(flow.uncast, node.inputs)]
         if meeting:
             return [*passed, meeting[0]]
         if len(readers) != 1 or readers[0].op_type == "Mul":
             return []
         passed.append(readers[0])
         value = readers[0].outputs[0]
-
-
-_AFTER_ROOT = frozenset({"Reciprocal", "Div", "Mul", "Cast"})
-
-
-def _reads(flow: RoleFlow, node: Node, value: str) -> bool:
-    return any(flow.uncast(item) == flow.uncast(value) for item in node.inputs)
 
 
 def _subtraction_of_mean(flow: RoleFlow, centered: str) -> list[Node]:
@@ -208,11 +197,8 @@ def _scale_and_shift(flow: RoleFlow, node: Node) -> Iterator[Node]:
 
 def _has_vector(flow: RoleFlow, node: Node) -> bool:
     """One of its inputs is made of a weight with at most one dimension of more than one number."""
-    for value in node.inputs:
-        tensor = flow.graph.initializers.get(_weight_behind(flow, value))
-        if tensor is not None and sum(size > 1 for size in tensor.shape) == 1:
-            return True
-    return False
+    tensors = (flow.graph.initializers.get(_weight_behind(flow, value)) for value in node.inputs)
+    return any(tensor is not None and sum(size > 1 for size in tensor.shape) == 1 for tensor in tensors)
 
 
 def _weight_behind(flow: RoleFlow, value: str) -> str:
@@ -234,8 +220,8 @@ def find_residuals(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
     marks: dict[str, frozenset[str]] = {}
     roles: dict[str, str] = {}
     for index, node in enumerate(flow.order):
-        carried = frozenset[str]().union(*(_marks_of(value, marks, last) for value in node.inputs))
-        carried = frozenset(mark for mark in carried if last[mark] > index)
+        carried = frozenset(node.inputs).union(*(marks.get(value, ()) for value in node.inputs))
+        carried = frozenset(mark for mark in carried if last.get(mark, -1) > index)
         if len(carried) > _MOST_MARKS:
             carried = frozenset()
         if node.op_type == "Add" and node.key not in known and _is_residual(flow, node, marks, last):
@@ -243,11 +229,6 @@ def find_residuals(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
         if carried:
             marks.update(dict.fromkeys(filter(None, node.outputs), carried))
     return roles
-
-
-def _marks_of(value: str, marks: Mapping[str, frozenset[str]], last: Mapping[str, int]) -> frozenset[str]:
-    carried = marks.get(value, frozenset())
-    return carried | {value} if value in last else carried
 
 
 def _last_additions(flow: RoleFlow) -> dict[str, int]:

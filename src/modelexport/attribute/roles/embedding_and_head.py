@@ -38,36 +38,19 @@ _AXES_OF_A_TABLE = 2  # positions and channels; a bias differs along channels al
 
 
 def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    roles: dict[str, str] = {}
-    for node in flow.order:
-        if node.key in known:
-            continue
-        role = ""
-        if node.op_type == "Gather":
-            role = _role_of_lookup(flow, node)
-        elif node.op_type == "Add":
-            role = _role_of_addition(flow, node)
-        elif node.op_type == "EmbedLayerNormalization":
-            role = EMBEDDING
-        if role:
-            roles[node.key] = role
-    roles.update(dict.fromkeys(_tables_on_scores(flow, attentions), POSITION))
-    return roles
+    rated = ((node.key, _role_of_input(flow, node)) for node in flow.order if node.key not in known)
+    roles = {key: role for key, role in rated if role}
+    return roles | dict.fromkeys(_tables_on_scores(flow, attentions), POSITION)
 
 
-def _role_of_lookup(flow: RoleFlow, node: Node) -> str:
+def _role_of_input(flow: RoleFlow, node: Node) -> str:
+    """Of a lookup, or of an addition to a stream."""
     origin = flow.origin(node.key)
-    if origin.sources != {node.key}:
-        return ""
-    if origin.counted:
-        return POSITION
-    return EMBEDDING if origin.content else ""
-
-
-def _role_of_addition(flow: RoleFlow, node: Node) -> str:
-    if not flow.origin(node.key).content:
-        return ""
-    for value, stream in (node.inputs, node.inputs[::-1]):
+    if node.op_type == "EmbedLayerNormalization":
+        return EMBEDDING  # ONNX Runtime's fusion of lookups, additions and the first norm
+    if node.op_type == "Gather" and origin.sources == {node.key} and (origin.counted or origin.content):
+        return POSITION if origin.counted else EMBEDDING
+    for value, stream in (node.inputs, node.inputs[::-1]) if node.op_type == "Add" and origin.content else ():
         if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
             return POSITION
     return ""
@@ -193,16 +176,9 @@ class NetworkPositions:
 
 
 def find_heads(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: HEAD
-        for key, product in flow.products.items()
-        if product.weight
-        and key not in known
-        and key in positions.after
-        and key not in positions.inside
-        and key not in positions.before
-        and product.node.op_type not in CONVOLUTIONS
-    }
+    behind = positions.after - positions.inside - positions.before - known.keys()
+    weighted = ((key, product.node) for key, product in flow.products.items() if product.weight)
+    return {key: HEAD for key, node in weighted if key in behind and node.op_type not in CONVOLUTIONS}
 
 
 def name_other_products(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
@@ -226,8 +202,6 @@ def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[st
     begun_lists = {lists[key] for key in residuals if key in lists}
     blocks = frozenset(key for key, name in lists.items() if name in begun_lists or not begun_lists)
     after, begun, before = set[str](), set[str](), set[str]()
-    if not blocks and not residuals:
-        return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))
     for node in flow.order:
         made_of = [item.key for item in flow.graph.predecessors(node)]
         if any(key in blocks or key in after for key in made_of):
@@ -235,13 +209,8 @@ def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[st
         if node.key in blocks or any(key in begun or key in residuals for key in made_of):
             begun.add(node.key)
     for node in reversed(flow.order):  # readers first
-        if any(reader.key in blocks or reader.key in before for reader in _readers(flow, node)):
+        readers = [reader for reader in flow.graph.successors(node) if reader.key in blocks or reader.key in before]
+        # Who reads merely the shape of a value does not depend on it.
+        if any(set(node.outputs) & set(data_inputs(reader.op_type, reader.inputs)) for reader in readers):
             before.add(node.key)
     return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))
-
-
-def _readers(flow: RoleFlow, node: Node) -> list[Node]:
-    """Nodes that read the content of what a node makes, not merely its shape."""
-    readers = flow.graph.successors(node)
-    made = set(node.outputs)
-    return [reader for reader in readers if made & set(data_inputs(reader.op_type, reader.inputs))]

@@ -156,7 +156,8 @@ class _OriginTracer:
             part = output if node.op_type in SUBSETS and result.content else result.part
             # The values of TopK are content, its indices are not: https://onnx.ai/onnx/operators/onnx__TopK.html
             is_choice = node.op_type == "TopK" and index > 0
-            self.origins[output] = ValueOrigin(masking=True) if is_choice else _with_part(result, part)
+            cut = result if result.part == part else replace(result, part=part)
+            self.origins[output] = ValueOrigin(masking=True) if is_choice else cut
 
     def _origin_of(self, node: Node) -> ValueOrigin:
         if node.op_type in PRODUCTS:
@@ -197,35 +198,23 @@ class _OriginTracer:
             return False
         tensor = self.graph.initializers.get(self.origin(node.inputs[0]).weight)
         # Rows picked by a constant are a cut of the table, unless they are many: then it is read by position.
-        indices = self.origin(node.inputs[1])
-        return (
-            tensor is not None
-            and len(tensor.shape) == _TABLE_RANK
-            and tensor.dtype in FLOATS
-            and not is_single(self.graph, node.inputs[1])
-            and (not indices.weight or len(self._shape(indices.weight)) > 1 or self._rows(indices.weight) > 1)
-        )
+        indices = self.origin(node.inputs[1]).weight
+        shape = self._shape(indices)
+        many = not indices or len(shape) > 1 or next(iter(shape), 0) > 1
+        is_table = tensor is not None and len(tensor.shape) == _TABLE_RANK and tensor.dtype in FLOATS
+        return is_table and many and not is_single(self.graph, node.inputs[1])
 
     def _shape(self, initializer: str) -> tuple[int, ...]:
         tensor = self.graph.initializers.get(initializer)
         return () if tensor is None else tensor.shape
 
-    def _rows(self, initializer: str) -> int:
-        return next(iter(self._shape(initializer)), 0)
-
     def _look_up(self, node: Node) -> ValueOrigin:
         table, indices = (self.origin(value) for value in node.inputs[:2])
-        counted = indices.counted or self._is_as_long(indices.weight, table.weight)
-        content = node.inputs[1] in self.graph.computed
-        sources = frozenset({node.key})
-        return ValueOrigin(
-            content, sources, root=node.key, learned=True, positional=counted or not content, counted=counted
-        )
-
-    def _is_as_long(self, indices: str, table: str) -> bool:
-        """A constant row of indices with one for each row of the table can only go through it in order."""
-        shape = self._shape(indices)
-        return bool(shape) and shape[-1] == self._rows(table)
+        # A constant row of indices with one for each row of the table can only go through it in order.
+        counted = indices.counted or self._shape(indices.weight)[-1:] == self._shape(table.weight)[:1]
+        content, sources = node.inputs[1] in self.graph.computed, frozenset({node.key})
+        positional = counted or not content
+        return ValueOrigin(content, sources, node.key, learned=True, positional=positional, counted=counted)
 
     def _combine(self, node: Node) -> ValueOrigin:
         returned = (value for body in self.graph.subgraphs.get(node.key, ()) for value in self.graph.body_outputs[body])
@@ -244,7 +233,7 @@ class _OriginTracer:
             masking=self._masks(node) or any(operand.masking for operand in operands),
             angle=node.op_type in ANGLES or any(operand.angle for operand in operands),
             positional=any(operand.positional for operand in operands),
-            counted=self._counts(node),
+            counted=node.op_type in ("Range", "CumSum") or any(self.origin(value).counted for value in node.inputs),
         )
 
     def _sources(self, node: Node, operands: list[ValueOrigin]) -> frozenset[str]:
@@ -259,13 +248,6 @@ class _OriginTracer:
         if node.op_type in BOOLEAN or node.op_type in ("Where", "Trilu"):
             return True
         return node.op_type == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
-
-    def _counts(self, node: Node) -> bool:
-        return node.op_type in ("Range", "CumSum") or any(self.origin(value).counted for value in node.inputs)
-
-
-def _with_part(origin: ValueOrigin, part: str) -> ValueOrigin:
-    return origin if origin.part == part else replace(origin, part=part)
 
 
 def common_text(texts: Iterable[str]) -> str:

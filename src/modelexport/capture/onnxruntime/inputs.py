@@ -29,6 +29,7 @@ from modelexport.capture.onnxruntime.session import bind_inputs, format_shape, r
 from modelexport.errors import InputError
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
 from modelexport.graph.operators import ELEMENTS_ONLY, Trait, having
+from modelexport.graph.protos import find_attribute
 from modelexport.graph.types import AxisSizes, Shape, fits, input_dims
 
 # Their outputs hold elements of these inputs, and no others that matter.
@@ -83,8 +84,8 @@ class _IndexSearch:
     def _table_sizes(self, node: Node, positions: Iterable[int]) -> Iterator[int | None]:
         for index, table in _LOOKUPS.get(node.op_type, ()):
             if index in positions and table < len(node.inputs):
-                attributes = self._protos[node.key].attribute
-                axis = next((attribute.i for attribute in attributes if attribute.name in _AXIS_ATTRIBUTES), 0)
+                stated = find_attribute(self._protos[node.key], *_AXIS_ATTRIBUTES)
+                axis = 0 if stated is None else stated.i
                 shape = self._shape(node.inputs[table])
                 yield shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
@@ -112,7 +113,8 @@ class _IndexSearch:
             return self._shape(actual)
         maker = self._graph.producers.get(value)
         if maker is not None and maker.op_type == "Constant":
-            return next((list(item.t.dims) for item in self._protos[maker.key].attribute if item.name == "value"), None)
+            content = find_attribute(self._protos[maker.key], "value")
+            return None if content is None else list(content.t.dims)
         before = self._shape(maker.inputs[0]) if maker is not None and maker.op_type in _SAME_TABLE else None
         if before is not None:
             return before

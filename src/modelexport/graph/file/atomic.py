@@ -84,7 +84,9 @@ class Stage:
         except BaseException:
             _put_back(replaced)
             raise
-        _forget(replaced)
+        for aside in (aside for _, aside in replaced if aside is not None):
+            with suppress(OSError):
+                aside.unlink()
 
     def _discard(self) -> None:
         for file in self._files:
@@ -178,10 +180,3 @@ def _put_back(replaced: list[tuple[Path, Path | None]]) -> None:
             else:
                 aside.replace(target)
                 aside.unlink(missing_ok=True)  # renaming does nothing when both are the same file
-
-
-def _forget(replaced: list[tuple[Path, Path | None]]) -> None:
-    for _, aside in replaced:
-        if aside is not None:
-            with suppress(OSError):
-                aside.unlink()

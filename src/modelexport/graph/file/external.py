@@ -18,6 +18,8 @@ import onnx
 from modelexport.errors import FileUnreadable
 from modelexport.graph.file.weights import Lazy, clear_data, storage_size
 
+_KINDS = onnx.AttributeProto
+
 
 def is_external(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL
@@ -27,7 +29,7 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor of a model: of its graph, the bodies inside, functions and training graphs."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
-        yield from _node_tensors(function.node)
+        yield from _attribute_tensors(attribute for node in function.node for attribute in node.attribute)
         yield from _attribute_tensors(function.attribute_proto)
     for training in model.training_info:
         yield from _graph_tensors(training.initialization)
@@ -37,22 +39,16 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     yield from _sparse_tensors(graph.sparse_initializer)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        if node.attribute:
-            yield from _attribute_tensors(node.attribute)
+    yield from _attribute_tensors(attribute for node in graph.node for attribute in node.attribute)
 
 
 def _attribute_tensors(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
-    kinds = onnx.AttributeProto
     for attribute in attributes:
-        if attribute.type == kinds.TENSOR:
+        if attribute.type == _KINDS.TENSOR:
             yield attribute.t
-        elif attribute.type == kinds.GRAPH:
+        elif attribute.type == _KINDS.GRAPH:
             yield from _graph_tensors(attribute.g)
+        # Most attributes are numbers: a look at each of the fields below would cost more than all the rest.
         elif attribute.type in _RARE_KINDS:
             yield from attribute.tensors
             yield from _sparse_tensors([attribute.sparse_tensor, *attribute.sparse_tensors])
@@ -60,12 +56,7 @@ def _attribute_tensors(attributes: Iterable[onnx.AttributeProto]) -> Iterator[on
                 yield from _graph_tensors(graph)
 
 
-_RARE_KINDS = {
-    onnx.AttributeProto.TENSORS,
-    onnx.AttributeProto.GRAPHS,
-    onnx.AttributeProto.SPARSE_TENSOR,
-    onnx.AttributeProto.SPARSE_TENSORS,
-}
+_RARE_KINDS = {_KINDS.TENSORS, _KINDS.GRAPHS, _KINDS.SPARSE_TENSOR, _KINDS.SPARSE_TENSORS}
 
 
 def _sparse_tensors(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
@@ -103,10 +94,9 @@ def _check_data(tensor: onnx.TensorProto, directory: Path | None) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     end = int(entries.get("offset", "0") or 0) + external_data(tensor, directory).nbytes
     path = data_path(tensor, directory)
-    size = path.stat().st_size if path.is_file() else None
-    if size is None:
+    if not path.is_file():
         raise FileUnreadable(f"its data file {path} is not there")
-    if size < end:
+    if (size := path.stat().st_size) < end:
         raise FileUnreadable(f"its data ends at byte {end} of {path}, which has {size}")
 
 
@@ -147,7 +137,7 @@ def _inside(subject: str, directory: Path | None, location: str) -> Path:
     return path
 
 
-def _read(subject: str, directory: Path | None, location: str, place: slice) -> memoryview:
+def _read(subject: str, directory: Path | None, location: str, span: slice) -> memoryview:
     path = _inside(subject, directory, location)
     try:
         with path.open("rb") as file:
@@ -158,6 +148,6 @@ def _read(subject: str, directory: Path | None, location: str, place: slice) -> 
             f"cannot read {path}, the data of {subject}: {reason.lower()}",
             "Keep the data file beside the model that it belongs to.",
         ) from error
-    if len(data) < place.stop:
-        raise FileUnreadable(f"{path} is truncated: {subject} ends at byte {place.stop} of {len(data)}")
-    return data[place]
+    if len(data) < span.stop:
+        raise FileUnreadable(f"{path} is truncated: {subject} ends at byte {span.stop} of {len(data)}")
+    return data[span]

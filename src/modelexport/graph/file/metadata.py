@@ -88,7 +88,8 @@ def embed(
         if model.ir_version != version:
             _add(model, [(IR_VERSION_KEY, str(version))])
     else:
-        _clear_node_keys(model)
+        for _, node in walk_nodes(model):
+            _drop(node, (PREFIX,), ())
     if options.level is not Level.NONE:
         embed_record(model, provenance, outline)
 
@@ -116,8 +117,7 @@ def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]
     numbers: dict[str, int] = {}
     names: dict[str, str] = {}
     for key, node in walk_nodes(model):
-        attribution = attributions.get(key)
-        node.name = names[key] = _unused(_hierarchical(node, attribution), numbers)
+        node.name = names[key] = _unused(_hierarchical(node, attributions.get(key)), numbers)
     return names
 
 
@@ -147,7 +147,7 @@ def _hierarchical(node: onnx.NodeProto, attribution: Attribution | None) -> str:
 
 
 def _unused(name: str, numbers: dict[str, int]) -> str:
-    """The name, numbered if it is taken. `numbers` holds every taken name with the last number put behind it."""
+    """The name, numbered if it is in use. `numbers` holds every used name with the last number put behind it."""
     candidate = name
     while candidate in numbers:
         numbers[name] += 1
@@ -174,28 +174,20 @@ def allow_node_metadata(model: onnx.ModelProto) -> None:
     model.ir_version = max(model.ir_version, _IR_WITH_NODE_METADATA)
 
 
-def _clear_node_keys(model: onnx.ModelProto) -> None:
-    for _, node in walk_nodes(model):
-        _drop(node, (PREFIX,), ())
-
-
 def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str]:
     """What the metadata of a node with this attribution must say."""
-    keys = {CONFIDENCE_KEY: attribution.confidence.label}
-    tag = provenance.tag(attribution)
-    if tag:
-        keys[TAG_KEY] = tag
-    if attribution.module is not None:
-        keys[MODULE_KEY] = attribution.module
-    if len(attribution.owners) > 1:
-        keys[MODULES_KEY] = json.dumps(attribution.modules, ensure_ascii=False)
-    if attribution.evidence:
-        keys[EVIDENCE_KEY] = "; ".join(map(str, attribution.evidence))
-    if attribution.role:
-        keys[ROLE_KEY] = attribution.role
-    if attribution.layer_id is not None:
-        keys[LAYER_KEY] = str(attribution.layer_id)
-    return keys
+    several, layer = len(attribution.owners) > 1, attribution.layer_id
+    values = {
+        CONFIDENCE_KEY: attribution.confidence.label,
+        TAG_KEY: provenance.tag(attribution) or None,
+        # The model itself has the empty path, which is a module all the same.
+        MODULE_KEY: attribution.module,
+        MODULES_KEY: json.dumps(attribution.modules, ensure_ascii=False) if several else None,
+        EVIDENCE_KEY: "; ".join(map(str, attribution.evidence)) or None,
+        ROLE_KEY: attribution.role or None,
+        LAYER_KEY: None if layer is None else str(layer),
+    }
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
@@ -204,12 +196,16 @@ def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
 
 def read_record(model: onnx.ModelProto) -> str | None:
     """The packed record that the model carries."""
-    return next((entry.value for entry in model.metadata_props if entry.key == RECORD_KEY), None)
+    return _read(model, RECORD_KEY)
 
 
 def read_outline(model: onnx.ModelProto) -> str | None:
     """The packed outline of the graph that the record was made for."""
-    return next((entry.value for entry in model.metadata_props if entry.key == OUTLINE_KEY), None)
+    return _read(model, OUTLINE_KEY)
+
+
+def _read(model: onnx.ModelProto, key: str) -> str | None:
+    return next((entry.value for entry in model.metadata_props if entry.key == key), None)
 
 
 def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> None:
@@ -247,7 +243,7 @@ def own_keys(*holders: _Holder) -> frozenset[str]:
 
 def _own_ir_version(model: onnx.ModelProto) -> int:
     """The version of the format that a file has, or had before keys were written on its nodes."""
-    stated = next((entry.value for entry in model.metadata_props if entry.key == IR_VERSION_KEY), "")
+    stated = _read(model, IR_VERSION_KEY) or ""
     return min(int(stated), model.ir_version) if stated.isdecimal() else model.ir_version
 
 

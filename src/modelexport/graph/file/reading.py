@@ -15,6 +15,7 @@ from __future__ import annotations
 import mmap
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,16 +61,14 @@ class ModelFile:
 
     def is_detached(self, initializer: onnx.TensorProto) -> bool:
         """Whether this initializer's data is neither in the proto nor in an external file."""
-        outside = initializer.data_location == onnx.TensorProto.EXTERNAL
-        return initializer.name in self.weights and not outside and not has_data(initializer)
+        return initializer.name in self.weights and not is_external(initializer) and not has_data(initializer)
 
 
 _CHUNK = 1 << 22
 DETACHED_ABOVE = 1024  # smaller constants stay: shape arithmetic needs them
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
+# Before this version of the format a model named no operator sets.
 _IR_WITH_OPSETS = 3
-
-
 FIRST_TAG = b"\x08"  # ir_version, which every writer of ONNX files puts first
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -85,8 +84,8 @@ def have_equal_bytes(path: Path, other: Path) -> bool:
         return True
     if path.stat().st_size != other.stat().st_size:
         return False
-    with path.open("rb") as one, other.open("rb") as two:
-        return all(chunk == two.read(_CHUNK) for chunk in iter(lambda: one.read(_CHUNK), b""))
+    with path.open("rb") as left, other.open("rb") as right:
+        return all(chunk == right.read(_CHUNK) for chunk in iter(lambda: left.read(_CHUNK), b""))
 
 
 def parse_model(data: bytes | bytearray | memoryview) -> ModelFile:
@@ -202,8 +201,7 @@ def with_small_external_data(file: ModelFile) -> onnx.ModelProto:
     """The file's own structure where nothing small is outside. What cannot be read stays outside."""
     if not any(map(_is_small_outside, tensors(file.proto))):
         return file.proto
-    model = onnx.ModelProto()
-    model.CopyFrom(file.proto)
+    model = deepcopy(file.proto)
     for tensor in filter(_is_small_outside, tensors(model)):
         try:
             data = bytes(external_data(tensor, file.directory).raw())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,9 @@ def lay_out(model: ModelFile, path: Path, external_data: bool | None, threshold:
 
     Data that already is outside stays outside: untouched if the model is rewritten in its place, else copied.
     """
-    crowded = external_data is None and _inside_size(model) > _COMFORTABLE
+    detached = filter(model.is_detached, model.proto.graph.initializer)
+    size = model.proto.ByteSize() + sum(model.weights[tensor.name].nbytes for tensor in detached)
+    crowded = external_data is None and size > _COMFORTABLE
     leaving = list(_movable(model, threshold)) if external_data or crowded else []
     outside = [tensor for tensor in external.tensors(model.proto) if external.is_external(tensor)]
     # Nothing moves: the layout is the model as it is, and no copy of the structure is made.
@@ -70,11 +73,6 @@ def lay_out(model: ModelFile, path: Path, external_data: bool | None, threshold:
     if not _in_place(model, path):
         _check_not_source(model, outside, data_file(path))
     return _moved_out(model, set(leaving), data_file(path).name)
-
-
-def _inside_size(model: ModelFile) -> int:
-    detached = filter(model.is_detached, model.proto.graph.initializer)
-    return model.proto.ByteSize() + sum(model.weights[tensor.name].nbytes for tensor in detached)
 
 
 def _movable(model: ModelFile, threshold: int) -> Iterator[int]:
@@ -104,14 +102,8 @@ def _check_not_source(model: ModelFile, outside: list[onnx.TensorProto], target:
             )
 
 
-def _copy(model: ModelFile) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    return proto
-
-
 def _all_inside(model: ModelFile) -> Layout:
-    proto = _copy(model)
+    proto = deepcopy(model.proto)
     inside = dict(model.weights)
     for tensor in filter(external.is_external, proto.graph.initializer):
         inside[tensor.name] = external.external_data(tensor, model.directory)
@@ -131,17 +123,14 @@ def _set_inside(tensor: onnx.TensorProto) -> None:
 
 
 def _moved_out(model: ModelFile, leaving: set[int], location: str) -> Layout:
-    proto = _copy(model)
+    proto = deepcopy(model.proto)
     moved: list[tuple[onnx.TensorProto, WeightData]] = []
     for position, tensor in enumerate(proto.graph.initializer):
         if position in leaving:
             data = _initializer_data(model, model.proto.graph.initializer[position])
             moved += [] if data is None else [(tensor, data)]
-    moved += [
-        (tensor, external.external_data(tensor, model.directory))
-        for tensor in external.tensors(proto)
-        if external.is_external(tensor)
-    ]
+    outside = filter(external.is_external, external.tensors(proto))
+    moved += [(tensor, external.external_data(tensor, model.directory)) for tensor in outside]
     return Layout(proto, model.weights, tuple(_place(moved, location)))
 
 
@@ -195,7 +184,11 @@ def stage_model(
         _write_parts(stage.open(path), parts)
         return (path,)
     data = data_file(path)
-    _write_outside(stage.open(data), layout)  # first: a model must never be there before its data is
+    # First, because a model must never be there before its data is.
+    data_stream = stage.open(data)
+    for block in layout.outside:
+        data_stream.pad_to(block.offset)
+        data_stream.write(block.data.raw())
     _write_parts(stage.open(path), parts)
     return path, data
 
@@ -213,9 +206,3 @@ def _spliced(layout: Layout) -> list[Part]:
 def _write_parts(file: StagedFile, parts: list[Part]) -> None:
     for part in parts:
         file.write(part if isinstance(part, memoryview) else part.raw())
-
-
-def _write_outside(file: StagedFile, layout: Layout) -> None:
-    for place in layout.outside:
-        file.pad_to(place.offset)
-        file.write(place.data.raw())

@@ -87,6 +87,7 @@ def matmul(op: OperatorCall) -> Polynomial:
 
 # Weights of a few bits, packed: their shape says nothing, and attributes say how large they are.
 def packed_shapes(op: OperatorCall) -> Shapes:
+    """A matrix of K × N in 4 bits is stored as (N, blocks, bytes)."""
     return [(*op.shape(0)[:-1], _attribute(op, "N"))]
 
 
@@ -101,21 +102,13 @@ def _attribute(op: OperatorCall, name: str) -> int:
     return number
 
 
-def _weight_shape(op: OperatorCall) -> Shape:
-    return op.shape(CONVOLUTIONS[op.op_type][1])
-
-
-def _is_last(op: OperatorCall) -> bool:
-    """Whether channels are the last axis."""
-    return op.op_type.startswith("Nhwc") or bool(op.attribute("channels_last", 0))
-
-
 def conv_shapes(op: OperatorCall) -> Shapes:
     """(batch, channels, …) by (outputs, inputs / groups, window…), channels last in the layouts that say so."""
-    shape, weight = op.shape(0), _weight_shape(op)
+    shape, weight = op.shape(0), op.shape(CONVOLUTIONS[op.op_type][1])
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
-    if _is_last(op):
+    # NHWC operators of ONNX Runtime have channels as the last axis; the weight is as ever.
+    if op.op_type.startswith("Nhwc") or op.attribute("channels_last", 0):
         batch, *spatial, _ = shape
         return [(batch, *windows(op, spatial, weight[2:]), weight[0])]
     return [(shape[0], weight[0], *windows(op, shape[2:], weight[2:]))]
@@ -123,7 +116,7 @@ def conv_shapes(op: OperatorCall) -> Shapes:
 
 def conv(op: OperatorCall) -> Polynomial:
     """Each number that comes out is a sum over one window of the inputs of its group."""
-    return twice(*conv_shapes(op)[0], *_weight_shape(op)[1:])
+    return twice(*conv_shapes(op)[0], *op.shape(CONVOLUTIONS[op.op_type][1])[1:])
 
 
 def transposed_shapes(op: OperatorCall) -> Shapes:
@@ -132,8 +125,8 @@ def transposed_shapes(op: OperatorCall) -> Shapes:
     if len(shape) != len(weight) or len(shape) < 3:
         raise Unknown(f"a convolution of {len(shape)} axes with a weight of {len(weight)}")
     channels = as_number(Polynomial.of(weight[1]) * op.attribute("group", 1))
-    given = op.attribute("output_shape")
-    spatial = given[-(len(shape) - 2) :] if given else _stretched(op, shape[2:], weight[2:])
+    stated = op.attribute("output_shape")
+    spatial = stated[-(len(shape) - 2) :] if stated else _stretched(op, shape[2:], weight[2:])
     return [(shape[0], channels, *spatial)]
 
 
@@ -149,12 +142,11 @@ def _stretched(op: OperatorCall, sizes: Shape, kernel: Shape) -> list[Size]:
     strides, dilations = _list(op, "strides", rank), _list(op, "dilations", rank)
     extra = op.attribute("output_padding") or [0] * rank
     pads = op.attribute("pads") or [0] * (2 * rank)
-    same = op.attribute("auto_pad", "NOTSET").startswith("SAME")
+    # SAME pads away whatever the window reaches beyond the stride.
+    if op.attribute("auto_pad", "NOTSET").startswith("SAME"):
+        return [as_number(Polynomial.of(size) * strides[axis]) for axis, size in enumerate(sizes)]
     lengths: list[Size] = []
     for axis, size in enumerate(sizes):
-        if same:
-            lengths.append(as_number(Polynomial.of(size) * strides[axis]))
-            continue
         reach = (Polynomial.of(kernel[axis]) - 1) * dilations[axis] + 1
         padded = pads[axis] + pads[axis + rank]
         lengths.append(as_number((Polynomial.of(size) - 1) * strides[axis] + extra[axis] + reach - padded))
@@ -169,20 +161,19 @@ def windows(op: OperatorCall, sizes: Sequence[Size], kernel: Sequence[Size]) -> 
     rank = len(sizes)
     strides, dilations = _list(op, "strides", rank), _list(op, "dilations", rank)
     pads = op.attribute("pads") or [0] * (2 * rank)
-    how = op.attribute("auto_pad", "NOTSET")
+    padding = op.attribute("auto_pad", "NOTSET")
+    if padding.startswith("SAME"):
+        return [as_number(-(-Polynomial.of(size) // strides[axis])) for axis, size in enumerate(sizes)]
     lengths: list[Size] = []
     for axis, size in enumerate(sizes):
-        stride = strides[axis]
-        if how.startswith("SAME"):
-            lengths.append(as_number(-(-Polynomial.of(size) // stride)))
-            continue
-        padded = pads[axis] + pads[axis + rank] if how == "NOTSET" else 0
+        padded = pads[axis] + pads[axis + rank] if padding == "NOTSET" else 0
         room = Polynomial.of(size) + padded - (Polynomial.of(kernel[axis]) - 1) * dilations[axis] - 1
-        lengths.append(as_number(_steps(room, stride, pads[axis], size, up=bool(op.attribute("ceil_mode", 0)))))
+        lengths.append(as_number(_steps(room, strides[axis], pads[axis], size, up=bool(op.attribute("ceil_mode", 0)))))
     return _ensure_fitting(lengths)
 
 
 def _ensure_fitting(sizes: list[Size]) -> list[Size]:
+    """A file with an input of 2 × 2 and a window of 3 × 3 loads; a negative size would make its cost negative."""
     if any(isinstance(size, int) and size < 0 for size in sizes):
         raise Unknown("what a window slides over is shorter than the window: the model cannot run on this")
     return sizes
@@ -193,7 +184,8 @@ def _steps(room: Polynomial, stride: int, before: int, size: Size, *, up: bool) 
     if not up:
         return room // stride + 1
     steps = -(-room // stride) + 1
-    # A window that would begin behind the end is left out.
+    # A window that would begin behind the end is left out, in ONNX as in PyTorch
+    # (https://onnx.ai/onnx/operators/onnx__MaxPool.html).
     if steps.value is not None and isinstance(size, int) and (steps.value - 1) * stride >= size + before:
         return steps - 1
     return steps
@@ -205,6 +197,7 @@ def _list(op: OperatorCall, name: str, rank: int) -> list[int]:
 
 
 def deformed_shapes(op: OperatorCall) -> Shapes:
+    """The offsets have the spatial axes of the result."""
     return [(op.shape(0)[0], op.shape(1)[0], *op.shape(2)[2:])]
 
 
@@ -218,6 +211,7 @@ def recurrent_shapes(op: OperatorCall) -> Shapes:
     first, second, _ = op.shape(0)
     hidden = op.attribute("hidden_size") or op.shape(2)[-1]
     directions = op.shape(1)[0]
+    # Since opset 14 `layout` 1 puts the batch before the steps, in all outputs too.
     if op.attribute("layout", 0):
         return [(first, second, directions, hidden), *[(first, directions, hidden)] * 2]
     return [(first, directions, second, hidden), *[(directions, second, hidden)] * 2]
@@ -231,6 +225,7 @@ def recurrent(op: OperatorCall) -> Polynomial:
 
 def experts(op: OperatorCall) -> Polynomial:
     """A mixture of experts: each token goes through `k` of them."""
+    # QMoE has a scale behind each weight. The third one is there if the experts are gated (SwiGLU).
     first, second, third = (2, 4, 6) if op.op_type == "MoE" else (2, 5, 8)
     packed = 1 if op.op_type == "MoE" else 8 // op.attribute("expert_weight_bits", 4)
     inputs = (first, second, third) if op.has(third) else (first, second)
@@ -272,12 +267,10 @@ def _read_equation(op: OperatorCall) -> tuple[list[list[str]], list[str], dict[s
     if len(parts) != len(op.inputs):
         raise Unknown(f"the equation {text!r} is not about {len(op.inputs)} inputs")
     shapes = [op.shape(index) for index in range(len(parts))]
-    wide = max((len(shape) - len(_letters(part)) for part, shape in zip(parts, shapes, strict=True)), default=0)
-    dots = [f"{_DOTS}{axis}" for axis in range(wide)]
-    terms = [
-        _labels(part, dots[wide - (len(shape) - len(_letters(part))) :])
-        for part, shape in zip(parts, shapes, strict=True)
-    ]
+    widths = [len(shape) - len(part.replace(_DOTS, "")) for part, shape in zip(parts, shapes, strict=True)]
+    dots = [f"{_DOTS}{axis}" for axis in range(max(widths))]
+    # `...` is broadcast: of operands with fewer axes it stands for the last ones.
+    terms = [_labels(part, dots[len(dots) - width :]) for part, width in zip(parts, widths, strict=True)]
     sizes: dict[str, Size] = {}
     for term, shape in zip(terms, shapes, strict=True):
         if len(term) != len(shape):
@@ -285,10 +278,6 @@ def _read_equation(op: OperatorCall) -> tuple[list[list[str]], list[str], dict[s
         for label, size in zip(term, shape, strict=True):
             sizes[label] = broadcast((sizes.get(label, 1),), (size,))[0]
     return terms, _labels(after, dots) if arrow else _implied(terms, dots), sizes
-
-
-def _letters(part: str) -> str:
-    return part.replace(_DOTS, "")
 
 
 def _labels(part: str, dots: Sequence[str]) -> list[str]:

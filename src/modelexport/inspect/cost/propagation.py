@@ -42,7 +42,8 @@ _USUAL_SIZE = 64
 
 
 class Propagation:
-    """
+    """One pass over a graph, forward: it never has to go back, as nodes are in topological order.
+
     model   the nodes with functions put in the place of their calls
     values  what is known of each value so far
     """
@@ -73,7 +74,16 @@ class Propagation:
         return works
 
     def _run_node(self, node: Node, times: Polynomial) -> NodeWork:
-        op = self._operator(node)
+        domain = plain_domain(node.domain)
+        op = OperatorCall(
+            op_type=node.op_type,
+            domain=domain,
+            attributes=self._attributes(node),
+            inputs=tuple(self.values[name] if name else None for name in node.inputs),
+            names=node.inputs,
+            outputs=node.outputs,
+            opset=self._opsets.get(domain, 1),
+        )
         outputs = self._outputs(op, node)
         for name, value in zip(node.outputs, outputs, strict=False):
             self.values[name] = value
@@ -86,29 +96,20 @@ class Propagation:
         weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
         return NodeWork(key, calls, work, times, reads, weights, makes)
 
-    def _operator(self, node: Node) -> OperatorCall:
-        domain = plain_domain(node.domain)
-        return OperatorCall(
-            op_type=node.op_type,
-            domain=domain,
-            attributes=self._attributes(node),
-            inputs=tuple(self.values[name] if name else None for name in node.inputs),
-            names=node.inputs,
-            outputs=node.outputs,
-            opset=self._opsets.get(domain, 1),
-        )
-
     def _attributes(self, node: Node) -> dict[str, Any]:
         attributes = self.model.node_proto(node).attribute
         return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
 
     def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
+        """Only the first output has contents and a weight: no operator of shape arithmetic has a second one."""
         if op.op_type == "Constant" and not op.domain:
             return [constant_of(self.model.node_proto(node))]
         shapes, dtypes = self._shapes_and_dtypes(op, node)
         content = constant_values(op)
         weight = next((value.weight for value in op.inputs if value is not None), "")
-        fixed = op.fixed and bool(op.inputs) and op.op_type not in RANDOM
+        # Without inputs it is random, or a sequence that is built: not a constant, which was dealt with above.
+        known = bool(op.inputs) and all(value.fixed for value in op.inputs if value is not None)
+        fixed = known and op.op_type not in RANDOM
         return [
             Value(
                 *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
@@ -134,6 +135,7 @@ class Propagation:
         return shapes, dtypes
 
     def _run_if(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """The branch that is always taken, else the one that does more, makes more axes, or comes first."""
         branches = [self._run(body, times) for body in bodies]
         results = [self.values.all(self._graph.body_outputs[body]) for body in bodies]
         fixed = self._fixed_branch(node, bodies)
@@ -151,12 +153,16 @@ class Propagation:
     def _fixed_branch(self, node: Node, bodies: Sequence[str]) -> int | None:
         """The branch that is always taken, if there is one."""
         condition = self.values[node.inputs[0]].content if node.inputs else None
-        if condition is None or condition.size != 1 or isinstance(condition.reshape(-1)[0], Polynomial):
+        if condition is None or condition.size != 1 or isinstance(condition.item(), Polynomial):
             return None
-        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        wanted = "then_branch" if condition.item() else "else_branch"
         return next((index for index, body in enumerate(bodies) if body.endswith(f"|{wanted}")), None)
 
     def _run_loop(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """A body takes a counter, a condition and what is carried; it makes a condition, what is carried, and rows.
+
+        https://onnx.ai/onnx/operators/onnx__Loop.html. What is carried comes out as it is, rows are stacked.
+        """
         body, rounds = bodies[0], self._loop_rounds(node)
         counter, condition, *carried = self._graph.body_inputs[body]
         self.values[counter] = Value(onnx.TensorProto.INT64, ())
@@ -169,8 +175,8 @@ class Propagation:
 
     def _loop_rounds(self, node: Node) -> Polynomial:
         """How often a Loop runs, at most."""
-        given = self.values[node.inputs[0]].content if node.inputs and node.inputs[0] else None
-        limit = None if given is None or given.size != 1 else given.reshape(-1)[0]
+        content = self.values[node.inputs[0]].content if node.inputs and node.inputs[0] else None
+        limit = None if content is None or content.size != 1 else content.item()
         if isinstance(limit, Polynomial) or (isinstance(limit, int) and 0 <= limit < _NO_LIMIT):
             return Polynomial.of(limit)
         return self._open_rounds(node)
@@ -181,6 +187,10 @@ class Propagation:
         return Polynomial.of(self.values.axes.fresh(f"rounds of {name}", source))
 
     def _run_scan(self, node: Node, bodies: Sequence[str], times: Polynomial) -> list[NodeWork]:
+        """A body takes states and one step of each scanned input; it makes states and one step of each output.
+
+        https://onnx.ai/onnx/operators/onnx__Scan.html. All scanned inputs are equally long: that is how often it runs.
+        """
         attributes, body = self._attributes(node), bodies[0]
         count = attributes.get("num_scan_inputs", 0)
         states = len(node.inputs) - count
@@ -231,10 +241,12 @@ class Propagation:
 
 
 def _without_content(value: Value) -> Value:
+    """Numbers of one branch or one round say nothing about those of another."""
     return Value(value.dtype, value.shape)
 
 
 def _without_axis(value: Value, axis: int) -> Value:
+    """What a round of a Scan reads: one step along the axis that it goes through."""
     if not value.shape:
         return Value(value.dtype)
     index = axis % len(value.shape)
@@ -242,6 +254,7 @@ def _without_axis(value: Value, axis: int) -> Value:
 
 
 def _stacked(value: Value, rounds: Polynomial, axis: int) -> Value:
+    """What all rounds make, one beside the other along a new axis."""
     if value.shape is None:
         return Value(value.dtype)
     index = axis % (len(value.shape) + 1)
@@ -249,6 +262,7 @@ def _stacked(value: Value, rounds: Polynomial, axis: int) -> Value:
 
 
 def _idle(work: NodeWork, why: str) -> NodeWork:
+    """Work of the branch that does not count: it stays in the answer, so that every node of the file has a row."""
     return replace(work, work=Work(work.work.kind, ZERO, ZERO, why), times=ZERO, makes=ZERO)
 
 
@@ -266,6 +280,7 @@ def _at_usual_size(sizes: Iterable[Polynomial]) -> int:
 
 
 def _output_bytes(op: OperatorCall, outputs: Sequence[Value]) -> Polynomial | None:
+    """Bytes of activations. What follows from weights alone is none: runtimes fold it when they load the file."""
     if outputs and all(value.fixed for value in outputs):
         return ZERO
     sizes = [_bytes_of(value) for value, name in zip(outputs, op.outputs, strict=False) if name]
@@ -273,6 +288,7 @@ def _output_bytes(op: OperatorCall, outputs: Sequence[Value]) -> Polynomial | No
 
 
 def _bytes_of(value: Value) -> Polynomial | None:
+    """Types of 4 bits are packed, two to a byte, and the last byte is filled up."""
     eight = _bytes_of_eight(value.dtype)
     if value.shape is None or not eight:
         return None

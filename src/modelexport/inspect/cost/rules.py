@@ -56,10 +56,6 @@ class AttentionSizes:
         return (self.batch, self.queries, as_number(Polynomial.of(self.heads) * self.value_width))
 
 
-def onnx_attention(op: OperatorCall) -> Polynomial:
-    return _onnx(op).flops
-
-
 def onnx_attention_shapes(op: OperatorCall) -> Sequence[Shape]:
     sizes = _onnx(op)
     groups = op.shape(1)[1] if len(op.shape(1)) == 4 else op.attribute("kv_num_heads")
@@ -91,22 +87,21 @@ def projected(op: OperatorCall) -> Polynomial:
 
 
 def projected_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """Keys and values for the next step are one tensor, stacked along a new first axis."""
     sizes = _projected(op)
     return [sizes.output_shape, (2, sizes.batch, sizes.heads, sizes.keys, sizes.width)]
 
 
 def _projected(op: OperatorCall) -> AttentionSizes:
+    """The weight holds the projections of queries, keys and values beside each other: (hidden, 3 · hidden)."""
     batch, length, _ = _three(op.shape(0))
     heads = op.attribute("num_heads")
     three = Polynomial.of(op.shape(1)[1])
     sizes = op.attribute("qkv_hidden_sizes") or [three // 3] * 3
+    # QAttention reads scales and zero points before the keys and values of earlier steps.
     past_at = 8 if op.op_type == "QAttention" else 4
     past = op.shape(past_at)[3] if op.has(past_at) else 0
     return AttentionSizes(batch, heads, length, _plus(length, past), _per(sizes[0], heads), _per(sizes[2], heads))
-
-
-def multi_head(op: OperatorCall) -> Polynomial:
-    return _multi_head(op).flops
 
 
 def multi_head_shapes(op: OperatorCall) -> Sequence[Shape]:
@@ -119,22 +114,20 @@ def _multi_head(op: OperatorCall) -> AttentionSizes:
     """Queries, keys and values as (batch, length, hidden), as (batch, heads, length, width), or packed into one."""
     query, heads = op.shape(0), op.attribute("num_heads")
     past = op.shape(6)[2] if op.has(6) else 0
+    # All three in one: (batch, length, heads, 3, width).
     if len(query) == 5:
         batch, length, _, _, width = query
         return AttentionSizes(batch, heads, length, _plus(length, past), width, width)
     batch, queries, hidden = query
     width = _per(hidden, heads)
     key = op.shape(1) if op.has(1) else query
+    # Keys and values in one: (batch, length, heads, 2, width).
     if len(key) == 5:
         return AttentionSizes(batch, heads, queries, _plus(key[1], past), width, width)
     value = op.shape(2) if op.has(2) else key
     keys = key[2] if len(key) == 4 else key[1]
     value_width = value[3] if len(value) == 4 else _per(value[2], heads)
     return AttentionSizes(batch, heads, queries, _plus(keys, past), width, value_width)
-
-
-def grouped(op: OperatorCall) -> Polynomial:
-    return _grouped(op).flops
 
 
 def grouped_shapes(op: OperatorCall) -> Sequence[Shape]:
@@ -184,8 +177,9 @@ _TRANSPOSED = ProductRule(Kind.CONVOLUTION, products.transposed, products.transp
 _RECURRENT = ProductRule(Kind.RECURRENT, products.recurrent, products.recurrent_shapes)
 _EXPERTS = ProductRule(Kind.MATMUL, products.experts, lambda op: [op.shape(0)])
 _PROJECTED = ProductRule(Kind.ATTENTION, projected, projected_shapes)
-_MULTI_HEAD = ProductRule(Kind.ATTENTION, multi_head, multi_head_shapes)
-_GROUPED = ProductRule(Kind.ATTENTION, grouped, grouped_shapes)
+_MULTI_HEAD = ProductRule(Kind.ATTENTION, lambda op: _multi_head(op).flops, multi_head_shapes)
+_GROUPED = ProductRule(Kind.ATTENTION, lambda op: _grouped(op).flops, grouped_shapes)
+_ONNX_ATTENTION = ProductRule(Kind.ATTENTION, lambda op: _onnx(op).flops, onnx_attention_shapes)
 
 
 def _product_rules() -> Iterator[tuple[tuple[str, str], ProductRule]]:
@@ -195,14 +189,8 @@ def _product_rules() -> Iterator[tuple[tuple[str, str], ProductRule]]:
         yield ("", name), _MATMUL
     for name in (
         *("FusedMatMul", "FusedMatMulActivation", "TransposeMatMul", "FusedGemm", "GemmFastGelu", "GemmFloat8"),
-        *(
-            "MatMulInteger",
-            "MatMulInteger16",
-            "MatMulIntegerToFloat",
-            "DynamicQuantizeMatMul",
-            "QLinearMatMul",
-            "QGemm",
-        ),
+        *("MatMulInteger", "MatMulInteger16", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul"),
+        "QGemm",
     ):
         yield (MS, name), _MATMUL
     # Weights of 4 bits in blocks: attributes K and N are the sizes of the matrix.
@@ -218,7 +206,7 @@ def _product_rules() -> Iterator[tuple[tuple[str, str], ProductRule]]:
     yield (MS, "DynamicQuantizeLSTM"), _RECURRENT
     yield from (((MS, name), _EXPERTS) for name in ("MoE", "QMoE"))
     # Attentions: ONNX's own (opset 23) and ONNX Runtime's, which differ in what they read.
-    yield ("", "Attention"), ProductRule(Kind.ATTENTION, onnx_attention, onnx_attention_shapes)
+    yield ("", "Attention"), _ONNX_ATTENTION
     yield from (((MS, name), _PROJECTED) for name in ("Attention", "QAttention"))
     yield from (((MS, name), _MULTI_HEAD) for name in ("MultiHeadAttention", "DecoderMaskedMultiHeadAttention"))
     yield (MS, "GroupQueryAttention"), _GROUPED
@@ -257,7 +245,8 @@ def work_of(op: OperatorCall, shapes: Sequence[Shape | None]) -> Work:
             return Work(rule.kind, rule.flops(op), ZERO)
         except CANNOT as error:
             return Work(rule.kind, None, ZERO, _reason(op, error))
-    kind = _kind(op)
+    known = op.domain in operators.DOMAINS  # an operator of a domain of the user's own only happens to be called Add
+    kind = next((kind for kind, names in _KINDS.items() if known and op.op_type in names), Kind.UNKNOWN)
     if kind is Kind.UNKNOWN:
         name = f"{op.domain}::{op.op_type}" if op.domain else op.op_type
         return Work(kind, None, None, f"there is no rule for {name}")
@@ -271,12 +260,6 @@ def _reason(op: OperatorCall, error: Exception) -> str:
     return str(error) if isinstance(error, Unknown) else f"{op.op_type} reads shapes that do not fit together"
 
 
-def _kind(op: OperatorCall) -> Kind:
-    if op.domain not in operators.DOMAINS:
-        return Kind.UNKNOWN
-    return next((kind for kind, names in _KINDS.items() if op.op_type in names), Kind.UNKNOWN)
-
-
 # In this order: an operator can have several traits.
 _KINDS = {
     Kind.MOVEMENT: operators.MOVEMENTS,
@@ -287,20 +270,22 @@ _KINDS = {
 
 
 def _other(op: OperatorCall, kind: Kind, shapes: Sequence[Shape | None]) -> Polynomial:
+    """Operations that are no products: by numbers that come out, or for a reduction by those that go in."""
     if kind is Kind.MOVEMENT:
         return ZERO
-    if kind is Kind.ELEMENTWISE:
-        is_sum = op.op_type in ("Sum", "Max", "Min", "Mean")
-        return Polynomial.of(product(_first(op, shapes))) * (max(1, len(op.inputs) - 1) if is_sum else 1)
-    if kind is Kind.NORMALIZATION:
-        return Polynomial.of(product(_first(op, shapes))) * (
-            _ROTATION_STEPS if op.op_type == "RotaryEmbedding" else _NORMALIZATION_STEPS
-        )
     if op.op_type == "DFT":
         return _transform(op)
-    if op.op_type in operators.POOLS:
-        return Polynomial.of(product(_first(op, shapes))) * product(op.attribute("kernel_shape", ()))
-    return Polynomial.of(product(op.shape(0)))
+    if kind is Kind.REDUCTION and op.op_type not in operators.POOLS:
+        return Polynomial.of(product(op.shape(0)))
+    if not shapes or shapes[0] is None:
+        raise Unknown(f"the shape of {op.outputs[0]!r} is not known" if op.outputs else "it makes nothing")
+    made = Polynomial.of(product(shapes[0]))
+    if kind is Kind.NORMALIZATION:
+        return made * (_ROTATION_STEPS if op.op_type == "RotaryEmbedding" else _NORMALIZATION_STEPS)
+    if kind is Kind.REDUCTION:
+        return made * product(op.attribute("kernel_shape", ()))
+    # These take any number of inputs: to add three up is two additions.
+    return made * (max(1, len(op.inputs) - 1) if op.op_type in ("Sum", "Max", "Min", "Mean") else 1)
 
 
 def _transform(op: OperatorCall) -> Polynomial:
@@ -312,12 +297,6 @@ def _transform(op: OperatorCall) -> Polynomial:
         raise Unknown("what a Fourier transform takes is no polynomial of its length")
     rows = product(size for index, size in enumerate(shape[:-1]) if index != axis % len(shape))
     return Polynomial.of(rows) * math.ceil(_NORMALIZATION_STEPS * length * math.log2(max(length, 2)))
-
-
-def _first(op: OperatorCall, shapes: Sequence[Shape | None]) -> Shape:
-    if not shapes or shapes[0] is None:
-        raise Unknown(f"the shape of {op.outputs[0]!r} is not known" if op.outputs else "it makes nothing")
-    return shapes[0]
 
 
 @dataclass(frozen=True)

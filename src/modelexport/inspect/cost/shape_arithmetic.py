@@ -4,7 +4,11 @@ Exporters write `x.view(b, -1)` as a small graph that reads a shape and puts ano
 
     x: (batch, 12, 64) ──► Shape ──► [batch, 12, 64] ──► Gather 0 ──► batch ──► Concat ──► [batch, 768] ──► Reshape
 
-Its values are arrays of whole numbers, polynomials of open axes and truth values (`Value.content`). To add an operator
+Its values are arrays of whole numbers, polynomials of open axes and truth values (`Value.content`). Without them the
+target of that Reshape would be unknown, and with it the shape of everything behind. Whatever a rule cannot compute is
+unknown and no error: a weaker estimate is still one.
+
+To add an operator
 that takes part in this: a function in `_CONTENT_RULES`. To add one whose output has another type than its first input:
 `_FIXED_DTYPES`, `_LIKE_INPUT` or `_DTYPE_RULES`.
 """
@@ -51,6 +55,7 @@ def constant_values(op: OperatorCall) -> np.ndarray | None:
 
 
 def _limited(number: Any) -> Any:
+    """Unknown for a size that is too long a formula; truth values and floats pass."""
     is_size = isinstance(number, int | Polynomial) and not isinstance(number, bool)
     return as_number(limit_length(number)) if is_size else number
 
@@ -65,27 +70,18 @@ def _each(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     return result
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Content:
+def _elementwise(function: Callable[..., Any]) -> Content:
     """Number by number, broadcast as numpy does."""
-    return lambda op: _each(function, op.content(0), op.content(1))
-
-
-def _unary(function: Callable[[Any], Any]) -> Content:
-    return lambda op: _each(function, op.content(0))
-
-
-def _several(function: Callable[..., Any]) -> Content:
     return lambda op: _each(function, *(op.content(index) for index in range(len(op.inputs))))
 
 
 def _divided(op: OperatorCall) -> np.ndarray:
     """Whole numbers are divided as ONNX divides them, toward zero; of others only exact quotients are needed."""
-    if op.dtype(0) in _WHOLE:
-        return _each(_toward_zero, op.content(0), op.content(1))
-    return _each(_exactly, op.content(0), op.content(1))
+    return _each(_toward_zero if op.dtype(0) in _WHOLE else _exactly, op.content(0), op.content(1))
 
 
 def _toward_zero(above: Size, below: Size) -> Size:
+    """Of open axes it does not matter: sizes are not negative."""
     if isinstance(above, int) and isinstance(below, int):
         # A float holds whole numbers up to 2**52; ONNX rounds the quotient of integers toward zero, Python downward.
         return int(above / below) if abs(above) < 2**52 else above // below
@@ -107,14 +103,10 @@ def _is_equal(left: Any, right: Any) -> bool:
 
     Exporters compare sizes with -1 and 1 to choose between two shapes; a wrong guess would choose the wrong one.
     """
-    if isinstance(left, Polynomial) or isinstance(right, Polynomial):
-        if _is_never(left, right) or _is_never(right, left):
-            return False
-        apart = Polynomial.of(left) - right
-        if apart.value is None and not _is_positive(apart) and not _is_positive(-apart):
-            raise Unknown("it depends on the axes")
-        return bool(apart == 0)
-    return bool(left == right)
+    if not isinstance(left, Polynomial) and not isinstance(right, Polynomial):
+        return bool(left == right)
+    never = _is_never(left, right) or _is_never(right, left)
+    return not never and _sign(Polynomial.of(left) - right) == 0
 
 
 def _is_never(size: Any, number: Any) -> bool:
@@ -124,24 +116,29 @@ def _is_never(size: Any, number: Any) -> bool:
 
 
 def _is_less(left: Any, right: Any) -> bool:
-    """As `_is_equal`: known if the difference has one sign whatever the axes are, which are at least 1."""
-    if isinstance(left, Polynomial) or isinstance(right, Polynomial):
-        apart = Polynomial.of(right) - left
-        if apart.value is not None:
-            return bool(apart.value > 0)
-        if _is_positive(apart):
-            return True
-        if _is_positive(-apart):
-            return False
-        raise Unknown("it depends on the axes")
-    return bool(left < right)
+    """As `_is_equal`: known if the difference has one sign whatever the axes are."""
+    if not isinstance(left, Polynomial) and not isinstance(right, Polynomial):
+        return bool(left < right)
+    return _sign(Polynomial.of(right) - left) > 0
+
+
+def _sign(size: Polynomial) -> int:
+    """-1, 0 or 1, if that is the same for all sizes of axes, which are at least 1; else Unknown."""
+    if size.value is not None:
+        return (size.value > 0) - (size.value < 0)
+    if _is_positive(size):
+        return 1
+    if _is_positive(-size):
+        return -1
+    raise Unknown("it depends on the axes")
 
 
 def _is_positive(size: Polynomial) -> bool:
-    """Whether it is more than 0 for all sizes of axes; they are at least 1."""
+    """Whether it is more than 0 for all sizes of axes, as far as that can be seen: `2·seq - 1` is, `seq - 1` is not."""
     factors = [factor for _, factor in size.terms]
     if all(factor > 0 for factor in factors):
         return True
+    # At all axes 1 it is smallest, if nothing but a plain number is taken away. Quotients may be 0 there.
     simple = all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
     negative = [factor for monomial, factor in size.terms if factor < 0]
     constant = dict(size.terms).get((), 0)
@@ -157,21 +154,13 @@ def _where(condition: Any, left: Any, right: Any) -> Any:
 
 def _shape(op: OperatorCall) -> np.ndarray:
     """`start` and `end` are of opset 15: the shape of x, or of some of its axes."""
-    shape = op.shape(0)
-    result = np.empty(len(shape), dtype=object)
-    result[:] = shape
-    return result[slice(op.attribute("start", 0), op.attribute("end"))]
+    return np.array(op.shape(0), dtype=object)[slice(op.attribute("start", 0), op.attribute("end"))]
 
 
 def _gathered(op: OperatorCall) -> np.ndarray:
     """The commonest of all: `x.shape[0]` is a Gather of a Shape."""
     indices = op.content(1).astype(np.int64)
     return np.take(op.content(0), indices, axis=op.attribute("axis", 0))
-
-
-def _concatenated(op: OperatorCall) -> np.ndarray:
-    """How exporters put a shape together: sizes that they computed, and constants."""
-    return np.concatenate([op.content(index) for index in range(len(op.inputs))], axis=op.attribute("axis", 0))
 
 
 def _sliced(op: OperatorCall) -> np.ndarray:
@@ -189,12 +178,9 @@ def _sliced(op: OperatorCall) -> np.ndarray:
 
 
 def _squeezed(op: OperatorCall) -> np.ndarray:
+    """Mostly a row of one number to that number. Axes are an attribute before opset 13."""
     axes = op.listed("axes", 1)
     return np.squeeze(op.content(0), axis=None if axes is None else tuple(axes))
-
-
-def _unsqueezed(op: OperatorCall) -> np.ndarray:
-    return np.expand_dims(op.content(0), tuple(op.listed("axes", 1) or ()))
 
 
 def _one_hot(op: OperatorCall) -> np.ndarray:
@@ -204,26 +190,16 @@ def _one_hot(op: OperatorCall) -> np.ndarray:
     return np.array(rows, dtype=object).reshape(*op.content(0).shape, depth)
 
 
-def _power(base: Any, power: Any) -> Any:
-    if isinstance(base, Polynomial):
-        return base ** int(power)
-    return base**power
-
-
-def _reshaped(op: OperatorCall) -> np.ndarray:
-    """Of a few numbers: a size to a row of one, say. -1 stands for what is left, as in numpy."""
-    return op.content(0).reshape(op.numbers(1))
-
-
 def _expanded(op: OperatorCall) -> np.ndarray:
+    """Both ways: the wanted shape may have a 1 where the value has more."""
     result, shape = op.content(0), op.numbers(1)
     return np.broadcast_to(result, np.broadcast_shapes(result.shape, tuple(shape)))
 
 
 def _filled(op: OperatorCall) -> np.ndarray:
     """ConstantOfShape: zeros of float32, unless an attribute says otherwise."""
-    given = op.attribute("value")
-    number = 0.0 if given is None else given.reshape(-1)[0].item()
+    tensor = op.attribute("value")
+    number = 0.0 if tensor is None else tensor.reshape(-1)[0].item()
     shape = op.numbers(0)
     if np.prod(shape, dtype=np.int64) > MOST_NUMBERS:
         raise Unknown("too many numbers")
@@ -250,17 +226,6 @@ def _reduced(function: Callable[..., Any]) -> Content:
     return rule
 
 
-def _rounded(up: bool) -> Content:
-    """Whole numbers and polynomials are whole already. Exporters scale sizes in floats and round them."""
-
-    def rounded(number: Any) -> Any:
-        if isinstance(number, Polynomial | int):
-            return number
-        return int(np.ceil(number) if up else np.floor(number))
-
-    return _unary(rounded)
-
-
 def _cast(op: OperatorCall) -> np.ndarray:
     """A size that goes through a float and back is that size; to a truth value, it is whether it is not 0."""
     to = op.attribute("to")
@@ -279,40 +244,48 @@ _CONTENT_RULES: Mapping[str, Content] = {
     "Cast": _cast,
     # Picking, putting together and reshaping rows of sizes.
     "Gather": _gathered,
-    "Concat": _concatenated,
+    # How exporters put a shape together: sizes that they computed, and constants.
+    "Concat": lambda op: np.concatenate([op.content(i) for i in range(len(op.inputs))], axis=op.attribute("axis", 0)),
     "Slice": _sliced,
     "Squeeze": _squeezed,
-    "Unsqueeze": _unsqueezed,
-    "Reshape": _reshaped,
+    "Unsqueeze": lambda op: np.expand_dims(op.content(0), tuple(op.listed("axes", 1) or ())),
+    # A size to a row of one, say. -1 stands for what is left, as in numpy; a 0 that copies an axis is not needed.
+    "Reshape": lambda op: op.content(0).reshape(op.numbers(1)),
     "Expand": _expanded,
     "ConstantOfShape": _filled,
     "Range": _ranged,
     "Transpose": lambda op: np.transpose(op.content(0), op.attribute("perm")),
     "OneHot": _one_hot,
     # Arithmetic on sizes. A Sqrt is of a head's width, a constant.
-    "Sqrt": _unary(math.sqrt),
-    "Pow": _binary(_power),
-    "Add": _binary(operator.add),
-    "Sub": _binary(operator.sub),
-    "Mul": _binary(operator.mul),
+    "Sqrt": _elementwise(math.sqrt),
+    # Exponents come in as floats, of which a polynomial has no power.
+    "Pow": _elementwise(lambda base, power: base ** (int(power) if isinstance(base, Polynomial) else power)),
+    "Add": _elementwise(operator.add),
+    "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul),
     "Div": _divided,
-    "Mod": _binary(operator.mod),
-    "Neg": _unary(operator.neg),
-    "Abs": _unary(lambda number: number if isinstance(number, Polynomial) else abs(number)),
-    "Floor": _rounded(up=False),
-    "Ceil": _rounded(up=True),
-    "Min": _several(lambda *items: smallest(*items) if any(isinstance(i, Polynomial) for i in items) else min(items)),
-    "Max": _several(lambda *items: largest(*items) if any(isinstance(i, Polynomial) for i in items) else max(items)),
+    "Mod": _elementwise(operator.mod),
+    "Neg": _elementwise(operator.neg),
+    "Abs": _elementwise(lambda number: number if isinstance(number, Polynomial) else abs(number)),
+    # Exporters scale sizes in floats and round them; a polynomial is whole already.
+    "Floor": _elementwise(lambda number: number if isinstance(number, Polynomial) else math.floor(number)),
+    "Ceil": _elementwise(lambda number: number if isinstance(number, Polynomial) else math.ceil(number)),
+    "Min": _elementwise(
+        lambda *items: smallest(*items) if any(isinstance(i, Polynomial) for i in items) else min(items)
+    ),
+    "Max": _elementwise(
+        lambda *items: largest(*items) if any(isinstance(i, Polynomial) for i in items) else max(items)
+    ),
     # Choosing between shapes: `Where(Equal(shape, -1), other, shape)` is how Expand is exported.
-    "Equal": _binary(_is_equal),
-    "Less": _binary(_is_less),
-    "Greater": _binary(lambda left, right: _is_less(right, left)),
-    "LessOrEqual": _binary(lambda left, right: not _is_less(right, left)),
-    "GreaterOrEqual": _binary(lambda left, right: not _is_less(left, right)),
-    "Not": _unary(operator.not_),
-    "And": _binary(lambda left, right: left and right),
-    "Or": _binary(lambda left, right: left or right),
-    "Where": _several(_where),
+    "Equal": _elementwise(_is_equal),
+    "Less": _elementwise(_is_less),
+    "Greater": _elementwise(lambda left, right: _is_less(right, left)),
+    "LessOrEqual": _elementwise(lambda left, right: not _is_less(right, left)),
+    "GreaterOrEqual": _elementwise(lambda left, right: not _is_less(left, right)),
+    "Not": _elementwise(operator.not_),
+    "And": _elementwise(lambda left, right: left and right),
+    "Or": _elementwise(lambda left, right: left or right),
+    "Where": _elementwise(_where),
     # How many there are, in all.
     "ReduceProd": _reduced(lambda *sizes: product(sizes)),
     "ReduceSum": _reduced(lambda *sizes: sum(sizes)),
@@ -323,37 +296,22 @@ _CONTENT_RULES: Mapping[str, Content] = {
 
 _T = onnx.TensorProto
 _FIXED_DTYPES = {
-    "Shape": _T.INT64,
-    "Size": _T.INT64,
-    "ArgMax": _T.INT64,
-    "ArgMin": _T.INT64,
-    "NonZero": _T.INT64,
-    "NonMaxSuppression": _T.INT64,
-    "ConvInteger": _T.INT32,
-    "MatMulInteger": _T.INT32,
-    "IsInf": _T.BOOL,
-    "IsNaN": _T.BOOL,
+    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), _T.INT64),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger"), _T.INT32),
+    **dict.fromkeys(("IsInf", "IsNaN"), _T.BOOL),
 }
-# The input that has the type of the output: a scale, a zero point, a table, the thing to be like.
+# The input that has the type of the output, where that is not the first one.
 _LIKE_INPUT = {
-    "Where": 1,
-    "CastLike": 1,
-    "OneHot": 2,
+    **dict.fromkeys(("Where", "CastLike"), 1),
+    **dict.fromkeys(("OneHot", "EmbedLayerNormalization"), 2),  # the values to choose from, the table of words
+    # Floats come out in the type of the scale.
     "DequantizeLinear": 1,
-    "QLinearMatMul": 7,
-    "QLinearConv": 7,
-    "QLinearAdd": 7,
-    "QLinearMul": 7,
-    "QLinearConcat": 1,
-    "QLinearSigmoid": 4,
-    "QLinearLeakyRelu": 4,
-    "QLinearAveragePool": 4,
-    "QLinearGlobalAveragePool": 4,
-    "EmbedLayerNormalization": 2,
-    "GatherBlockQuantized": 2,
-    "DynamicQuantizeMatMul": 0,
-    "MatMulIntegerToFloat": 2,
+    **dict.fromkeys(("GatherBlockQuantized", "MatMulIntegerToFloat"), 2),
     "QAttention": 3,
+    # Integers come out in the type of the zero point of the output, whose place depends on how many operands there are.
+    "QLinearConcat": 1,
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearAveragePool", "QLinearGlobalAveragePool"), 4),
+    **dict.fromkeys(("QLinearMatMul", "QLinearConv", "QLinearAdd", "QLinearMul"), 7),
 }
 
 
@@ -374,8 +332,8 @@ def output_dtype(op: OperatorCall, index: int) -> int:
 
 def _filled_type(op: OperatorCall, _: int) -> int:
     """That of the tensor in the attribute, float32 without one."""
-    given = op.attribute("value")
-    return _T.FLOAT if given is None else onnx.helper.np_dtype_to_tensor_dtype(given.dtype)
+    tensor = op.attribute("value")
+    return _T.FLOAT if tensor is None else onnx.helper.np_dtype_to_tensor_dtype(tensor.dtype)
 
 
 def _second(dtype: int) -> Callable[[OperatorCall, int], int]:

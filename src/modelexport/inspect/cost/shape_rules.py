@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,12 @@ def axis_index(axis: int, rank: int) -> int:
 
 def _reshape(op: OperatorCall) -> Shapes:
     """https://onnx.ai/onnx/operators/onnx__Reshape.html: 0 copies an axis (unless `allowzero`), -1 is what is left."""
-    wanted, given = op.sizes(1), op.shape(0)
-    keep = not op.attribute("allowzero", 0)
-    shape = [given[index] if keep and size == 0 else size for index, size in enumerate(wanted)]
+    before, keep = op.shape(0), not op.attribute("allowzero", 0)
+    shape = [before[index] if keep and size == 0 else size for index, size in enumerate(op.sizes(1))]
     if -1 in shape:
         hole = shape.index(-1)
         rest = product(size for index, size in enumerate(shape) if index != hole)
-        shape[hole] = as_number(Polynomial.of(product(given)) // rest) if rest != 0 else 0
+        shape[hole] = as_number(Polynomial.of(product(before)) // rest) if rest != 0 else 0
     return [tuple(shape)]
 
 
@@ -138,23 +138,17 @@ def _slice(op: OperatorCall) -> Shapes:
 
 def _gather(op: OperatorCall) -> Shapes:
     """The indexed axis becomes the axes of the indices: (50, 64) by ids (batch, seq) is (batch, seq, 64)."""
-    shape, places = op.shape(0), op.shape(1)
+    shape = op.shape(0)
     axis = axis_index(op.attribute("axis", 0), len(shape))
-    return [(*shape[:axis], *places, *shape[axis + 1 :])]
+    return [(*shape[:axis], *op.shape(1), *shape[axis + 1 :])]
 
 
 def _gather_nd(op: OperatorCall) -> Shapes:
     """The last axis of the indices says how many axes are indexed; `batch_dims` of the first ones are in common."""
-    shape, places, batch = op.shape(0), op.shape(1), op.attribute("batch_dims", 0)
-    last = places[-1]
-    if not isinstance(last, int):
+    *rows, indexed = op.shape(1)
+    if not isinstance(indexed, int):
         raise Unknown("how many axes are indexed is not known")
-    return [(*places[:-1], *shape[batch + last :])]
-
-
-def _expand(op: OperatorCall) -> Shapes:
-    """A size of 1 in the wanted shape keeps what is there: it is broadcasting, not assignment."""
-    return [broadcast(op.shape(0), tuple(op.sizes(1)))]
+    return [(*rows, *op.shape(0)[op.attribute("batch_dims", 0) + indexed :])]
 
 
 def _tile(op: OperatorCall) -> Shapes:
@@ -196,9 +190,10 @@ def _reduce(op: OperatorCall) -> Shapes:
 
 def _range(op: OperatorCall) -> Shapes:
     """ceil((end - start) / step) numbers; of open axes only whole numbers are known."""
-    given = [op.content(index).reshape(-1)[0] for index in range(3)]
-    if not any(isinstance(number, Polynomial) for number in given):
-        return [(max(0, math.ceil((given[1] - given[0]) / given[2])),)]
+    start, end, step = (op.content(index).reshape(-1)[0] for index in range(3))
+    # Plain numbers may be floats, of which only the quotient is rounded.
+    if not any(isinstance(number, Polynomial) for number in (start, end, step)):
+        return [(max(0, math.ceil((end - start) / step)),)]
     start, end, step = (op.sizes(index)[0] for index in range(3))
     length = -(-(Polynomial.of(end) - start) // step)
     return [(as_number(largest(length, 0)) if length.value is not None else as_number(length),)]
@@ -214,23 +209,21 @@ def _top_k(op: OperatorCall) -> Shapes:
 
 def _one_hot(op: OperatorCall) -> Shapes:
     """One more axis of `depth`: (batch,) becomes (batch, depth), or (depth, batch) with axis 0."""
-    shape, depth = op.shape(0), op.sizes(1)[0]
-    rank = len(shape) + 1
-    axis = axis_index(op.attribute("axis", -1), rank)
-    return [(*shape[:axis], depth, *shape[axis:])]
+    shape = op.shape(0)
+    axis = axis_index(op.attribute("axis", -1), len(shape) + 1)
+    return [(*shape[:axis], op.sizes(1)[0], *shape[axis:])]
 
 
 def _resize(op: OperatorCall) -> Shapes:
     """By sizes, else by scales, rounded down. Opset 10 has no sizes, and the scales as second input."""
     shape = list(op.shape(0))
     axes = op.attribute("axes") or list(range(len(shape)))
-    upsample, newer = op.op_type == "Upsample", op.opset > 10
-    sizes_at, scales_at = (3, 2) if newer and not upsample else (-1, 1)
-    if sizes_at > 0 and op.has(sizes_at):
-        for axis, size in zip(axes, op.sizes(sizes_at), strict=True):
+    older = op.op_type == "Upsample" or op.opset <= 10
+    if not older and op.has(3):
+        for axis, size in zip(axes, op.sizes(3), strict=True):
             shape[axis] = size
         return [tuple(shape)]
-    scales = op.attribute("scales") or op.content(scales_at).reshape(-1).tolist()
+    scales = op.attribute("scales") or op.content(1 if older else 2).reshape(-1).tolist()
     for axis, scale in zip(axes, scales, strict=True):
         shape[axis] = _scaled(shape[axis], scale)
     return [tuple(shape)]
@@ -276,9 +269,9 @@ def _rearranged(op: OperatorCall) -> Shapes:
 
 def _embedded(op: OperatorCall) -> Shapes:
     """EmbedLayerNormalization: ids, segments, and the tables."""
-    hidden = op.shape(2)[-1]
     ids = op.shape(0)
-    return [(*ids, hidden), (ids[0],), (*ids, hidden)]
+    words = (*ids, op.shape(2)[-1])
+    return [words, (ids[0],), words]
 
 
 def _skipped(op: OperatorCall) -> Shapes:
@@ -300,11 +293,6 @@ def _normalized(op: OperatorCall) -> Shapes:
     axis = axis_index(op.attribute("axis", -1), len(shape))
     row = (*shape[:axis], *[1] * (len(shape) - axis))
     return [shape, row, row]
-
-
-def _grid_sampled(op: OperatorCall) -> Shapes:
-    """Channels of the picture, pixels of the grid: (1, 3, h, w) by (1, 5, 7, 2) becomes (1, 3, 5, 7)."""
-    return [(*op.shape(0)[:2], *op.shape(1)[1:-1])]
 
 
 def _blocked(op: OperatorCall) -> Shapes:
@@ -336,7 +324,8 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Unsqueeze"): _unsqueeze,
     # Parts put together, or taken out.
     ("", "Concat"): _concat,
-    (MS, "QLinearConcat"): lambda op: _concat(_quantized_parts(op)),
+    # A scale and a zero point for the result, then a value, a scale and a zero point for each part.
+    (MS, "QLinearConcat"): lambda op: _concat(replace(op, inputs=op.inputs[2::3], names=op.names[2::3])),
     ("", "Split"): _split,
     ("", "Slice"): _slice,
     ("", "Gather"): _gather,
@@ -344,7 +333,8 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "GatherElements"): lambda op: [op.shape(1)],
     ("", "GatherND"): _gather_nd,
     # More of the same.
-    ("", "Expand"): _expand,
+    # A size of 1 in the wanted shape keeps what is there: it is broadcasting, not assignment.
+    ("", "Expand"): lambda op: [broadcast(op.shape(0), tuple(op.sizes(1)))],
     ("", "Tile"): _tile,
     ("", "Pad"): _pad,
     # Sizes that are computed.
@@ -362,7 +352,8 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "SpaceToDepth"): _rearranged,
     (NCHWC, "ReorderInput"): _blocked,
     (NCHWC, "ReorderOutput"): _unblocked,
-    ("", "GridSample"): _grid_sampled,
+    # Channels of the picture, pixels of the grid: (1, 3, h, w) by (1, 5, 7, 2) becomes (1, 3, 5, 7).
+    ("", "GridSample"): lambda op: [(*op.shape(0)[:2], *op.shape(1)[1:-1])],
     # In integers: operands lie between scales and zero points.
     ("", "DynamicQuantizeLinear"): lambda op: [op.shape(0), (), ()],
     (MS, "QLinearAdd"): lambda op: [broadcast(op.shape(0), op.shape(3))],
@@ -370,8 +361,3 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     (MS, "EmbedLayerNormalization"): _embedded,
     (MS, "BiasSplitGelu"): _halved,
 }  # fmt: skip
-
-
-def _quantized_parts(op: OperatorCall) -> OperatorCall:
-    """QLinearConcat reads a scale and a zero point, then values, scales and zero points."""
-    return OperatorCall(op.op_type, op.domain, op.attributes, op.inputs[2::3], op.names[2::3], op.outputs, op.opset)

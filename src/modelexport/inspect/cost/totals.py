@@ -48,18 +48,19 @@ def count(
     inlined  the graph without functions, where that is known already
     """
     propagation = Propagation(proto, graph, at, inlined)
-    works = propagation.node_works()
+    works: dict[str, list[NodeWork]] = {}
+    for work in propagation.node_works():
+        works.setdefault(work.key, []).append(work)
     matching = ParameterMatching(graph, record, propagation.model)
     counting = _Counting(graph, record, matching, works)
     charges = _Charges()
     nodes = tuple(counting.charge_nodes(charges))
     totals = ModuleTotals.of(graph, record, matching)
     axes = propagation.values.axes
+    sources = {**axes.given, **axes.dependent}
     return Cost(
         file=file,
-        axes=tuple(
-            Axis(name, source, given=name in axes.given) for name, source in {**axes.given, **axes.dependent}.items()
-        ),
+        axes=tuple(Axis(name, source, given=name in axes.given) for name, source in sources.items()),
         at=dict(at),
         nodes=nodes,
         modules=tuple(_module_costs(record, totals, charges)),
@@ -83,14 +84,11 @@ def paying_module(
     if len(paths) > 1 and weights:
         sizes = (math.prod(graph.initializers[name].shape) for name in weights if name in graph.initializers)
         # A tool that folds a BatchNorm into a Conv scales its weight: the size is still that of the convolution's.
-        holders = _modules_with_parameter(record, paths, max(sizes, default=0))
+        size, modules = max(sizes, default=0), record.hierarchy.modules
+        by_path = {path: modules[path].parameters for path in paths if path in modules}
+        holders = [path for path, parameters in by_path.items() if any(tensor.size == size for tensor in parameters)]
         paths = holders if len(holders) == 1 else paths
     return paths[0] if len(paths) == 1 else record.hierarchy.common_module(owners)
-
-
-def _modules_with_parameter(record: Provenance, paths: Sequence[str], size: int) -> list[str]:
-    modules = record.hierarchy.modules
-    return [path for path in paths if path in modules and any(one.size == size for one in modules[path].parameters)]
 
 
 @dataclass
@@ -102,6 +100,7 @@ class _Charge:
     constant_bytes: int = 0
 
     def add(self, key: str, sizes: _Sizes) -> None:
+        """A node that runs for several calls is unknown once, however often it runs."""
         for measure, size in sizes.items():
             if size is None:
                 self.unknown.setdefault(measure, set()).add(key)
@@ -109,6 +108,8 @@ class _Charge:
                 self.sizes.setdefault(measure, []).append(size)
 
     def amounts(self, counted: ModuleAmounts) -> Amounts:
+        """With nodes, parameters and weights as all verbs count them."""
+        # Added up at the end: polynomials of thousands of nodes in one go, instead of a longer one for each node.
         sums = {measure: sizes_sum(sizes) for measure, sizes in self.sizes.items()}
         return Amounts(
             nodes=counted.nodes,
@@ -130,6 +131,7 @@ class _Charges:
         self.whole = _Charge()
 
     def around(self, path: ModulePath) -> Iterator[_Charge]:
+        """Where a node of this module is charged: the file, the module itself, and each module around it."""
         yield self.whole
         yield self.own.setdefault(path, _Charge())
         for above in [None] if path is None else lineage_of(path):
@@ -153,21 +155,19 @@ def _module_costs(record: Provenance | None, totals: ModuleTotals, charges: _Cha
         yield ModuleCost(None, "", 0, *amounts(None))
 
 
+@dataclass(frozen=True)
 class _Counting:
-    def __init__(
-        self, graph: Graph, record: Provenance | None, matching: ParameterMatching, works: Sequence[NodeWork]
-    ) -> None:
-        self._graph = graph
-        self._record = record
-        self._matching = matching
-        self._works: dict[str, list[NodeWork]] = {}
-        for work in works:
-            self._works.setdefault(work.key, []).append(work)
+    """Charges nodes of `graph`. `works` is by the key of the node: nothing for a function that nothing calls."""
+
+    graph: Graph
+    record: Provenance | None
+    matching: ParameterMatching
+    works: Mapping[str, Sequence[NodeWork]]
 
     def charge_nodes(self, charges: _Charges) -> Iterator[NodeCost]:
         """The cost of each node, which is charged to its modules."""
-        for node in self._graph.nodes:
-            works = self._works.get(node.key, [])
+        for node in self.graph.nodes:
+            works = self.works.get(node.key, [])
             sizes = [_sizes(work) for work in works]
             modules = [self._paying(node.key, work.calls, work.weights) for work in works]
             # A node of a function is charged for each of its calls, to a module of that call.
@@ -177,35 +177,34 @@ class _Counting:
             if node.constant is not None:
                 for charge in charges.around(self._paying(node.key)):
                     charge.constant_bytes += _constant_bytes(node)
-            yield self._cost_of(node, works, modules[0] if len(set(modules)) == 1 else self._paying(node.key))
+            yield self._cost_of(node, sizes, modules[0] if len(set(modules)) == 1 else self._paying(node.key))
 
     def _paying(self, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()) -> ModulePath:
-        return paying_module(self._graph, self._record, key, calls, weights)
+        return paying_module(self.graph, self.record, key, calls, weights)
 
-    def _cost_of(self, node: Node, works: Sequence[NodeWork], module: ModulePath) -> NodeCost:
-        sizes = [_sizes(work) for work in works]
+    def _cost_of(self, node: Node, sizes: Sequence[_Sizes], module: ModulePath) -> NodeCost:
+        works = self.works.get(node.key, ())
         read = {name for work in works for name in work.reads}
+        reason = next((work.work.reason for work in works if work.work.reason), "")
+        if not works:
+            reason = _CALLED if node.function in self.graph.body_outputs else _UNCALLED
+        elif not reason and any(work.makes is None for work in works):
+            reason = _UNSHAPED
         return NodeCost(
             key=node.key,
             name=node.name,
             op_type=node.op_type,
             kind=works[0].work.kind if works else Kind.CONTROL,
-            owners=node_owners(self._record, node.key),
+            owners=node_owners(self.record, node.key),
             module=module,
             flops=_total(size["flops"] for size in sizes),
             other=_total(size["other"] for size in sizes),
-            parameters=sum(map(self._matching.size, read)),
-            weight_bytes=sum(self._graph.initializers[name].nbytes for name in read) + _constant_bytes(node),
+            parameters=sum(map(self.matching.size, read)),
+            weight_bytes=sum(self.graph.initializers[name].nbytes for name in read) + _constant_bytes(node),
             activation_bytes=_total(size["activation_bytes"] for size in sizes),
             times=sizes_sum(work.times for work in works),
-            reason=self._reason(node, works),
+            reason=reason,
         )
-
-    def _reason(self, node: Node, works: Sequence[NodeWork]) -> str:
-        if not works:
-            return _CALLED if node.function in self._graph.body_outputs else _UNCALLED
-        stated = next((work.work.reason for work in works if work.work.reason), "")
-        return stated or (_UNSHAPED if any(work.makes is None for work in works) else "")
 
 
 def _sizes(work: NodeWork) -> dict[str, Polynomial | None]:

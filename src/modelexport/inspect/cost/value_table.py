@@ -4,6 +4,13 @@ Three sources say what a value is, in this order: the rules of the operator that
 one node (https://onnx.ai/onnx/api/shape_inference.html) with open sizes put in as names, and what the file states of
 it. A size that none of them knows gets a name of its own, after the value and the axis (`nonzero[1]`): it depends on
 what the model is fed.
+
+    ids: [batch, seq]   NonZero   (2, ?)           ONNX's inference knows the 2
+    the file states     [2, n]                     `n` is no axis of an input: it says nothing
+    table               (2, nonzero[1])            what comes after is counted in terms of nonzero[1]
+
+Inference is asked for one node at a time and never for the file: that would copy all weights, and everything behind an
+operator that ONNX does not know would be unknown, where our rules may know it.
 """
 
 from __future__ import annotations
@@ -43,47 +50,36 @@ def infer_outputs(op: OperatorCall, node: onnx.NodeProto) -> list[tuple[int, Par
     if schema is None or any(value is not None and value.dtype == UNDEFINED for value in op.inputs):
         return []
     names: dict[str, Size] = {}
-    given = [(name, value) for name, value in zip(node.input, op.inputs, strict=False) if name and value is not None]
-    types = {name: _type(value, names) for name, value in given}
-    data = {name: tensor for name, value in given if (tensor := _data(value)) is not None}
+    inputs = [(name, value) for name, value in zip(node.input, op.inputs, strict=False) if name and value is not None]
+    types = {name: _type_with_names(value, names) for name, value in inputs}
+    data = {name: tensor for name, value in inputs if (tensor := _data(value)) is not None}
+    opsets, ir = [onnx.helper.make_opsetid(op.domain, op.opset)], onnx.IR_VERSION
     try:
-        types_made = onnx.shape_inference.infer_node_outputs(
-            schema,
-            node,
-            types,
-            data,
-            opset_imports=[onnx.helper.make_opsetid(op.domain, op.opset)],
-            ir_version=onnx.IR_VERSION,
-        )
+        made = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opsets, ir_version=ir)
     except Exception:  # noqa: BLE001 - it has no error class of its own, and a shape may remain unknown
         return []
-    return [_read_type(types_made.get(name), names) for name in node.output]
+    return [_read_type(made.get(name), names) for name in node.output]
 
 
 @cache
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The newest that is not newer than the opset; None for operators of runtimes and of users."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
 
 
-def _type(value: Value, names: dict[str, Size]) -> onnx.TypeProto:
-    return onnx.helper.make_tensor_type_proto(value.dtype, _dims(value.shape, names))
-
-
-def _dims(shape: Shape | None, names: dict[str, Size]) -> list[int | str] | None:
-    return None if shape is None else [size if isinstance(size, int) else _name(size, names) for size in shape]
-
-
-def _name(size: Polynomial, names: dict[str, Size]) -> str:
-    """Equal sizes have one name."""
-    name = size.expression
-    names[name] = size
-    return name
+def _type_with_names(value: Value, names: dict[str, Size]) -> onnx.TypeProto:
+    """Open sizes go in as names, by which `names` finds them again in what comes out. Equal sizes have one name."""
+    shape = value.shape
+    names.update({size.expression: size for size in shape or () if isinstance(size, Polynomial)})
+    dims = None if shape is None else [size if isinstance(size, int) else size.expression for size in shape]
+    return onnx.helper.make_tensor_type_proto(value.dtype, dims)
 
 
 def _data(value: Value) -> onnx.TensorProto | None:
+    """Inference reads wanted shapes, axes and repeats, all of which are int64. It cannot read polynomials."""
     if value.content is None or value.dtype != _INT64 or value.shape is None:
         return None
     numbers = value.content.reshape(-1).tolist()
@@ -93,6 +89,7 @@ def _data(value: Value) -> onnx.TensorProto | None:
 
 
 def _read_type(stated: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[int, Partial | None]:
+    """A name that inference made up (`unk__0`) is not in `names`, and says nothing."""
     if stated is None or not stated.HasField("tensor_type"):
         return UNDEFINED, None
     kind = stated.tensor_type
@@ -105,20 +102,18 @@ def _read_type(stated: onnx.TypeProto | None, names: dict[str, Size]) -> tuple[i
 # Attributes of a Constant that are no tensors, and the types that they make
 # (https://onnx.ai/onnx/operators/onnx__Constant.html).
 _PLAIN_VALUES = {
-    "value_int": onnx.TensorProto.INT64,
-    "value_ints": onnx.TensorProto.INT64,
-    "value_float": onnx.TensorProto.FLOAT,
-    "value_floats": onnx.TensorProto.FLOAT,
+    **dict.fromkeys(("value_int", "value_ints"), onnx.TensorProto.INT64),
+    **dict.fromkeys(("value_float", "value_floats"), onnx.TensorProto.FLOAT),
 }
 
 
 def numbers_of(tensor: onnx.TensorProto) -> np.ndarray | None:
     """The content of a small tensor, if it is not in another file."""
     count = math.prod(tensor.dims)
-    outside = tensor.data_location == onnx.TensorProto.EXTERNAL
-    if outside or count > MOST_NUMBERS or tensor.data_type == onnx.TensorProto.STRING:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
         return None
-    if count and not has_data(tensor):
+    # A file that was read without its weights has tensors of a shape and no data.
+    if count > MOST_NUMBERS or (count and not has_data(tensor)):
         return None
     try:
         return onnx.numpy_helper.to_array(tensor).astype(object)
@@ -132,9 +127,9 @@ def constant_of(proto: onnx.NodeProto) -> Value:
         if item.name == "value":
             return Value(item.t.data_type, tuple(item.t.dims), numbers_of(item.t), fixed=True)
         if item.name in _PLAIN_VALUES:
-            given = np.asarray(onnx.helper.get_attribute_value(item))
-            content = given.astype(object) if given.size <= MOST_NUMBERS else None
-            return Value(_PLAIN_VALUES[item.name], given.shape, content, fixed=True)
+            numbers = np.asarray(onnx.helper.get_attribute_value(item))
+            content = numbers.astype(object) if numbers.size <= MOST_NUMBERS else None
+            return Value(_PLAIN_VALUES[item.name], numbers.shape, content, fixed=True)
     return Value(fixed=True)
 
 
@@ -152,8 +147,13 @@ class ValueTable:
     def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int]) -> None:
         fed = [value for value in proto.graph.input if value.name not in graph.initializers]
         self.axes = Axes(fed, at)
-        self._stated = dict(_stated(proto))
-        self._values: dict[str, Value] = dict(_weights(proto))
+        self._stated: dict[str, onnx.ValueInfoProto] = {}
+        self._values: dict[str, Value] = {}
+        for graph_id, body in _graphs(proto):
+            self._stated |= {value_id(graph_id, value.name): value for value in [*body.value_info, *body.output]}
+            for tensor in body.initializer:
+                name, dims = value_id(graph_id, tensor.name), tuple(tensor.dims)
+                self._values[name] = Value(tensor.data_type, dims, numbers_of(tensor), fixed=True, weight=name)
         for value in fed:
             self._values[value.name] = Value(value.type.tensor_type.elem_type, self.axes.inputs[value.name])
 
@@ -178,18 +178,19 @@ class ValueTable:
         return dtype, tuple(self._named_size(size, name, axis) for axis, size in enumerate(shape))
 
     def _merge_stated(self, shape: Partial | None, stated: Partial | None) -> Partial | None:
+        """What is computed is believed before what is stated, unless it is only that nobody knows."""
         if shape is None or stated is None or len(stated) != len(shape):
             return stated if shape is None else shape
-        pairs = zip(shape, stated, strict=True)
-        # What is computed is believed before what is stated, unless it is only that nobody knows.
+        # Tools that change a graph leave old shapes in it; but they may know the length of a NonZero.
+        dependent = self.axes.dependent.keys()
+        is_open = [isinstance(size, Polynomial) and not dependent.isdisjoint(size.axes) for size in shape]
+        sizes = zip(shape, stated, is_open, strict=True)
         return tuple(
-            known if size is None or (known is not None and self._is_open(size)) else size for size, known in pairs
+            known if size is None or (known is not None and unclear) else size for size, known, unclear in sizes
         )
 
-    def _is_open(self, size: Size) -> bool:
-        return isinstance(size, Polynomial) and any(name in self.axes.dependent for name in size.axes)
-
     def _named_size(self, size: Size | None, name: str, axis: int) -> Size:
+        """The size, or a name for it. A name keeps what comes after countable, in terms of this size."""
         label, source = f"{name}[{axis}]", f"axis {axis} of {name}"
         if size is None:
             return self.axes.fresh(label, f"{source}, which depends on what the model is fed")
@@ -208,19 +209,6 @@ class ValueTable:
         columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
         agreed = tuple(column[0] if len(set(column)) == 1 else None for column in columns)
         return Value(*self.with_stated(name, agreed, dtype))
-
-
-def _weights(proto: onnx.ModelProto) -> Iterator[tuple[str, Value]]:
-    for graph_id, graph in _graphs(proto):
-        for tensor in graph.initializer:
-            name = value_id(graph_id, tensor.name)
-            yield name, Value(tensor.data_type, tuple(tensor.dims), numbers_of(tensor), fixed=True, weight=name)
-
-
-def _stated(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
-    for graph_id, graph in _graphs(proto):
-        for value in [*graph.value_info, *graph.output]:
-            yield value_id(graph_id, value.name), value
 
 
 def _graphs(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -5,14 +5,17 @@ A size that the file leaves open is a polynomial of named axes. Exporters write 
 
     input ids  [batch, seq]      axes batch, seq
     output     [batch, seq + 1]  Polynomial seq + 1, not an axis of its own
+
+What cannot be said raises `Unknown` with the reason, which ends up beside the node in the answer of `cost`. Nothing is
+ever guessed: a wrong number would look like a right one.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,11 +27,11 @@ from modelexport.record.polynomial import Polynomial, Size, largest, quotient, s
 Shape = tuple[Size, ...]
 
 _BINARY: Mapping[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
     ast.FloorDiv: quotient,
-    ast.Mod: lambda a, b: a % b,
+    ast.Mod: operator.mod,
 }
 # As exporters write them, in small letters: those of sympy, which torch.export prints
 # (https://github.com/pytorch/pytorch/blob/main/torch/utils/_sympy/functions.py).
@@ -38,8 +41,8 @@ _CALLS: Mapping[str, Callable[..., Polynomial]] = {
     "floordiv": quotient,
     "cleandiv": quotient,
     "ceildiv": lambda a, b: -quotient(-a, b),
-    "mod": lambda a, b: a % b,
-    "pythonmod": lambda a, b: a % b,
+    "mod": operator.mod,
+    "pythonmod": operator.mod,
 }
 _ROUNDED = {"floor": 1, "floortoint": 1, "trunctoint": 1, "ceiling": -1, "ceil": -1, "ceiltoint": -1}
 
@@ -83,6 +86,7 @@ def _size(term: ast.expr) -> Polynomial:
 
 
 def _constant(value: object) -> Polynomial:
+    """A text in quotes is an axis whose name is no identifier, such as "batch.size"."""
     if isinstance(value, str) and value:
         return Polynomial.axis(value)
     if isinstance(value, int | float) and value == int(value):
@@ -116,9 +120,8 @@ def _call(name: str, arguments: list[ast.expr]) -> Polynomial:
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
             return sign * quotient(sign * _size(inner.left), _size(inner.right))
         return _size(inner)
-    if name in ("min", "max") and arguments:
-        return _CALLS[name](*map(_size, arguments))
-    if name in _CALLS and len(arguments) == 2:
+    # A minimum may be of any number of sizes; the others are of two.
+    if name in _CALLS and (len(arguments) == 2 or (arguments and name in ("min", "max"))):
         return _CALLS[name](*map(_size, arguments))
     raise NotSizes(name)
 
@@ -137,6 +140,7 @@ class Axes:
         self.given: dict[str, str] = {}
         self.dependent: dict[str, str] = {}
         texts = {dim for value in values for dim in dims_of(value.type) or () if isinstance(dim, str) and dim}
+        # `seq + 1` is arithmetic only if there is an axis `seq`; else it is just an odd name.
         plain = {text for text in texts if text.isidentifier()}
         self._names = plain | {text for text in texts if not _in_terms_of(text, plain)}
         self.inputs = {value.name: self._shape(value) for value in values}
@@ -148,15 +152,18 @@ class Axes:
         return tuple(self._dim(dim, value.name, index) for index, dim in enumerate(dims))
 
     def _dim(self, dim: int | str, name: str, index: int) -> Size:
+        """An axis without a name is called after where it is: `input_ids[1]`."""
         if isinstance(dim, int):
             return dim
         label = dim or f"{name}[{index}]"
+        # An input of `2*seq` beside one of `seq` adds no axis of its own.
         if dim and dim not in self._names:
             return as_number(parse_size(dim).at(self._at))
         self.given.setdefault(label, f"axis {index} of the input {name}")
         return self._axis(label)
 
     def _axis(self, name: str) -> Size:
+        """A plain number from the start where the user gives one: numbers are far quicker than polynomials."""
         return self._at[name] if name in self._at else Polynomial.axis(name)
 
     def stated(self, value: onnx.ValueInfoProto) -> tuple[Size | None, ...] | None:
@@ -188,6 +195,7 @@ def _in_terms_of(text: str, names: Collection[str]) -> bool:
 
 
 def product(sizes: Iterable[Size]) -> Size:
+    """Unknown if it becomes too long on the way: a product of sums has as many terms as the product of theirs."""
     total: Size = 1
     for size in sizes:
         total = limit_length(total * size)
@@ -257,7 +265,8 @@ CANNOT = (Unknown, ValueError, LookupError, TypeError, ArithmeticError, Attribut
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """
+    """An abstract value: what can be said of a tensor for every input of the model.
+
     dtype    as in TensorProto; 0 if it is not known
     shape    None if not even the number of axes is known
     content  the elements of a few whole numbers, each a number, a polynomial or a truth value
@@ -288,11 +297,12 @@ class OperatorCall:
     domain: str
     attributes: Mapping[str, Any]
     inputs: tuple[Value | None, ...]
-    names: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    opset: int = 0
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opset: int
 
     def has(self, index: int) -> bool:
+        """Optional inputs are left out at the end, or by an empty name."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Value:
@@ -301,25 +311,24 @@ class OperatorCall:
             raise Unknown(f"{self.op_type} has no input {index}")
         return value
 
-    def dtype(self, index: int = 0) -> int:
-        value = self.inputs[index] if index < len(self.inputs) else None
-        return UNDEFINED if value is None else value.dtype
+    def dtype(self, index: int) -> int:
+        return self.value(index).dtype if self.has(index) else UNDEFINED
 
     def shape(self, index: int = 0) -> Shape:
+        """Or Unknown, with the name of the value that is the reason: it is what the user is told of the node."""
         shape = self.value(index).shape
         if shape is None:
-            name = self.names[index] if index < len(self.names) else str(index)
-            raise Unknown(f"the shape of {name!r} is not known")
+            raise Unknown(f"the shape of {self.names[index]!r} is not known")
         return shape
 
     def content(self, index: int) -> np.ndarray:
         content = self.value(index).content
         if content is None:
-            name = self.names[index] if index < len(self.names) else str(index)
-            raise Unknown(f"the numbers in {name!r} are computed while the model runs")
+            raise Unknown(f"the numbers in {self.names[index]!r} are computed while the model runs")
         return content
 
     def sizes(self, index: int) -> list[Size]:
+        """The numbers in an input that are sizes or counts: a wanted shape, repeats, the ends of a slice."""
         return [_whole(size) for size in self.content(index).reshape(-1).tolist()]
 
     def numbers(self, index: int) -> list[int]:
@@ -340,10 +349,6 @@ class OperatorCall:
         if self.has(index):
             return self.numbers(index)
         return None if default is None else list(default)
-
-    @cached_property
-    def fixed(self) -> bool:
-        return all(value.fixed for value in self.inputs if value is not None)
 
 
 def _whole(number: Any) -> Size:

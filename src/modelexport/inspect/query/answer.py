@@ -9,7 +9,7 @@ Names in a query must be those of something. A misspelt one would otherwise be a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -49,6 +49,7 @@ def check_names(expression: Expression, provenance: Provenance) -> None:
 
 
 def _is_known(field: QueryField, glob: Glob, provenance: Provenance) -> bool:
+    """Whether anything in the file has a name like this, be it a node or not: a module may own no node."""
     if glob.text and not glob.text.strip("*"):
         return True  # anything at all, also where there is nothing
     if field is QueryField.MODULE:
@@ -57,6 +58,7 @@ def _is_known(field: QueryField, glob: Glob, provenance: Provenance) -> bool:
 
 
 def _unknown(field: QueryField, glob: Glob, provenance: Provenance) -> UserError:
+    """With the names that were most likely meant, corrected patterns before whole names."""
     names = [name for name in dict.fromkeys(_NAMES[field](provenance, glob)) if name]
     if not names:
         return UserError(f"nothing in this file has a {field.value}, so {field.value}={glob} cannot be answered")
@@ -65,6 +67,7 @@ def _unknown(field: QueryField, glob: Glob, provenance: Provenance) -> UserError
 
 
 def _shared_start(name: str, text: str) -> int:
+    """How many characters two names begin with in common: paths that are misspelt mostly are so near their end."""
     ends = (length for length, pair in enumerate(zip(name, text, strict=False)) if pair[0] != pair[1])
     return next(ends, min(len(name), len(text)))
 
@@ -82,23 +85,12 @@ def _corrected(glob: Glob, names: list[str], separator: str) -> Iterator[str]:
                 yield corrected
 
 
-def _modules(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from provenance.hierarchy.canonical
-
-
-def _tags(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from provenance.tags.by_tag
-
-
 def _classes(provenance: Provenance, _: Glob) -> Iterator[str]:
     yield from (module.class_name for module in provenance.hierarchy.modules.values())
 
 
-def _roles(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from filter(None, (entry.attribution.role for entry in provenance.nodes.values()))
-
-
 def _ops(provenance: Provenance, glob: Glob) -> Iterator[str]:
+    """`Attention`, or `com.microsoft::Attention` if the query writes it so."""
     if DOMAIN_MARK in glob.text:
         edges = provenance.known_edges()
         yield from (written_op(entry, edges) for entry in provenance.nodes.values())
@@ -107,15 +99,12 @@ def _ops(provenance: Provenance, glob: Glob) -> Iterator[str]:
 
 
 def _evidence(provenance: Provenance, glob: Glob) -> Iterator[str]:
+    """Kinds are few and all known; sources are those that this file has."""
     if EVIDENCE_MARK in glob.text:
         items = (item for entry in provenance.nodes.values() for item in entry.attribution.evidence)
         yield from (f"{item.kind}{EVIDENCE_MARK}{item.source}" for item in items)
     else:
         yield from EvidenceKind
-
-
-def _relations(_: Provenance, __: Glob) -> Iterator[str]:
-    yield from Relation
 
 
 def _params(provenance: Provenance, _: Glob) -> Iterator[str]:
@@ -124,21 +113,18 @@ def _params(provenance: Provenance, _: Glob) -> Iterator[str]:
     yield from provenance.hierarchy.tensor_owners
 
 
-def _tensors(provenance: Provenance, _: Glob) -> Iterator[str]:
-    yield from provenance.known_edges().values
-
-
-_NAMES: Mapping[QueryField, Callable[[Provenance, Glob], Iterator[str]]] = {
-    QueryField.MODULE: _modules,
-    QueryField.TAG: _tags,
+_NAMES: Mapping[QueryField, Callable[[Provenance, Glob], Iterable[str]]] = {
+    QueryField.MODULE: lambda provenance, _: provenance.hierarchy.canonical,
+    QueryField.TAG: lambda provenance, _: provenance.tags.by_tag,
     QueryField.CLASS: _classes,
     QueryField.WITHIN: _classes,
-    QueryField.ROLE: _roles,
+    QueryField.ROLE: lambda provenance, _: filter(None, (e.attribution.role for e in provenance.nodes.values())),
     QueryField.OP: _ops,
     QueryField.EVIDENCE: _evidence,
-    QueryField.RELATION: _relations,
+    # All that there are: whether one occurs in this file is what the query asks.
+    QueryField.RELATION: lambda *_: Relation,
     QueryField.PARAM: _params,
-    QueryField.TENSOR: _tensors,
+    QueryField.TENSOR: lambda provenance, _: provenance.known_edges().values,
 }
 
 
@@ -174,15 +160,14 @@ def find_nodes(text: str, provenance: Provenance, *, whole_modules: bool = False
     """The same, for whoever has no use for a query without nodes: UserError says why there are none."""
     answer = answer_query(text, provenance, whole_modules=whole_modules)
     if not answer.nodes:
-        raise UserError(
-            f"the query selects nothing: {answer.query}",
-            "; ".join(answer.remarks) + ". Try it with `modelexport query`.",
-        )
+        hint = "; ".join(answer.remarks) + ". Try it with `modelexport query`."
+        raise UserError(f"the query selects nothing: {answer.query}", hint)
     return answer
 
 
-# A node is asked by a predicate and nothing is indexed: 50,000 nodes take some milliseconds.
 def select(expression: Expression, provenance: Provenance) -> tuple[NodeEntry, ...]:
+    """The nodes that a query means, whether its names are known or not."""
+    # Each node is asked by a predicate and nothing is indexed: 50,000 nodes take some milliseconds.
     holds = predicate_of(expression, provenance)
     return tuple(entry for entry in provenance.nodes.values() if holds(entry))
 
@@ -198,6 +183,7 @@ def _remarks(expression: Expression, provenance: Provenance) -> Iterator[str]:
 
 
 def _remark(term: Term, provenance: Provenance) -> str:
+    """Names are known at this point, so it is not a misspelt one: what else users most often mean."""
     if term.field is QueryField.MODULE and isinstance(term.value, Glob):
         inside = Term(QueryField.MODULE, Operator.IS, Glob(f"{term.value}.**" if term.value.text else "**"))
         if select(inside, provenance):

@@ -83,6 +83,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _step_matcher(text: str) -> Matcher:
+    """`Mat*Bits` is a start, an end, and no pieces between: each piece is looked for behind the one before."""
     first, *rest = _pieces(text)
     if not rest:
         return lambda name: name == first
@@ -111,7 +112,7 @@ def _matches_steps(pattern: Sequence[Matcher | None], steps: Sequence[str]) -> b
     expected, at = 0, 0
     deep, tried = -1, 0
     while at < len(steps):
-        wanted = pattern[expected] if expected < len(pattern) else _nothing
+        wanted = pattern[expected] if expected < len(pattern) else lambda _: False
         if wanted is None:
             deep, tried = expected, at
             expected += 1
@@ -123,10 +124,6 @@ def _matches_steps(pattern: Sequence[Matcher | None], steps: Sequence[str]) -> b
         else:
             return False
     return all(wanted is None for wanted in pattern[expected:])
-
-
-def _nothing(_: str) -> bool:
-    return False
 
 
 # They end a word that is not in quotes.
@@ -170,6 +167,8 @@ Value = Glob | Spans | Confidence
 
 @dataclass(frozen=True, slots=True)
 class Term:
+    """`op=MatMul`: a comparison, the smallest query. Which kind of value it has depends on the field."""
+
     field: QueryField
     operator: Operator
     value: Value
@@ -181,6 +180,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """`!op=Cast`. It binds tighter than & and |, so that parentheses are printed round both."""
+
     inner: Expression
 
     def __str__(self) -> str:
@@ -189,6 +190,8 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """Two parts or more. An And inside of an And keeps its parentheses, to be read as what it was."""
+
     parts: tuple[Expression, ...]
 
     def __str__(self) -> str:
@@ -197,6 +200,8 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """Two parts or more. It binds weakest, so that an And among its parts needs no parentheses."""
+
     parts: tuple[Expression, ...]
 
     def __str__(self) -> str:
@@ -207,6 +212,7 @@ Expression = Term | Not | And | Or
 
 
 def terms_of(expression: Expression) -> Iterator[Term]:
+    """All terms from left to right, negated ones too."""
     match expression:
         case Term():
             yield expression
@@ -238,10 +244,8 @@ def include_submodules(expression: Expression) -> Expression:
             return Not(inside) if operator is Operator.IS_NOT else inside
         case Not(inner):
             return Not(include_submodules(inner))
-        case And(parts):
-            return And(tuple(map(include_submodules, parts)))
-        case Or(parts):
-            return Or(tuple(map(include_submodules, parts)))
+        case And(parts) | Or(parts):
+            return type(expression)(tuple(map(include_submodules, parts)))
         case _:
             return expression
 
@@ -251,8 +255,7 @@ def _enclosed(part: Expression, *looser: type) -> str:
 
 
 def _word(text: str) -> str:
-    bare = text and not any(character in MEANINGFUL or character.isspace() for character in text)
-    if bare:
+    """In quotes if it would end too early without them, or be nothing at all."""
+    if text and not any(character in MEANINGFUL or character.isspace() for character in text):
         return text
-    quoted = text.replace('"', '\\"')
-    return f'"{quoted}"'
+    return '"' + text.replace('"', '\\"') + '"'

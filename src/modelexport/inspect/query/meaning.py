@@ -6,6 +6,9 @@ A field by name has one function in `_BY_NAME`. How things are written in a quer
 their calls (`block#2`), operators with a domain (`com.microsoft::Attention`), evidence with its source
 (`scope:dynamo`).
 
+Every predicate asks the owners of a node, and one owner that fits is enough: a fused node is an answer to each module
+whose work it does. So `!module=a` leaves out nodes that a shares with others.
+
 `param=` asks for the nodes that read a parameter. Exporters transpose weights and give them names of their own, so a
 stored value is a parameter if it has its name; or if it stands in for one: it belongs to the module that holds the
 parameter, it has as many elements, and no other parameter there that is missing under its name has. A query may be
@@ -15,7 +18,7 @@ asked of a record with its edges alone, without the graph; where the graph is at
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,37 +45,35 @@ class ModulePattern:
     @classmethod
     def of(cls, glob: Glob, hierarchy: Hierarchy) -> ModulePattern:
         called = ModuleCall.parse(glob.text)
+        # `#` may also be part of a name: with a number, the text is tried as both.
         numbered = called.path != glob.text
-        return cls(
-            _by_any_name(glob, hierarchy),
-            _by_any_name(Glob(called.path), hierarchy) if numbered else _never,
-            called.index,
-        )
+        matches_called = _by_any_name(Glob(called.path), hierarchy) if numbered else lambda _: False
+        return cls(_by_any_name(glob, hierarchy), matches_called, called.index)
 
     def fits(self, call: ModuleCall) -> bool:
+        """`block` fits every call of block, `block#2` its third one."""
         return self.matches(call.path) or (call.index == self.index and self.matches_called(call.path))
 
     def fits_module(self, path: str) -> bool:
+        """As `fits`, whether or not the module was called that often."""
         return self.matches(path) or self.matches_called(path)
 
 
 def _by_any_name(glob: Glob, hierarchy: Hierarchy) -> Callable[[str], bool]:
+    """A module that hangs in the model at two places answers to both paths, whichever of them the record has."""
     matches = glob.matcher(".")
 
     @cache
     def fits(path: str) -> bool:
         module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
-        others = () if module is None else (module.path, *module.aliases)
-        return any(map(matches, (path, *others)))
+        names = () if module is None else (module.path, *module.aliases)
+        return any(map(matches, (path, *names)))
 
     return fits
 
 
-def _never(_: str) -> bool:
-    return False
-
-
 def written_op(entry: NodeEntry, edges: Edges) -> str:
+    """`com.microsoft::Attention`. Records hold the domains of those operators only that are not ONNX's own."""
     return f"{edges.domains.get(entry.key, _ONNX_DOMAIN)}{DOMAIN_MARK}{entry.op_type}"
 
 
@@ -103,6 +104,7 @@ def _name_groups(hierarchy: Hierarchy) -> Mapping[str, Names]:
 
 
 def _full_names(module: Module, tensor: TensorInfo) -> Iterator[str]:
+    """`encoder.weight`, and the same under every other path of the module."""
     return (join(path, tensor.name) for path in (module.path, *module.aliases))
 
 
@@ -114,19 +116,13 @@ def _stand_ins(provenance: Provenance) -> Iterator[tuple[str, str]]:
             continue
         for path in {owner.path for owner in attribution.owners}:
             module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
-            missing = [] if module is None else _missing(module, sizes)
-            alike = [name for name, size in missing if size == sizes[value]]
+            if module is None:
+                continue
+            # A parameter that is in the file under a name of its own is not this one.
+            missing = [tensor for tensor in module.parameters if sizes.keys().isdisjoint(_full_names(module, tensor))]
+            alike = [tensor.name for tensor in missing if tensor.size == sizes[value]]
             if len(alike) == 1:
-                yield value, alike[0]
-
-
-def _missing(module: Module, stored: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The parameters of a module that are not in the file under a name of theirs, with their sizes."""
-    return [
-        (join(module.path, tensor.name), tensor.size)
-        for tensor in module.parameters
-        if not any(name in stored for name in _full_names(module, tensor))
-    ]
+                yield value, join(module.path, alike[0])
 
 
 Predicate = Callable[[NodeEntry], bool]
@@ -143,67 +139,41 @@ def predicate_of(expression: Expression, provenance: Provenance) -> Predicate:
     """Patterns are prepared once, here; the predicate itself is called for every node."""
     match expression:
         case Term(operator=Operator.IS_NOT):
-            return negation(_term(expression, provenance))
+            fits = _term(expression, provenance)
+            return lambda entry: not fits(entry)
         case Term():
             return _term(expression, provenance)
         case Not(inner):
-            return negation(predicate_of(inner, provenance))
+            holds = predicate_of(inner, provenance)
+            return lambda entry: not holds(entry)
         case And(parts):
-            return all_of([predicate_of(part, provenance) for part in parts])
+            needed = [predicate_of(part, provenance) for part in parts]
+            return lambda entry: all(holds(entry) for holds in needed)
         case Or(parts):
-            return any_of([predicate_of(part, provenance) for part in parts])
-
-
-def all_of(predicates: Iterable[Predicate]) -> Predicate:
-    wanted = tuple(predicates)
-    return lambda entry: all(holds(entry) for holds in wanted)
-
-
-def any_of(predicates: Iterable[Predicate]) -> Predicate:
-    wanted = tuple(predicates)
-    return lambda entry: any(holds(entry) for holds in wanted)
-
-
-def negation(predicate: Predicate) -> Predicate:
-    return lambda entry: not predicate(entry)
+            enough = [predicate_of(part, provenance) for part in parts]
+            return lambda entry: any(holds(entry) for holds in enough)
 
 
 def _term(term: Term, provenance: Provenance) -> Predicate:
+    """What the term compares with; `!=` is left to the caller, and is `=` here."""
+    compare: Callable[[Any, Any], bool] = _COMPARISONS.get(term.operator, operator.eq)
     match term.value:
         case Glob():
             return _BY_NAME[term.field](term.value, provenance)
-        case Spans():
-            return _by_number(term.field, _number_test(term.operator, term.value))
-        case Confidence():
-            return _by_confidence(term.operator, term.value)
-
-
-def _number_test(sign: Operator, spans: Spans) -> Callable[[int], bool]:
-    """`layer=0..3` is a set; `layer<4` compares with one number."""
-    if sign not in _COMPARISONS:
-        return spans.__contains__
-    compare, limit = _COMPARISONS[sign], spans.single
-    return lambda number: compare(number, limit)
-
-
-def _by_number(field: QueryField, test: Callable[[int], bool]) -> Predicate:
-    if field is QueryField.CALL:
-        return lambda entry: any(test(owner.index) for owner in entry.attribution.owners)
-
-    def in_layer(entry: NodeEntry) -> bool:
-        layer = entry.attribution.layer_id
-        return layer is not None and test(layer)
-
-    return in_layer
-
-
-def _by_confidence(sign: Operator, level: Confidence) -> Predicate:
-    compare: Callable[[Any, Any], bool] = _COMPARISONS.get(sign, operator.eq)
-    return lambda entry: compare(entry.attribution.confidence, level)
+        case Confidence() as level:
+            return lambda entry: compare(entry.attribution.confidence, level)
+        case Spans() as spans:
+            # `layer=0..3` is a set; `layer<4` compares with one number.
+            is_set, limit = term.operator not in _COMPARISONS, spans.single
+            fits = spans.__contains__ if is_set else lambda number: compare(number, limit)
+            if term.field is QueryField.CALL:
+                return lambda entry: any(fits(owner.index) for owner in entry.attribution.owners)
+            # A node outside of all layers is in none, also not in one before the fourth.
+            return lambda entry: (layer := entry.attribution.layer_id) is not None and fits(layer)
 
 
 def _by_module(glob: Glob, provenance: Provenance) -> Predicate:
-    """An owner is enough: a fused node answers to each of the modules whose work it does."""
+    """By any path of the module, and with a number by its call."""
     fits = ModulePattern.of(glob, provenance.hierarchy).fits
     return lambda entry: any(fits(owner) for owner in entry.attribution.owners)
 
@@ -238,8 +208,8 @@ def _by_class(glob: Glob, provenance: Provenance) -> Predicate:
     return lambda entry: any(of_class(owner.path) for owner in entry.attribution.owners)
 
 
-# `class=` is the class of an owner itself, `within=` that of any module around it.
 def _by_class_around(glob: Glob, provenance: Provenance) -> Predicate:
+    """`within=BertLayer`: the class of an owner, or of any module that was running when the owner was called."""
     matches, hierarchy = glob.matcher(), provenance.hierarchy
 
     @cache

@@ -6,6 +6,9 @@
 
 Words and signs are found first (`scan`), each with where it starts. A word in quotes may hold signs; a backslash takes
 the meaning from the character after it.
+
+    op=MatMul & !layer<3       And((Term(OP, IS, Glob("MatMul")), Not(Term(LAYER, LESS, Spans(((3, 3),))))))
+    op=MatMul layer=3          expected & or | here: at the l of layer
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """A piece of a query. `text` is without quotes and escapes, `start` is where it begins in the query."""
+
     kind: TokenKind
     text: str
     start: int
@@ -68,6 +73,7 @@ def scan(query: str) -> list[Token]:
 
 def _next(query: str, start: int) -> tuple[Token, int]:
     """The token that begins at `start`, and the position after it."""
+    # Before signs: `!=` begins with one.
     for operator in _OPERATORS:
         if query.startswith(operator, start):
             return Token(TokenKind.OPERATOR, operator, start), start + len(operator)
@@ -87,17 +93,14 @@ def _word(query: str, start: int, quote: str = "") -> tuple[str, int]:
     """The text up to the closing quote, or to what ends a bare word; and the position of that."""
     text, position = "", start
     while position < len(query) and not _ends(query[position], quote):
-        if query[position] == "\\":
-            if position + 1 == len(query):
-                raise QueryInvalid(
-                    "there is nothing after this backslash", query, position, "Write \\\\ for a backslash."
-                )
-            kept = "\\" if query[position + 1] in _KEPT_ESCAPES else ""
-            text += kept + query[position + 1]
-            position += 2
-        else:
-            text += query[position]
-            position += 1
+        escaped = query[position] == "\\"
+        position += escaped
+        if position == len(query):
+            hint = "Write \\\\ for a backslash."
+            raise QueryInvalid("there is nothing after this backslash", query, position - 1, hint)
+        kept = escaped and query[position] in _KEPT_ESCAPES
+        text += f"\\{query[position]}" if kept else query[position]
+        position += 1
     return text, position
 
 
@@ -115,24 +118,28 @@ _NUMBERS_HINT = "Such as: 3, 0..3 or 0,2,5..7."
 
 
 def parse_query(text: str) -> Expression:
-    return _Parser(text).parse()
+    """Raises QueryInvalid, which shows the query with a mark under the character in the way."""
+    parser = _Parser(text)
+    if parser.ahead().kind is TokenKind.END:
+        raise parser.wrong("the query is empty", parser.ahead(), _EXAMPLE)
+    expression = parser.any_of()
+    if parser.ahead().kind is not TokenKind.END:
+        closing = parser.ahead().text == ")"
+        raise parser.wrong("this parenthesis was never opened" if closing else "expected & or | here", parser.ahead())
+    return expression
 
 
 class _Parser:
+    """One method for each rule of the grammar. Each begins at the token ahead and leaves the first one behind it ahead.
+
+    A list of tokens ends with END, which no rule goes past: whatever is missing, there is a token to point at.
+    """
+
     def __init__(self, query: str) -> None:
         self.query = query
         self.tokens = scan(query)
         self.position = 0
         self.depth = 0
-
-    def parse(self) -> Expression:
-        if self.ahead().kind is TokenKind.END:
-            raise self.wrong("the query is empty", self.ahead(), _EXAMPLE)
-        expression = self.any_of()
-        if self.ahead().kind is not TokenKind.END:
-            closing = self.ahead().text == ")"
-            raise self.wrong("this parenthesis was never opened" if closing else "expected & or | here", self.ahead())
-        return expression
 
     def ahead(self) -> Token:
         return self.tokens[self.position]
@@ -150,19 +157,18 @@ class _Parser:
 
     def any_of(self) -> Expression:
         """The weakest binding: `a & b | c` is `(a & b) | c`."""
-        parts = self.parse_joined("|", self.all_of)
-        return parts[0] if len(parts) == 1 else Or(parts)
+        return self.parse_joined("|", self.all_of, Or)
 
     def all_of(self) -> Expression:
-        parts = self.parse_joined("&", self.factor)
-        return parts[0] if len(parts) == 1 else And(parts)
+        return self.parse_joined("&", self.factor, And)
 
-    def parse_joined(self, sign: str, part: Callable[[], Expression]) -> tuple[Expression, ...]:
+    def parse_joined(self, sign: str, part: Callable[[], Expression], joined: type[And | Or]) -> Expression:
+        """`a & b & c` is one And of three parts, and `a` alone is no And: as it prints, so it is read again."""
         parts = [part()]
         while self.at_sign(sign):
             self.take()
             parts.append(part())
-        return tuple(parts)
+        return parts[0] if len(parts) == 1 else joined(tuple(parts))
 
     def factor(self) -> Expression:
         if self.at_sign("!"):
@@ -172,6 +178,7 @@ class _Parser:
         return self.term()
 
     def enclosed(self) -> Expression:
+        """A query in parentheses. If they are not closed, the opening one is shown: the end is where nothing is."""
         opening = self.ahead()
         inner = self.deeper(self.any_of)
         if self.at_sign(")"):
@@ -206,6 +213,7 @@ class _Parser:
         return Term(field, operator, self.value(field, operator, token))
 
     def field(self) -> QueryField:
+        """Names of fields are whole words: `mod=` is unknown, and `module=` suggested."""
         token = self.take()
         if token.kind is not TokenKind.WORD:
             raise self.wrong("expected a field here", token, _EXAMPLE)
@@ -226,15 +234,17 @@ class _Parser:
         return spans
 
     def confidence(self, token: Token) -> Confidence:
+        """A level by its label; with `>=` those that are surer too."""
         labels = [level.label for level in sorted(Confidence, reverse=True)]
         if token.text not in labels:
             raise self.wrong(f"unknown confidence {token.text!r}", token, _near(token.text, labels))
         return Confidence.parse(token.text)
 
     def span(self, text: str, field: QueryField, token: Token) -> tuple[int, int]:
+        """`3` is from 3 to 3, `0..3` includes both ends. A backward range would be empty, and surely a mistake."""
         low, mark, high = text.partition(_RANGE)
         ends = (low, high if mark else low)
-        if not all(_is_number(end) for end in ends):
+        if not all(end.isascii() and end.isdigit() and len(end) <= _LONGEST_NUMBER for end in ends):
             raise self.wrong(f"{field.value!r} is a number, and {text!r} is none", token, _NUMBERS_HINT)
         first, last = map(int, ends)
         if first > last:
@@ -242,17 +252,14 @@ class _Parser:
         return first, last
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
-
-
 def _meant(text: str) -> str:
-    """Elsewhere a colon stands between a field and its value."""
+    """A hint on an unknown field. Elsewhere a colon stands between a field and its value."""
     field, colon, value = text.partition(":")
     return f"Write {field}={value}" if colon and field in tuple(QueryField) else _near(text, QueryField)
 
 
 def _near(text: str, known: Iterable[str]) -> str:
+    """The known name that is most like the text, or all of them: there are a dozen at most."""
     import difflib  # only needed when something is wrong, and not quick to import
 
     names = [str(name) for name in known]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from modelexport.graph.protos import in_order
+from modelexport.graph.protos import in_order, integer_attribute
 from modelexport.transform.tools.keep_float import keep_nodes_float
 from modelexport.transform.tools.tool import Feed, Job, Tool, copy_model, is_spread, read_whole, write_whole
 
@@ -187,7 +187,8 @@ def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
             readers[name] = readers.get(name, 0) + 1
     weights = dict(model.weights)
     for number, node in enumerate(graph.node):
-        if node.op_type == "Gemm" and _is_transposed(node) and node.input[1] in stored and readers[node.input[1]] > 1:
+        transposed = node.op_type == "Gemm" and integer_attribute(node, "transB")
+        if transposed and node.input[1] in stored and readers[node.input[1]] > 1:
             copied = graph.initializer.add()
             copied.CopyFrom(stored[node.input[1]])
             copied.name = f"{node.input[1]}_of_gemm_{number}"
@@ -195,10 +196,6 @@ def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
                 weights[copied.name] = weights[node.input[1]]
             node.input[1] = copied.name
     return replace(model, weights=weights)
-
-
-def _is_transposed(gemm: onnx.NodeProto) -> bool:
-    return any(attribute.name == "transB" and attribute.i for attribute in gemm.attribute)
 
 
 class _CalibrationFeeds:

@@ -1,3 +1,0 @@
-from tests.support.small_file import small, small_path
-
-__all__ = ["small", "small_path"]
