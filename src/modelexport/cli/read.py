@@ -201,16 +201,15 @@ def profile(
                 2  the file, its record, the inputs or a provider cannot be used
     """
     from modelexport.api.profile import profile as profile_file
-    from modelexport.graph.file.atomic import ensure_writable
     from modelexport.show.data.trace import profile_trace
-    from modelexport.show.text.console import emit
+    from modelexport.show.text.console import emit, ensure_targets
     from modelexport.show.text.cost_and_profile import profile_tables
 
     asked = [path for path in (file, options["before"], options["inputs"]) if path is not None]
     targets = [path for path in (report.output, trace) if path is not None]
     for target in targets:
         cli.spare_inputs(target, *asked)
-    ensure_writable(*targets)  # before anything runs, and before one file is written without the other
+    ensure_targets(targets)  # before anything runs, and before one file is written without the other
     names = [name.strip() for name in providers.split(",") if name.strip()]
     with cli.quiet_run(report.verbosity) as progress:
         result = profile_file(file, providers=names, progress=progress, **options)

@@ -237,7 +237,8 @@ class _Artist:
         return Box(box_id, BoxKind.CONSTANT, name, part.id, call, facts, outputs=(self._port(value),))
 
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
-        for value, returned in zip(self._file.graph.body_outputs[part.id], part.proto.output, strict=False):
+        for index, value in enumerate(self._file.graph.body_outputs[part.id]):
+            returned = part.proto.output[index]
             name = returned if isinstance(returned, str) else returned.name  # a function has names alone
             box_id = self._unused(f"{value_id(part.id, name)} (output)")
             box = Box(box_id, BoxKind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))

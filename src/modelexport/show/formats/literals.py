@@ -66,17 +66,18 @@ def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
 
 def _ports(part: GraphPart) -> Iterator[Port]:
     """Bodies and functions may use a name that the graph around them uses too: the id has the graph in it."""
-    proto, is_function = part.proto, isinstance(part.proto, onnx.FunctionProto)
+    proto = part.proto
+    infos, stored = list(proto.value_info), []
     # Inputs and outputs of a function are names without a type: it is called with whatever fits.
-    declared = proto.value_info if is_function else (*proto.value_info, *proto.input, *proto.output)
-    for info in declared:
-        yield Port(value_id(part.id, info.name), *_type(info.type))
-    if not is_function:
+    if isinstance(proto, onnx.GraphProto):
+        infos += (*proto.input, *proto.output)
         stored = [(tensor, tensor.dims) for tensor in proto.initializer]
         # The values of a sparse tensor are those that are not zero; its shape is beside them.
         stored += [(sparse.values, sparse.dims) for sparse in proto.sparse_initializer]
-        for tensor, dims in stored:
-            yield Port(value_id(part.id, tensor.name), type_name(tensor.data_type), f"[{', '.join(map(str, dims))}]")
+    for info in infos:
+        yield Port(value_id(part.id, info.name), *_type(info.type))
+    for tensor, dims in stored:
+        yield Port(value_id(part.id, tensor.name), type_name(tensor.data_type), f"[{', '.join(map(str, dims))}]")
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:

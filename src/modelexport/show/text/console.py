@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable
-from modelexport.graph.file.atomic import write_atomically
+from modelexport.graph.file.atomic import ensure_writable, write_atomically
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence
@@ -35,6 +35,11 @@ def emit(text: str, path: Path | None = None) -> None:
         sys.stdout.write(text)
     else:
         write_atomically(path, text)
+
+
+def ensure_targets(paths: Iterable[Path]) -> None:
+    """Fail now if text cannot be written to all of these, each of them a file of its own."""
+    ensure_writable(*paths)
 
 
 _SHOWN_OPERATORS = 5  # as many as fit beside a module tree of usual width
