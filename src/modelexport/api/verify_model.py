@@ -116,13 +116,13 @@ class ModelRuns:
 
     def _traced(self, prepared: PreparedModel) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
-        from modelexport.capture.arguments import to_array, with_mask
+        from modelexport.capture.arguments import to_array
         from modelexport.capture.onnxruntime.session import assign_inputs
 
         busy = None
         if self._source.leaves_inputs_open:
             arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
-            busy = with_mask(prepared.inputs, set(assign_inputs(self._file.proto, arrays).values()))
+            busy = prepared.inputs.with_mask(set(assign_inputs(self._file.proto, arrays).values()))
         if busy is not None:
             try:
                 return self._trace(busy)

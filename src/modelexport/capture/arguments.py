@@ -14,7 +14,7 @@ follow torch.onnx: https://docs.pytorch.org/docs/stable/onnx_export.html.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,7 +51,12 @@ class CallArguments:
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Every tensor in the arguments by the name that the ONNX graph gives it, in the order of its inputs."""
-        return {name: leaf for argument, value in self.named.items() for name, leaf in _flatten(argument, value)}
+        return {
+            leaf_name(argument, path): leaf
+            for argument, value in self.named.items()
+            for path, leaf in pytree.tree_leaves_with_path(value)
+            if isinstance(leaf, torch.Tensor)
+        }
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
         """The same arguments with other tensors, by the names that `tensors` has them under."""
@@ -61,6 +66,23 @@ class CallArguments:
 
         args = tuple(fill(name, value) for name, value in zip(self.positions, self.args, strict=True))
         return replace(self, kwargs={name: fill(name, value) for name, value in self.kwargs.items()}, args=args)
+
+    def negate_or_mask(self) -> dict[str, torch.Tensor]:
+        """Numbers of the other sign, and masks that hide the last position: other values that every model takes."""
+        return {
+            name: -tensor if tensor.is_floating_point() else _mask_last(tensor) for name, tensor in self.tensors.items()
+        }
+
+    def with_mask(self, free: Collection[str]) -> CallArguments | None:
+        """The same arguments with the last position masked; None where no mask hides nothing.
+
+            attention_mask  [[1, 1, 1]]  ->  [[1, 1, 0]]
+
+        Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it: a run
+        without that work has no values for those nodes of the file. `free` are the arguments that may be changed.
+        """
+        idle = {name: tensor for name, tensor in self.tensors.items() if name in free and _is_idle_mask(tensor)}
+        return self.with_tensors({name: _mask_last(tensor) for name, tensor in idle.items()}) if idle else None
 
     def copy_tensors(self) -> CallArguments:
         """The same arguments with tensors of their own: a model may write into what it is given."""
@@ -74,14 +96,16 @@ def bind_arguments(module: torch.nn.Module, inputs: object) -> CallArguments:
     """
     if isinstance(inputs, CallArguments):
         return inputs
-    if isinstance(inputs, Mapping):
-        # transformers' tokenizers return a mapping of their own.
-        arguments = CallArguments(dict(inputs))
-    else:
-        args = tuple(inputs) if isinstance(inputs, Sequence) else (inputs,)
-        arguments = _bind_by_keyword(module, args)
-    _check_names(module, arguments)
-    return arguments
+    if not isinstance(inputs, Mapping):  # transformers' tokenizers return a mapping of their own
+        return _bind_by_keyword(module, tuple(inputs) if isinstance(inputs, Sequence) else (inputs,))
+    parameters = inspect.signature(module.forward).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [] if takes_any else [name for name in inputs if name not in parameters]
+    if unknown:
+        raise InputError(
+            f"{type(module).__name__}.forward has no input {unknown[0]!r}", f"It takes: {', '.join(parameters)}."
+        )
+    return CallArguments(dict(inputs))
 
 
 def _bind_by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArguments:
@@ -104,22 +128,6 @@ def _bind_by_keyword(module: torch.nn.Module, args: tuple[Any, ...]) -> CallArgu
     return CallArguments({}, args, tuple(names))
 
 
-def _check_names(module: torch.nn.Module, arguments: CallArguments) -> None:
-    parameters = inspect.signature(module.forward).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    unknown = [name for name in arguments.kwargs if name not in parameters]
-    if unknown:
-        raise InputError(
-            f"{type(module).__name__}.forward has no input {unknown[0]!r}", f"It takes: {', '.join(parameters)}."
-        )
-
-
-def _flatten(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
-    leaves, _ = pytree.tree_flatten_with_path(value)
-    return ((leaf_name(name, path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor))
-
-
 def leaf_name(name: str, path: pytree.KeyPath) -> str:
     """The name that the ONNX graph gives to a tensor inside of an argument: `past_0_key` for `past[0]["key"]`."""
     return name + "".join(f"_{getattr(key, 'idx', getattr(key, 'key', getattr(key, 'name', '')))}" for key in path)
@@ -127,9 +135,8 @@ def leaf_name(name: str, path: pytree.KeyPath) -> str:
 
 def output_tensors(outputs: object) -> dict[str, torch.Tensor]:
     """The tensors that a model returned, by name: keys of a dictionary or dataclass, else `output`, `output_1`, …"""
-    leaves, _ = pytree.tree_flatten_with_path(outputs)
     named: dict[str, torch.Tensor] = {}
-    for path, leaf in leaves:
+    for path, leaf in pytree.tree_leaves_with_path(outputs):
         if isinstance(leaf, torch.Tensor):
             named[_output_name(path, len(named), set(named))] = leaf
     return named
@@ -219,23 +226,6 @@ class Exported:
     before: Graph | None = None
     scopes: ExporterScopes = ExporterScopes()
     notes: tuple[str, ...] = ()
-
-
-def negate_or_mask(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers of the other sign, and a mask that hides the last position: other values that every model takes."""
-    return -tensor if tensor.is_floating_point() else _mask_last(tensor)
-
-
-def with_mask(arguments: CallArguments, free: Collection[str]) -> CallArguments | None:
-    """The same arguments with the last position masked; None where no mask hides nothing.
-
-        attention_mask  [[1, 1, 1]]  ->  [[1, 1, 0]]
-
-    Models leave out the work of a mask that hides nothing, and exporters, who do not look at values, keep it: a run
-    without that work has no values for those nodes of the file. `free` are the arguments that may be changed.
-    """
-    idle = {name: tensor for name, tensor in arguments.tensors.items() if name in free and _is_idle_mask(tensor)}
-    return arguments.with_tensors({name: _mask_last(tensor) for name, tensor in idle.items()}) if idle else None
 
 
 def _is_idle_mask(tensor: torch.Tensor) -> bool:

@@ -42,12 +42,6 @@ _CALL_NUMBER = re.compile(r"@(\d+)$")
 _Stack = tuple[ModuleCall | None, ...]
 
 
-def fx_calls(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str, ModuleCall]:
-    """The innermost module call of each FX node by the node's name; nodes whose call is not certain are left out."""
-    stacks = fx_stacks(nodes, hierarchy)
-    return {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
-
-
 def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str, _Stack]:
     """The calls that were open for each FX node, outermost first; None in the place of one that is not certain."""
     stacks: dict[str, _Stack] = {}
@@ -86,8 +80,9 @@ def export_dynamo(
     _copy_returned_inputs(program.model.graph)
     _name_outputs(program.model, request.output_names)
     before = index_model(_to_file(program.model).proto)
-    exported = program.exported_program
-    scopes = ExporterScopes({} if exported is None else fx_calls(exported.graph.nodes, hierarchy))
+    stacks = {} if program.exported_program is None else fx_stacks(program.exported_program.graph.nodes, hierarchy)
+    # Only the innermost call of a node counts; where that is not certain, the node is left out.
+    calls = {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
     program.optimize()
     _name_outputs(program.model, request.output_names)  # what is returned twice has become two values
     file = _to_file(program.model)
@@ -95,7 +90,7 @@ def export_dynamo(
     stuck = _name_axes(file.proto, {} if notes else request.axes, fixed)
     if stuck and request.must_dynamic:
         raise ExportFailed(f"torch cannot keep every axis dynamic: {'; '.join(stuck)}", "Leave --dynamic out.")
-    return Exported(file, "dynamo", before, scopes, (*notes, *stuck))
+    return Exported(file, "dynamo", before, ExporterScopes(calls), (*notes, *stuck))
 
 
 def _copy_returned_inputs(graph: ir.Graph) -> None:

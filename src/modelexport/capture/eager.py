@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
+from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -67,9 +68,7 @@ class TensorSpill:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._held.clear()
         self._file.close()
 
@@ -126,6 +125,7 @@ def watch_run(model: nn.Module, arguments: CallArguments, spill: TensorSpill, se
     returned = {name: values.number(tensor) for name, tensor in output_tensors(outputs).items()}
     for name, tensor in output_tensors(outputs).items():
         values.keep(returned[name], tensor)
+    parts = model.named_modules()
     run = EagerRun(
         ops=tuple(values.ops),
         calls=tuple(calls.ended),
@@ -133,7 +133,8 @@ def watch_run(model: nn.Module, arguments: CallArguments, spill: TensorSpill, se
         outputs=returned,
         computed=frozenset(values.computed),
         given=_with_views(inputs.values(), values.ops),
-        hooked=_modules_with_hooks(model),
+        # A hook of the user's may exchange what a call returns after it was seen: `verify` must know.
+        hooked=frozenset(path for path, part in parts if part._forward_hooks or part._forward_pre_hooks),
     )
     return WatchedRun(run, tuple(values.samples))
 
@@ -145,12 +146,6 @@ def _with_views(numbers: Iterable[int], ops: Iterable[IssuedOp]) -> frozenset[in
         if op.view and not views.isdisjoint(op.reads):
             views.update(op.makes)
     return frozenset(views)
-
-
-def _modules_with_hooks(model: nn.Module) -> frozenset[str]:
-    """A hook of the user's may exchange what a call returns after it was seen: `verify` must know."""
-    parts = model.named_modules()
-    return frozenset(path for path, part in parts if part._forward_hooks or part._forward_pre_hooks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +214,6 @@ class _ValueNumbers:
             now = self._before.get(now)
         return now
 
-    def are_sound(self, numbers: Iterable[int]) -> bool:
-        return not any(self.samples[number].trouble for number in numbers)
-
     def note_write(self, tensor: torch.Tensor, op: IssuedOp) -> None:
         """An operator wrote into this tensor: it has its new number, other views of the memory get theirs when met."""
         self._writes[storage_pointer(tensor)] = _LatestWrite(self._writes_into(tensor) + 1, op)
@@ -257,7 +249,7 @@ class _CallWatcher:
     def __init__(self, model: nn.Module, values: _ValueNumbers) -> None:
         self.ended: list[CallTensors] = []
         self._paths = {part: path for path, part in model.named_modules()}
-        self._counts: dict[str, int] = {}
+        self._counts: defaultdict[str, Iterator[int]] = defaultdict(count)
         self._open: list[_OpenCall] = []
         self._values = values
         self._thread = threading.get_ident()
@@ -268,23 +260,19 @@ class _CallWatcher:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for hook in (
-                module_hooks.register_module_forward_pre_hook(self._enter),
-                module_hooks.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
-            ):
-                stack.callback(hook.remove)
+        # The handle of a hook is a context manager that removes it.
+        with (
+            module_hooks.register_module_forward_pre_hook(self._enter),
+            module_hooks.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+        ):
             yield
 
     def _enter(self, module: nn.Module, args: object) -> None:
         if not self._is_watched(module):
             return
         path = self._paths[module]
-        index = self._counts.get(path, 0)
-        self._counts[path] = index + 1
-        # Now, because a module may write into what it is given.
-        arguments = self._keep_tensors(args)
-        self._open.append(_OpenCall(ModuleCall(path, index), arguments, len(self._values.samples)))
+        arguments = self._keep_tensors(args)  # now, because a module may write into what it is given
+        self._open.append(_OpenCall(ModuleCall(path, next(self._counts[path])), arguments, len(self._values.samples)))
 
     def _leave(self, module: nn.Module, _args: object, *rest: object) -> None:
         """`rest` is what torch tells of a call: keyword arguments and result, or nothing but None if it failed.
@@ -301,13 +289,11 @@ class _CallWatcher:
         self.ended.append(CallTensors(opened.call, tuple(inputs), self._keep_tensors(output)))
 
     def _keep_tensors(self, value: object) -> tuple[int, ...]:
-        numbers: dict[int, None] = {}
         with _disable_current_modes():  # looking at a tensor is no operator of the model's
-            for tensor in tensors_in(value):
-                number = self._values.number(tensor)
+            tensors = {self._values.number(tensor): tensor for tensor in tensors_in(value)}
+            for number, tensor in tensors.items():
                 self._values.keep(number, tensor)
-                numbers[number] = None
-        return tuple(numbers)
+        return tuple(tensors)
 
     def _is_watched(self, module: nn.Module) -> bool:
         # Other threads may be running other models, or this one.
@@ -335,7 +321,8 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
         is_view = not written and _is_view(func)
-        is_sound = is_view and self._values.are_sound(reads)
+        # A view of finite numbers needs no second look at them.
+        is_sound = is_view and not any(self._values.samples[read].trouble for read in reads)
         makes = tuple(
             self._values.add(tensor, computed=computed, reads=reads, is_sound=is_sound) for tensor in results.values()
         )

@@ -34,10 +34,8 @@ from modelexport.capture.arguments import (
     Exported,
     ExportRequest,
     bind_arguments,
-    negate_or_mask,
     output_tensors,
     to_array,
-    with_mask,
 )
 from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.hierarchy import run_model, trace_run
@@ -83,17 +81,18 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
     with EXPORT_LOCK, quiet(), exportable_moe(model):
         observed = trace_run(model, arguments)
         notes: tuple[str, ...] = ()
-        if _is_opaque(observed.outputs) and _accepts(model, "use_cache"):
-            # Neither exporter can return the cache object that generation uses.
+        # Objects that are neither tensors nor plain values: neither exporter can return the cache of generation.
+        opaque = any(not isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(observed.outputs))
+        if opaque and _accepts(model, "use_cache"):
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
             notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
             observed = trace_run(model, arguments)
     tensors = output_tensors(observed.outputs)
-    # A model may return an input under the same name; a graph cannot have both.
-    inputs_too = arguments.tensors
-    names = tuple(f"{name}_output" if name in inputs_too else name for name in tensors)
-    named = isinstance(observed.outputs, Mapping)
-    return TracedRun(model, arguments, observed.hierarchy, tensors, names if named else (), notes)
+    names: tuple[str, ...] = ()
+    if isinstance(observed.outputs, Mapping):
+        # A model may return an input under the same name; a graph cannot have both.
+        names = tuple(f"{name}_output" if name in arguments.tensors else name for name in tensors)
+    return TracedRun(model, arguments, observed.hierarchy, tensors, names, notes)
 
 
 def probe_operators(run: TracedRun, graph_inputs: Collection[str]) -> ProbedRun:
@@ -102,7 +101,7 @@ def probe_operators(run: TracedRun, graph_inputs: Collection[str]) -> ProbedRun:
     graph_inputs  the inputs that the graph takes too; the others must stay as they were when it was made
     """
     with EXPORT_LOCK, quiet(), exportable_moe(run.model):
-        masked = with_mask(run.arguments, graph_inputs)
+        masked = run.arguments.with_mask(graph_inputs)
         probed = None if masked is None else _try_probe(run, masked)
         probed = probed or _try_probe(run, run.arguments)
     if probed is None:
@@ -121,8 +120,8 @@ def _try_probe(run: TracedRun, arguments: CallArguments) -> ProbedRun | None:
         if arguments is run.arguments:
             raise
         return None  # a model may have every right to refuse other inputs
-    same = observed.trace is not None and observed.hierarchy.calls == run.hierarchy.calls
-    return ProbedRun(arguments, observed.trace) if same and observed.trace is not None else None
+    same_calls = observed.hierarchy.calls == run.hierarchy.calls
+    return ProbedRun(arguments, observed.trace) if same_calls and observed.trace is not None else None
 
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
@@ -133,8 +132,8 @@ def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Expo
             exported = export_dynamo(run.model, run.arguments.copy_tensors(), request, run.hierarchy)
         else:
             exported = export_torchscript(run.model, run.arguments.copy_tensors(), request)
-    remarks = (*_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
-    return replace(exported, notes=(*exported.notes, *remarks))
+    notes = (*exported.notes, *_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
+    return replace(exported, notes=notes)
 
 
 def export_unfolded_graph(run: TracedRun, request: ExportRequest) -> Graph:
@@ -162,11 +161,6 @@ def _opset_notes(exported: Exported, wanted: int | None) -> list[str]:
 def _accepts(model: torch.nn.Module, name: str) -> bool:
     parameters = inspect.signature(model.forward).parameters
     return name in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
-
-
-def _is_opaque(outputs: Any) -> bool:
-    """Whether a model returns objects that are neither tensors nor plain values: no graph can."""
-    return any(not isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(outputs))
 
 
 Step = Callable[[str], AbstractContextManager[None]]
@@ -198,9 +192,9 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
 def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
     inputs = source.inputs
     arrays = Path(inputs) if isinstance(inputs, (str, Path)) else None
-    given = inputs if arrays is None and inputs is not None else loaded.inputs
-    if given is not None and not (arrays or source.describes_inputs):
-        arguments = bind_arguments(loaded.module, given)
+    values = inputs if arrays is None and inputs is not None else loaded.inputs
+    if values is not None and not (arrays or source.describes_inputs):
+        arguments = bind_arguments(loaded.module, values)
         return PreparedModel(loaded.module, arguments, dynamic_axes(arguments.tensors), loaded.source, loaded.notes)
     request = InputRequest(
         text=source.text,
@@ -258,10 +252,7 @@ class OutputChecker:
 
     def frozen_values(self) -> str:
         """What goes wrong with other values; empty if nothing does: `if x.sum() > 0` took one branch in the trace."""
-        tensors = self._run.arguments.tensors
-        return self._remark(
-            {name: negate_or_mask(tensor) for name, tensor in tensors.items()}, "inputs like the sample"
-        )
+        return self._remark(self._run.arguments.negate_or_mask(), "inputs like the sample")
 
     def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
         if not tensors:

@@ -46,8 +46,9 @@ def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy,
     stacks = fx_stacks(graph.nodes, hierarchy)
     heading: str | None = None
     for node in graph.nodes:
-        if heading != _heading(stacks[node.name]):
-            heading = _heading(stacks[node.name])
+        calls = ("?" if call is None else str(call) or "(root)" for call in stacks[node.name])
+        if heading != (open_calls := " > ".join(calls) or "(root)"):
+            heading = open_calls
             yield f"  # {heading}"
         yield f"    {node.format_node() or f'return {node.args[0]}'}"
     for node in graph.nodes:
@@ -57,11 +58,8 @@ def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy,
             yield from _lines(body, body.graph, hierarchy, str(node.target))
 
 
-def _heading(stack: tuple[ModuleCall | None, ...]) -> str:
-    return " > ".join("?" if call is None else str(call) or "(root)" for call in stack) or "(root)"
-
-
 FxKind = Literal["torch_export", "symbolic_trace"]
+_TRACE_SOURCES: Mapping[FxKind, str] = {"torch_export": "torch.export", "symbolic_trace": "torch.fx"}
 _Tensors = Mapping[str, torch.Tensor]
 
 
@@ -81,18 +79,20 @@ class FxCapture:
 
 def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierarchy, kind: FxKind) -> FxCapture:
     """Make the FX graph of a model for these arguments and run it once. The model is left as it was."""
-    make, source = _GRAPH_SOURCES[kind]
     text = ""
     with isolate_model(model), _remove_constants(model):
         own = arguments.copy_tensors()
         try:
-            captured = make(model, own)
+            if kind == "torch_export":
+                captured = _export_graph(model, own)
+            else:
+                captured = _FxGraph(model, _CallTracer(own).trace(model), list(own.tensors.values()))
             text = fx_text(captured.module, captured.graph, hierarchy)
             recorder = _FxRecorder(captured, hierarchy, own.tensors, state_tensors(model))
             recorder.run(*captured.feed, enable_io_processing=False)
         except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
             return FxCapture(None, root_cause(error, lines=1), text)
-    return FxCapture(recorder.trace(source), "", text)
+    return FxCapture(recorder.trace(_TRACE_SOURCES[kind]), "", text)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class _FxGraph:
 
 def _export_graph(model: torch.nn.Module, arguments: CallArguments) -> _FxGraph:
     program = torch.export.export(model, arguments.args, dict(arguments.kwargs), strict=False)
-    if any(_writes(node.target) for node in program.graph.nodes):
+    targets = (node.target for node in program.graph.nodes)
+    if any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets):
         # Nothing else tells who reads a tensor before it is written into, and who afterwards.
         program = program.run_decompositions({})
     held = {**program.state_dict, **program.constants, **state_tensors(model)}
@@ -117,21 +118,6 @@ def _export_graph(model: torch.nn.Module, arguments: CallArguments) -> _FxGraph:
         for spec in program.graph_signature.input_specs
     ]
     return _FxGraph(program.graph_module, program.graph, feed)
-
-
-def _writes(target: object) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
-def _trace_graph(model: torch.nn.Module, arguments: CallArguments) -> _FxGraph:
-    graph = _CallTracer(arguments).trace(model)
-    return _FxGraph(model, graph, list(arguments.tensors.values()))
-
-
-_GRAPH_SOURCES: Mapping[str, tuple[Callable[[torch.nn.Module, CallArguments], _FxGraph], str]] = {
-    "torch_export": (_export_graph, "torch.export"),
-    "symbolic_trace": (_trace_graph, "torch.fx"),
-}
 
 
 class _CallTracer(torch.fx.Tracer):
@@ -203,7 +189,9 @@ class _FxRecorder(torch.fx.Interpreter):
         numbers = _with_numbers(result, self._add)
         outputs = _numbers_in(numbers)
         if outputs:
-            self._ops.append(TracedOp(_operator(node), self._call(node), self._read_by(node), outputs))
+            # The innermost call that is certain: what encloses it is right as well.
+            certain = (call for call in reversed(self._stacks[node.name]) if call is not None)
+            self._ops.append(TracedOp(_operator(node), next(certain, ModuleCall(ROOT)), self._read_by(node), outputs))
         return numbers
 
     def _read_by(self, node: torch.fx.Node) -> tuple[int, ...]:
@@ -213,10 +201,6 @@ class _FxRecorder(torch.fx.Interpreter):
             module = self.fetch_attr(str(node.target))
             reads += [self._hold(tensor) for tensor in (*module.parameters(), *module.buffers())]
         return tuple(reads)
-
-    def _call(self, node: torch.fx.Node) -> ModuleCall:
-        """The innermost call that is certain: what encloses it is right as well."""
-        return next((call for call in reversed(self._stacks[node.name]) if call is not None), ModuleCall(ROOT))
 
     def _hold(self, tensor: torch.Tensor) -> int:
         if id(tensor) not in self._held:

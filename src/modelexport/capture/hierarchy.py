@@ -18,10 +18,12 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -83,8 +85,8 @@ def _trace_once(model: nn.Module, arguments: CallArguments, operators: bool) -> 
         recorder = OpRecorder(own.tensors, state_tensors(model), calls.current) if operators else None
         with nullcontext() if recorder is None else recorder.recording():
             outputs = call_model(model, own)
-    trace = None if recorder is None else recorder.trace()
-    return ObservedRun(Hierarchy.of(read_modules(model), calls.calls), outputs, trace)
+    hierarchy = Hierarchy.of(read_modules(model), calls.calls)
+    return ObservedRun(hierarchy, outputs, None if recorder is None else recorder.trace())
 
 
 def run_model(model: nn.Module, arguments: CallArguments) -> Any:
@@ -129,7 +131,9 @@ def read_modules(model: nn.Module) -> Iterator[Module]:
             buffers=_tensors(path, part._buffers, names),
             arguments=_arguments(part),
             aliases=tuple(alias for alias in aliases[part] if alias != path),
-            container=isinstance(part, _CONTAINERS) or _is_bare(part),
+            # A module without a forward of its own only holds others, as a list does; scripted ones have it elsewhere.
+            container=isinstance(part, _CONTAINERS)
+            or (not isinstance(part, torch.jit.ScriptModule) and type(part).forward is nn.Module.forward),
         )
 
 
@@ -162,15 +166,12 @@ def _record_calls(model: nn.Module) -> Iterator[_CallRecorder]:
     The hooks are global ones: nothing is attached to the model, so nothing can be left on it.
     """
     recorder = _CallRecorder(model)
-    hooks = [
+    # The handle of a hook is a context manager that removes it.
+    with (
         module_hooks.register_module_forward_pre_hook(recorder.enter),
         module_hooks.register_module_forward_hook(recorder.leave, with_kwargs=True, always_call=True),
-    ]
-    try:
+    ):
         yield recorder
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class _CallRecorder:
@@ -179,7 +180,7 @@ class _CallRecorder:
     def __init__(self, model: nn.Module) -> None:
         self.calls: list[CallSite] = []
         self._paths = {part: path for path, part in model.named_modules()}
-        self._counts: dict[str, int] = {}
+        self._counts: defaultdict[str, Iterator[int]] = defaultdict(count)
         self._open: list[int] = []
         self._thread = threading.get_ident()
 
@@ -191,10 +192,7 @@ class _CallRecorder:
         path = self._path(module)
         if path is None:
             return
-        index = self._counts.get(path, 0)
-        self._counts[path] = index + 1
-        call = ModuleCall(path, index)
-        self.calls.append(CallSite(call, self.current()))
+        self.calls.append(CallSite(ModuleCall(path, next(self._counts[path])), self.current()))
         self._open.append(len(self.calls) - 1)
 
     def leave(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
@@ -237,15 +235,9 @@ def _arguments(part: nn.Module) -> tuple[str, ...]:
     return _signature(type(part).forward)
 
 
-def _is_bare(part: nn.Module) -> bool:
-    """A module without a forward of its own only holds others, as a list does."""
-    return not isinstance(part, torch.jit.ScriptModule) and type(part).forward is nn.Module.forward
-
-
 @lru_cache(maxsize=1024)
 def _signature(forward: Callable[..., object]) -> tuple[str, ...]:
-    names = list(inspect.signature(forward).parameters)
-    return tuple(names[1:])
+    return tuple(inspect.signature(forward).parameters)[1:]
 
 
 _NAME = "_trace_module_map"

@@ -18,7 +18,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
-from typing import Any
 
 import torch
 from torch import nn
@@ -47,33 +46,31 @@ def preserve_model(module: torch.nn.Module) -> Iterator[None]:
     Parameters need no care: without gradients nothing in a forward pass writes into them.
     """
     modes = {part: part.training for part in module.modules()}
-    buffers = _SavedBuffers(module)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _without_attention_fastpath():
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _without_attention_fastpath(), _preserve_buffers(module):
         try:
             module.eval()
             yield
         finally:
             for part, training in modes.items():
                 part.training = training
-            buffers.put_back()
 
 
-class _SavedBuffers:
-    """What a module's buffers hold now: a run may write into them, or put others in their place."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        # Buffers of a compiled module cannot be exchanged.
-        own = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
-        self._held = {part: dict(part._buffers) for part in own}
-        # The version counts writes, so that only what was written into is copied back.
-        self._saved = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
-
-    def put_back(self) -> None:
-        for part, held in self._held.items():
-            part._buffers.update(held)
-        for buffer, version, saved in self._saved:
+@contextmanager
+def _preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
+    """A run may write into a module's buffers, or put others in their place."""
+    # Buffers of a compiled module cannot be exchanged.
+    own = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    held = {part: dict(part._buffers) for part in own}
+    # The version counts writes, so that only what was written into is copied back.
+    saved = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for part, buffers in held.items():
+            part._buffers.update(buffers)
+        for buffer, version, copy in saved:
             if buffer._version != version:
-                buffer.copy_(saved)
+                buffer.copy_(copy)
 
 
 @contextmanager
@@ -88,6 +85,14 @@ def _without_attention_fastpath() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def seed_torch(seed: int) -> Iterator[None]:
+    """Random numbers from `seed` inside; the global state of torch is what it was afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 @contextmanager
@@ -158,22 +163,17 @@ def exportable_moe(model: torch.nn.Module) -> Iterator[None]:
 
     A loop over the experts that a token was sent to depends on data; grouped products have no ONNX operator.
     """
-    before = _expert_implementations(model)
-    if all(name == _PLAIN for name in before.values()):
+    getter, setter = (getattr(model, f"{verb}_experts_implementation", None) for verb in ("get", "set"))
+    before = getter() if callable(getter) and callable(setter) else {}
+    if not callable(setter) or all(name == _PLAIN for name in before.values()):
         # Models without experts say so too.
         yield
         return
-    setter: Any = model.set_experts_implementation
     setter(_EXPORTABLE)
     try:
         yield
     finally:
         setter(before)
-
-
-def _expert_implementations(model: torch.nn.Module) -> dict[str, str | None]:
-    getter = getattr(model, "get_experts_implementation", None)
-    return getter() if callable(getter) and hasattr(model, "set_experts_implementation") else {}
 
 
 # Torch's messages begin with what is wrong; then follow graphs, user stacks and advice, often hundreds of lines.

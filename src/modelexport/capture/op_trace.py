@@ -48,10 +48,9 @@ _EXPORTERS = ("torch.onnx", "onnxscript")
 def onnx_operators(names: Iterable[str]) -> dict[str, frozenset[str]]:
     """For each operator (`aten::addmm`) that an exporter knows, the ONNX operators that it can become."""
     with quiet():
-        found = {
-            name: _mentioned_operators([*_dynamo_functions(name), *_torchscript_functions(name)]) for name in set(names)
-        }
-    return {name: operators for name, operators in found.items() if operators}
+        functions = {name: [*_dynamo_functions(name), *_torchscript_functions(name)] for name in set(names)}
+        mentioned = {name: _mentioned_operators(candidates) for name, candidates in functions.items()}
+    return {name: operators for name, operators in mentioned.items() if operators}
 
 
 def _dynamo_functions(name: str) -> Iterator[Callable[..., Any]]:
@@ -175,7 +174,10 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         makes = [self._values.add(tensor) for tensor in changed.values()]
         makes += [number for tensor in written for number in self._values.change(tensor)]
         if makes and call is not None:
-            self._ops.append(TracedOp(_operator_name(func), call, reads, tuple(makes), self._functions.current))
+            # Control flow is one operator whatever happens inside; it has a name and no schema.
+            is_control_flow = isinstance(func, torch._ops.HigherOrderOperator)
+            name = f"higher_order::{func}" if is_control_flow else str(func._schema.name)
+            self._ops.append(TracedOp(name, call, reads, tuple(makes), self._functions.current))
         return result
 
 
@@ -231,28 +233,19 @@ class _TensorNumbers:
 
     def change(self, tensor: torch.Tensor) -> list[int]:
         """New numbers for the tensors that look at the memory of this one, which was written into."""
-        others = self._others(tensor)
+        address = storage_pointer(tensor)
+        views = [view for reference in self._sharing.get(address, ()) if (view := reference()) is not None]
+        # A tensor may have moved to other memory since (`.data =`), and address 0 says nothing.
+        alive = {
+            id(view): view for view in views if address and view is not tensor and storage_pointer(view) == address
+        }
         # Without those that are gone; those that are alive come back just below.
-        self._sharing[storage_pointer(tensor)] = [weakref.ref(tensor)]
-        return [self.add(other) for other in others]
+        self._sharing[address] = [weakref.ref(tensor)]
+        return [self.add(view) for view in alive.values()]
 
     def number(self, tensor: torch.Tensor) -> int:
         reference, number = self._known.get(id(tensor), (None, -1))
         return number if reference is not None and reference() is tensor else self.add(tensor)
-
-    def _others(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        address = storage_pointer(tensor)
-        seen = [other for reference in self._sharing.get(address, ()) if (other := reference()) is not None]
-        # A tensor may have moved to other memory since (`.data =`), and address 0 says nothing.
-        alive = {
-            id(other): other for other in seen if address and other is not tensor and storage_pointer(other) == address
-        }
-        return list(alive.values())
-
-
-def _operator_name(func: Any) -> str:
-    """`aten::addmm`; control flow, which is one operator whatever happens inside, is `higher_order::cond`."""
-    return f"higher_order::{func}" if isinstance(func, torch._ops.HigherOrderOperator) else str(func._schema.name)
 
 
 def _written_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:

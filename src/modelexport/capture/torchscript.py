@@ -65,7 +65,8 @@ def _torch_export(
     at_call: Callable[[], None],
 ) -> ModelFile:
     tensors = arguments.tensors
-    folder = Path(tempfile.mkdtemp(prefix="modelexport-")) if _weight_bytes(model) > _IN_MEMORY else None
+    size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+    folder = Path(tempfile.mkdtemp(prefix="modelexport-")) if size > _IN_MEMORY else None
     target = io.BytesIO() if folder is None else str(folder / "model.onnx")
     try:
         with call_by_position(model, arguments, at_call), _without_graph_log():
@@ -91,10 +92,6 @@ def _torch_export(
     # The weights stay in the folder until nobody can ask for them any more.
     weakref.finalize(file, _remove_folder, folder)
     return file
-
-
-def _weight_bytes(model: torch.nn.Module) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def _remove_folder(folder: Path | None) -> None:

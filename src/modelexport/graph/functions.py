@@ -222,15 +222,12 @@ class InlinedModel:
         )
         return replace(self.inlined.graph, nodes=tuple(nodes))
 
-    def origin(self, node: Node) -> tuple[tuple[str, ...], str]:
-        return self.inlined.origin(node.key)
-
     def node_proto(self, node: Node) -> onnx.NodeProto:
         """The node as it is in the file, or in its function, without references. Names of values are as they are there.
 
         Raise KeyError for a node that is not in the model.
         """
-        calls, own = self.origin(node)
+        calls, own = self.inlined.origin(node.key)
         proto = self._protos[own]
         if proto.op_type != node.op_type:  # what a function returns as it was given
             return onnx.helper.make_node(node.op_type, node.inputs, node.outputs)

@@ -33,9 +33,7 @@ MAIN = ""
 KEY_SEPARATOR = "|"
 
 # Types of numbers with a point, of however many digits.
-FLOATS = frozenset(
-    (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
-)
+FLOATS = frozenset(map(onnx.TensorProto.DataType.Value, ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"]))
 
 # They read the shape of their input and nothing of its content.
 SHAPE_READERS = frozenset({"Shape", "Size"})
@@ -298,17 +296,17 @@ def _function_id(domain: str, name: str, overload: str) -> str:
 
 def walk_nodes(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
     """Every node of every graph with its key, in the order of the index."""
-    yield from _walk(model.graph.node, MAIN)
+    yield from walk_graph_nodes(model.graph.node, MAIN)
     for function in model.functions:
-        yield from _walk(function.node, function_id(function))
+        yield from walk_graph_nodes(function.node, function_id(function))
 
 
-def _walk(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:
+def walk_graph_nodes(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:
     for proto in in_order(nodes):
         key = node_key(proto, graph_id)
         yield key, proto
         for body_id, body in subgraphs_with_ids(proto, key):
-            yield from _walk(body.node, body_id)
+            yield from walk_graph_nodes(body.node, body_id)
 
 
 def subgraphs_with_ids(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -282,22 +282,14 @@ _SAME_WORK = {"CastLike": "Cast", "Gemm": "MatMul", "QGemm": "MatMul", "QAttenti
 @cache
 def family(op_type: str) -> str:
     """The plain operator whose work this one does, perhaps among others."""
-    name = op_type
-    while True:
-        shorter = _shortened(name)
-        if shorter == name:
-            return _SAME_WORK.get(name, name)
-        name = shorter
-
-
-def _shortened(name: str) -> str:
+    # From the outside in, as names are put together: QLinearConv, NhwcFusedConv, DynamicQuantizeMatMul.
     for prefix in _PREFIXES:
-        if name.startswith(prefix) and len(name) > len(prefix):
-            return name.removeprefix(prefix)
+        if op_type.startswith(prefix) and op_type != prefix:
+            return family(op_type.removeprefix(prefix))
     for suffix in _SUFFIXES:
-        if name.endswith(suffix) and len(name) > len(suffix):
-            return name.removesuffix(suffix)
-    return name
+        if op_type.endswith(suffix) and op_type != suffix:
+            return family(op_type.removesuffix(suffix))
+    return _SAME_WORK.get(op_type, op_type)
 
 
 # Before this opset an attribute said that a Dropout does nothing; for a while it never did anything after that.

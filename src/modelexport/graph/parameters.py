@@ -32,9 +32,7 @@ ModulePath = str | None
 Use = tuple[Node, int]
 
 # Exporters make constants of these types for shapes, indices and masks; trained weights never have them.
-_NEVER_WEIGHTS = frozenset(
-    {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL, onnx.TensorProto.STRING}
-)
+_NEVER_WEIGHTS = frozenset(map(onnx.TensorProto.DataType.Value, ["INT64", "INT32", "BOOL", "STRING"]))
 # Inputs that are scales, zero points, or the order of columns.
 _QUANTIZATION_INPUTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
@@ -93,35 +91,19 @@ def _recorded_owners(record: Provenance | None, key: str) -> tuple[ModuleCall, .
     return () if record is None or key not in record.nodes else record.nodes[key].attribution.owners
 
 
-class InitializerUses:
-    """Who reads each initializer, functions put in the place of their calls, and what that says of it.
-
-    Weights of four bits may be packed into bytes, and quantization puts scales and zero points beside the weights:
-    what an initializer is, its place among the inputs of what reads it says.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self._uses = graph.uses
-
-    def __getitem__(self, name: str) -> Sequence[Use]:
-        return self._uses.get(name, ())
-
-    def may_be_weight(self, name: str, tensor: Tensor) -> bool:
-        """By its type, its size and its readers; exporters make constants of whole numbers and single numbers."""
-        uses = self[name]
-        if uses and all(index in _QUANTIZATION_INPUTS.get(node.op_type, ()) for node, index in uses):
-            return False
-        is_bias = any(_INTEGER_BIAS.get(node.op_type) == index for node, index in uses)
-        if tensor.dtype == onnx.TensorProto.INT32 and is_bias:
-            return True
-        return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
-
-    def element_count(self, name: str, tensor: Tensor) -> int:
-        """How many numbers it holds, for what reads them."""
-        return max((_unpacked_size(tensor, use) for use in self[name]), default=math.prod(tensor.shape))
+def _may_be_weight(tensor: Tensor, uses: Sequence[Use]) -> bool:
+    """By its type, its size and its readers; exporters make constants of whole numbers and single numbers."""
+    # Quantization puts scales and zero points beside the weights: their place among the inputs of a reader tells.
+    if uses and all(index in _QUANTIZATION_INPUTS.get(node.op_type, ()) for node, index in uses):
+        return False
+    is_bias = any(_INTEGER_BIAS.get(node.op_type) == index for node, index in uses)
+    if tensor.dtype == onnx.TensorProto.INT32 and is_bias:
+        return True
+    return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
 
 
 def _unpacked_size(tensor: Tensor, use: Use) -> int:
+    """How many numbers it holds for its reader: weights of four bits may be packed into bytes."""
     node, index = use
     size = math.prod(tensor.shape)
     if index == 1 and node.op_type in ("MatMulNBits", "MatMulBnb4"):
@@ -140,7 +122,8 @@ class ParameterMatching:
         self._inlined = inline_graph(graph) if model is None else model.inlined
         self._record = record
         self._tensors = graph.initializers
-        self._uses = InitializerUses(self._inlined.graph if model is None else model.graph)
+        # Who reads each initializer, functions put in the place of their calls.
+        self._uses = (self._inlined.graph if model is None else model.graph).uses
         self._modules = {} if record is None else record.hierarchy.modules
         # Numbers of absent parameters that no initializer was found to hold so far.
         self._left = self._absent_parameters()
@@ -157,9 +140,15 @@ class ParameterMatching:
         tensors = self._tensors.items()
         # A buffer has the name of one, and is no parameter, whatever it looks like.
         buffers = () if self._record is None else self._record.hierarchy.tensor_owners
-        unnamed = {name for name, tensor in tensors if name not in buffers and self._uses.may_be_weight(name, tensor)}
-        weights = [name for name in self._tensors if name in self._names or name in unnamed]
-        sizes = {name: self._uses.element_count(name, self._tensors[name]) for name in weights}
+        weights = [
+            name
+            for name, tensor in tensors
+            if name in self._names or (name not in buffers and _may_be_weight(tensor, self._uses.get(name, ())))
+        ]
+        sizes: dict[str, int] = {}
+        for name in weights:
+            read = [_unpacked_size(self._tensors[name], use) for use in self._uses.get(name, ())]
+            sizes[name] = max(read, default=math.prod(self._tensors[name].shape))
         # Large ones first: two weights that were put together must not lose one of them to a constant of its size.
         for name in sorted(weights, key=lambda weight: (weight not in self._names, -sizes[weight])):
             yield name, tuple(self._match(name, sizes[name]))
@@ -194,7 +183,7 @@ class ParameterMatching:
         """The modules of each node that reads it, and those that it belongs to and that are inside of these."""
         holders = {path for path in initializer_modules(self._record, name) if path is not None}
         inside = group_by_key((above, holder) for holder in holders for above in lineage_of(holder))
-        for node, _ in self._uses[name]:
+        for node, _ in self._uses.get(name, ()):
             calls, key = self._inlined.origin(node.key)
             paths = {owner.path for owner in node_owners(self._record, key, calls)}
             around = paths.union(*(inside.get(path, ()) for path in paths))

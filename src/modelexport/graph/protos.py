@@ -82,10 +82,8 @@ def tensor_content(proto: onnx.TensorProto) -> bytes | None:
     """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
     if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
         return None
-    if proto.data_type == onnx.TensorProto.STRING:
-        data = b"\0".join(proto.string_data)
-    else:
-        data = onnx.numpy_helper.to_array(proto).tobytes()
+    is_text = proto.data_type == onnx.TensorProto.STRING
+    data = b"\0".join(proto.string_data) if is_text else onnx.numpy_helper.to_array(proto).tobytes()
     return described(proto.data_type, tuple(proto.dims), data)
 
 

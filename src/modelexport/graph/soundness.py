@@ -22,7 +22,7 @@ import onnx.shape_inference
 from modelexport.errors import FileUnreadable, some_of
 from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file import external
-from modelexport.graph.file.reading import ModelFile, initializer_arrays
+from modelexport.graph.file.reading import ModelFile, initializer_arrays, is_data_outside
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 
@@ -108,7 +108,7 @@ def checkable(model: ModelFile) -> onnx.ModelProto:
     """A model that the checker accepts if it would accept this one with all of its data."""
     proto = deepcopy(model.proto)
     graph = proto.graph
-    elsewhere = [tensor for tensor in graph.initializer if _is_elsewhere(model, tensor)]
+    elsewhere = [tensor for tensor in graph.initializer if is_data_outside(model, tensor)]
     names = {tensor.name for tensor in elsewhere}
     kept = [tensor for tensor in graph.initializer if tensor.name not in names]
     # Before version 4 of the format every initializer had to be an input as well.
@@ -126,15 +126,11 @@ def checkable(model: ModelFile) -> onnx.ModelProto:
     return proto
 
 
-def _is_elsewhere(model: ModelFile, tensor: onnx.TensorProto) -> bool:
-    return external.is_external(tensor) or model.is_detached(tensor)
-
-
 def _wrong_size(model: ModelFile) -> str | None:
     """The checker's complaint about too little data, which it could not make without the data."""
     for tensor in model.proto.graph.initializer:
         needed, data = storage_size(tensor), model.weights.get(tensor.name)
-        if data is not None and _is_elsewhere(model, tensor) and data.nbytes < needed:
+        if data is not None and is_data_outside(model, tensor) and data.nbytes < needed:
             return f"initializer {tensor.name!r} has {data.nbytes} bytes of data; shape and type take {needed}"
     return None
 

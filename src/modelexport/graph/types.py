@@ -266,22 +266,16 @@ def _inferred(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterato
     model = deepcopy(proto)
     del model.graph.value_info[:]  # names of axes that are stated there would stay names
     for value in [*model.graph.input, *model.graph.output]:
-        _fix_shape(value, feed)
+        value.type.tensor_type.ClearField("shape")
+        if value.name in feed:
+            dims = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in feed[value.name].shape]
+            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:  # noqa: BLE001 - it has no error class of its own, and an estimate can be done without
         return
     yield from model.graph.value_info
     yield from model.graph.output
-
-
-def _fix_shape(value: onnx.ValueInfoProto, feed: Mapping[str, np.ndarray]) -> None:
-    value.type.tensor_type.ClearField("shape")
-    if value.name in feed:
-        shape = value.type.tensor_type.shape
-        shape.SetInParent()
-        for size in feed[value.name].shape:
-            shape.dim.add(dim_value=size)
 
 
 def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -293,9 +287,5 @@ def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> It
                 for dim in kind.shape.dim
             ]
             if None not in dims:
-                yield value.name, _width(kind.elem_type) * math.prod(dim for dim in dims if dim is not None)
-
-
-@cache
-def _width(elem_type: int) -> int:
-    return onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize
+                width = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
+                yield value.name, width * math.prod(dim for dim in dims if dim is not None)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from modelexport.errors import UserError
@@ -217,7 +217,7 @@ class Timeline:
 
     record: Provenance
     runs: int
-    series: Mapping[tuple[str, ...], _NodeSeries] = field(default_factory=dict)
+    series: Mapping[tuple[str, ...], _NodeSeries]
 
     @classmethod
     def of(cls, events: Iterable[KernelEvent], record: Provenance, runs: int) -> Timeline:
@@ -326,6 +326,7 @@ def spread(numbers: Sequence[float]) -> float | None:
     """How far the middle half of some numbers is apart, as a share of their median; None if nothing says so."""
     if len(numbers) < RUNS_FOR_SPREAD:
         return None
+    # Quartiles, since now and then a run is many times slower than all others and would be all that is seen.
     low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
     if low == high:
         return 0.0  # also where both are 0, and there is no median to divide by

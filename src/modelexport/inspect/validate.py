@@ -91,6 +91,7 @@ def repair_keys(file: TaggedFile) -> int:
     The record goes back as it was stored: a graph that was changed since must not look like its own.
     """
     before = _keys(file)
+    # In two steps: nodes get their keys from the record as it holds for this graph, not as it was stored.
     embed(file.proto, file.record, EmbedOptions(Level.LEAN))
     write_node_keys(file.proto, file.provenance)
     after = _keys(file)

@@ -18,8 +18,8 @@
        SplitLinker          needs all links to see that several come from one
        NeighbourLinker      whoever is still without a link goes to its neighbours
 
-   A new linker is a class with `link_nodes` in `absorbed.py` (it does work) or `pass_through.py` (it does none). Put it
-   before the first linker that would take what it knows better, and give it a before/after graph and a test.
+   A new linker is a `NodeLinker` in `absorbed.py` (it does work) or `pass_through.py` (it does none). Put it into
+   `LINKERS`, before the first one that would take what it knows better; give it a before/after graph and a test.
 3. *Operand order* (`check_operand_order`): a node under its old name with two inputs swapped is not what it was.
 4. *Constants and consistency*: what initializers have replaced, and what can be said against the lineage.
 

@@ -78,8 +78,8 @@ class NameHints:
     def _drop_contradicted(self, hints: Mapping[int, int], differ: Callable[[Node, Node], bool]) -> dict[int, int]:
         """Hints that weights do not contradict; none at all if names were dealt anew."""
         made, made_before = self._after.producers, self._before.producers
-        both = ((after, before) for after, before in hints.items() if after in made and before in made_before)
-        pairs = [(after, made[after], made_before[before]) for after, before in both]
+        both = [class_after for class_after, hint in hints.items() if class_after in made and hint in made_before]
+        pairs = [(class_after, made[class_after], made_before[hints[class_after]]) for class_after in both]
         alike = sum(family(node.op_type) == family(origin.op_type) for _, node, origin in pairs)
         weighed = [pair for pair in pairs if self._after.reads_weight(pair[1]) and self._before.reads_weight(pair[2])]
         wrong = {class_after for class_after, node, origin in weighed if differ(node, origin)}

@@ -193,22 +193,15 @@ def _owners(value: str, call: ModuleCall, graph: Graph, provenance: Provenance) 
 def _summarize(compared: ComparedCall, hierarchy: Hierarchy, fusions: _Fusions) -> CallNumbers:
     call, outputs = compared.item.call, compared.numbers_out
     inputs = fusions.given_to(call) if compared.numbers_in is None else compared.numbers_in
-    status, name = _status(inputs, outputs), class_name(hierarchy, call)
+    name = class_name(hierarchy, call)
     if outputs is not None:
-        return CallNumbers(call, name, inputs, outputs, status)
+        wrong = Status.DIVERGES if inputs is None or inputs.agrees else Status.FOLLOWS
+        return CallNumbers(call, name, inputs, outputs, Status.OK if outputs.agrees else wrong)
     fused_with = fusions.partners_of(compared.item)
     reason = "fused with other modules" if fused_with else "what it returned is not in the graph"
     if not compared.item.outputs:
         reason = "it returned no tensor that can be looked at"
-    return CallNumbers(call, name, inputs, outputs, status, reason, fused_with)
-
-
-def _status(inputs: Difference | None, outputs: Difference | None) -> Status:
-    if outputs is None:
-        return Status.NOT_COMPARED
-    if outputs.agrees:
-        return Status.OK
-    return Status.DIVERGES if inputs is None or inputs.agrees else Status.FOLLOWS
+    return CallNumbers(call, name, inputs, outputs, Status.NOT_COMPARED, reason, fused_with)
 
 
 def merge_runs(samples: Sequence[Sequence[CallNumbers]]) -> tuple[CallNumbers, ...]:

@@ -139,15 +139,10 @@ def _finite_pairs(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray,
         plain = (sizes[0] < _ENDLESS) & (sizes[1] < _ENDLESS)
         both_nan = np.isnan(a) & np.isnan(b)
         huge = (endless[0] | endless[1]) & (np.minimum(*sizes) >= _HUGE)
-        stands_in = (endless[0] & _is_stand_in(b)) | (endless[1] & _is_stand_in(a))
+        stands_in = (endless[0] & np.isin(sizes[1], _STAND_INS)) | (endless[1] & np.isin(sizes[0], _STAND_INS))
         same_side = (huge | stands_in) & (np.sign(a) == np.sign(b))
     unlike = int(np.count_nonzero(~(plain | both_nan | same_side)))
     return a[plain].astype(np.float64), b[plain].astype(np.float64), unlike
-
-
-def _is_stand_in(values: np.ndarray) -> np.ndarray:
-    matches: np.ndarray = np.isin(np.abs(values), _STAND_INS)
-    return matches
 
 
 def _root_mean_square(array: np.ndarray) -> float:

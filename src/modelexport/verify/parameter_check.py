@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file.reading import ModelFile, initializer_array
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import Hierarchy, join
@@ -88,11 +89,6 @@ def detect_rounding(values: np.ndarray) -> str:
     with np.errstate(over="ignore"):
         half = np.array_equal(values, values.astype(np.float16).astype(np.float32))
     return "float16" if half else ""
-
-
-def held_precision(values: np.ndarray) -> Precision | None:
-    """That of the format that numbers were rounded to before; None if they were not."""
-    return _FORMATS.get(detect_rounding(values))
 
 
 def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> Precision:
@@ -188,11 +184,9 @@ def compare_parameters(
     stored = frozenset(provenance.initializers)
     tensors = list(_distinct_tensors(hierarchy, parameters))
     named = {name: tensor for tensor in tensors for name in tensor.names}
-    by_module: dict[str, list[_ModelTensor]] = {}
-    for tensor in tensors:
-        if not tensor.names & stored:
-            for path in tensor.holders:
-                by_module.setdefault(path, []).append(tensor)
+    # What the file has under its name is compared with that alone.
+    renamed = [tensor for tensor in tensors if not tensor.names & stored]
+    by_module = group_by_key((path, tensor) for tensor in renamed for path in tensor.holders)
     pairs: dict[str, list[_Pair]] = {tensor.name: [] for tensor in tensors}
     for name, array in constants:
         attribution = provenance.initializers.get(name)
@@ -272,7 +266,7 @@ def _pair_with(tensor: _ModelTensor, name: str, array: np.ndarray, attribution: 
 
 def _precision(ours: np.ndarray, weight: np.ndarray, *, made: bool) -> Precision:
     """A tool may have rounded a weight and widened it again."""
-    rounded = held_precision(sample_elements(weight)) if made and weight.size else None
+    rounded = _FORMATS.get(detect_rounding(sample_elements(weight))) if made and weight.size else None
     return narrower(ours.dtype, weight.dtype) if rounded is None else rounded
 
 

@@ -67,8 +67,7 @@ class RecipeContext:
 
     def random_source(self, name: str) -> RandomSource:
         """Random numbers for one input, independent of which other inputs are made."""
-        generator = torch.Generator().manual_seed(self.seed + zlib.crc32(name.encode()))
-        return RandomSource(generator, self.floating)
+        return RandomSource(torch.Generator().manual_seed(self.seed + zlib.crc32(name.encode())), self.floating)
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,8 @@ class RandomSource:
         """Integers from `low` up to and without `high`."""
         return torch.randint(low, max(high, low + 1), shape, generator=self.generator)
 
-    def choice(self, allowed: torch.Tensor, shape: Shape) -> torch.Tensor:
-        return allowed[self.integers(0, len(allowed), shape)]
-
     def uniform(self, low: float, high: float, shape: Shape) -> torch.Tensor:
         return low + (high - low) * torch.rand(shape, generator=self.generator)
-
-
-def never(_context: RecipeContext) -> bool:
-    return False
 
 
 def wanted_with(name: str) -> Callable[[RecipeContext], bool]:
@@ -109,10 +101,6 @@ def ones(_context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.
     return torch.ones(shape, dtype=torch.int64)
 
 
-def zeros(_context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.int64)
-
-
 @dataclass(frozen=True)
 class InputRecipe:
     """How to make one input.
@@ -124,4 +112,4 @@ class InputRecipe:
 
     shape: Callable[[RecipeContext], Shape | None]
     fill: Callable[[RecipeContext, Shape, RandomSource], torch.Tensor] = floats
-    wanted: Callable[[RecipeContext], bool] = never
+    wanted: Callable[[RecipeContext], bool] = lambda _context: False

@@ -47,7 +47,6 @@ from modelexport.capture.inputs.text_recipes import (
     Placeholders,
     absent_media,
     count_placeholders,
-    placeholder_id,
     write_placeholders,
 )
 from modelexport.errors import InputError
@@ -84,8 +83,10 @@ def _refuse_unknown(context: RecipeContext, signature: ForwardSignature, needed:
     unknown = [name for name in signature.in_order(really) if name not in context.chosen]
     if unknown:
         examples = " ".join(f"--input {name}=SHAPE:DTYPE" for name in unknown)
+        plural = "s" if len(unknown) > 1 else ""
         raise InputError(
-            f"cannot tell the shape of {_list_names(unknown)} from its name and the model's configuration",
+            f"cannot tell the shape of input{plural} {', '.join(map(repr, unknown))} from its name "
+            "and the model's configuration",
             f"Say it: {examples} (for example --input {unknown[0]}=2x16:float32).",
         )
     if not context.chosen and not signature.runs_without_inputs:
@@ -94,15 +95,6 @@ def _refuse_unknown(context: RecipeContext, signature: ForwardSignature, needed:
             f"cannot tell which inputs forward needs; it names: {names}",
             "Say them: --input name=SHAPE:DTYPE for each (for example --input x=2x16:float32).",
         )
-
-
-def _list_names(names: list[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return f"input {quoted[0]}" if len(quoted) == 1 else f"inputs {', '.join(quoted)}"
-
-
-# Small enough for any embedding table, and still more than one value.
-_SAFE_INTEGERS = (0, 1)
 
 
 def fill_recipe(context: RecipeContext, name: str) -> torch.Tensor:
@@ -160,8 +152,8 @@ def _fill_plain(shape: tuple[int, ...], dtype: torch.dtype, source: RandomSource
         return torch.ones(shape, dtype=dtype)
     if dtype.is_floating_point or dtype.is_complex:
         return source.normal(shape).to(dtype)
-    low, high = _SAFE_INTEGERS
-    return source.integers(low, high + 1, shape).to(dtype)
+    # 0 and 1: small enough for any embedding table, and still more than one value.
+    return source.integers(0, 2, shape).to(dtype)
 
 
 _SMALLEST_DYNAMIC = 2  # torch.export specializes sizes 0 and 1: https://docs.pytorch.org/docs/stable/export.html
@@ -175,10 +167,6 @@ class _UserInputs:
     specs: Mapping[str, InputSpec]
     notes: tuple[str, ...]
 
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self.tensors) | frozenset(self.specs)
-
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         real = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
         return {**real, **{name: spec.shape for name, spec in self.specs.items()}}
@@ -191,24 +179,24 @@ def make_inputs(module: torch.nn.Module, source: str | Path | None, request: Inp
     """
     signature = read_signature(module)
     fields = ConfigFields(getattr(module, "config", None))
-    given = _read_user_inputs(fields, signature, source, request)
-    shapes = given.shapes()
+    decided = _read_user_inputs(fields, signature, source, request)
+    shapes = decided.shapes()
     context = RecipeContext(
         fields=fields,
         accepted=frozenset(signature.names),
-        chosen=given.names,
+        chosen=frozenset(shapes),
         sizes=_axis_sizes(shapes),
         floating=next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float32),
         seed=request.seed,
         tokens_shape=shapes.get("input_ids"),
         image_size=preprocessor_size(source),
     )
-    left_out = absent_media(fields, given.tensors.get("input_ids"))
+    left_out = absent_media(fields, decided.tensors.get("input_ids"))
     context = choose_inputs(context, signature, main_inputs(module, signature), left_out)
-    values, notes = _make_all(module, context, signature, given)
+    values, notes = _make_all(module, context, signature, decided)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     moved = {name: value.to(device) for name, value in values.items()}
-    return ModelInputs(moved, dynamic_axes(moved), (*given.notes, *notes))
+    return ModelInputs(moved, dynamic_axes(moved), (*decided.notes, *notes))
 
 
 def _read_user_inputs(
@@ -303,7 +291,7 @@ def _add_placeholders(
         counted = (None,) * len(counted)
     left_out: set[str] = set()
     for medium, placeholders in zip(MEDIA, counted, strict=True):
-        if placeholders is None and placeholder_id(medium, context.fields) is not None:
+        if placeholders is None and medium.placeholder_id(context.fields) is not None:
             left_out.update(context.chosen & set(medium.inputs))
     used = [each for each in counted if each is not None]
     longer = 0 if room is not None else sum(each.count for each in used)

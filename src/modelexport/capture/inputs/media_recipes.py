@@ -19,28 +19,19 @@ from math import prod
 
 import torch
 
-from modelexport.capture.inputs.input_recipe import (
-    InputRecipe,
-    RandomSource,
-    RecipeContext,
-    Shape,
-    floats,
-    never,
-    ones,
-    wanted_with,
-)
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext, Shape, ones, wanted_with
 from modelexport.capture.inputs.specs import AUDIO_SAMPLES, DECODER_SEQUENCE
 
 _VISION = ("vision", "image", "visual")
 _SIZE_FIELDS = ("image_size", "img_size", "crop_size", "input_size")
-_USUAL_SIZE = (224, 224)
+USUAL_SIZE = (224, 224)
 # Patches along each side of a sample image, before neighbours are merged: few, and more than one.
 _GRID_CELLS = 2
 
 
 def image_size(context: RecipeContext) -> tuple[int, int]:
     """Height and width: the configuration's, else the preprocessor's, else what most models are used with."""
-    return size_pair(context.fields.find(*_SIZE_FIELDS, within=_VISION)) or context.image_size or _USUAL_SIZE
+    return size_pair(context.fields.find(*_SIZE_FIELDS, within=_VISION)) or context.image_size or USUAL_SIZE
 
 
 def size_pair(size: object) -> tuple[int, int] | None:
@@ -98,18 +89,10 @@ def _grid(context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.
     return torch.tensor([1, side, side]).expand(shape).clone()
 
 
-def _sizes(context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
-    return torch.tensor(image_size(context)).expand(shape).clone()
-
-
 def _patches(context: RecipeContext) -> Shape | None:
     patch = size_pair(context.fields.find("patch_size", within=_VISION))
     height, width = image_size(context)
     return None if patch is None else (context.batch, (height // patch[0]) * (width // patch[1]))
-
-
-def _unmasked(_context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.bool)
 
 
 def _document_patches(context: RecipeContext) -> Shape | None:
@@ -127,12 +110,16 @@ def _positioned_patches(_context: RecipeContext, shape: Shape, source: RandomSou
 
 
 VISION_RECIPES: Mapping[str, InputRecipe] = {
-    "pixel_values": InputRecipe(_image, floats, _takes_images),
-    "pixel_values_videos": InputRecipe(_video, floats, never),
+    "pixel_values": InputRecipe(_image, wanted=_takes_images),
+    "pixel_values_videos": InputRecipe(_video),
     "pixel_mask": InputRecipe(lambda context: (context.batch, *image_size(context)), ones),
     "image_grid_thw": InputRecipe(lambda context: (context.batch, 3), _grid, _takes_images),
-    "image_sizes": InputRecipe(lambda context: (context.batch, 2), _sizes),
-    "bool_masked_pos": InputRecipe(_patches, _unmasked),
+    "image_sizes": InputRecipe(
+        lambda context: (context.batch, 2),
+        lambda context, shape, _source: torch.tensor(image_size(context)).expand(shape).clone(),
+    ),
+    # Nothing is masked: a mask is what pretraining adds.
+    "bool_masked_pos": InputRecipe(_patches, lambda _context, shape, _source: torch.zeros(shape, dtype=torch.bool)),
     "flattened_patches": InputRecipe(_document_patches, _positioned_patches),
 }
 
@@ -208,17 +195,16 @@ def _generates_speech(context: RecipeContext) -> bool:
 
 
 AUDIO_RECIPES: Mapping[str, InputRecipe] = {
-    "input_values": InputRecipe(_samples, floats, _needs_waveform),
-    "input_features": InputRecipe(_features, floats, lambda context: _features(context) is not None),
+    "input_values": InputRecipe(_samples, wanted=_needs_waveform),
+    "input_features": InputRecipe(_features, wanted=lambda context: _features(context) is not None),
     "input_features_mask": InputRecipe(_features_mask, ones),
     "feature_attention_mask": InputRecipe(_features_mask, ones, wanted_with("input_features")),
     "decoder_input_values": InputRecipe(
         lambda context: context.per_sample(context.size(DECODER_SEQUENCE), context.fields.number("num_mel_bins")),
-        floats,
-        _generates_speech,
+        wanted=_generates_speech,
     ),
     "speaker_embeddings": InputRecipe(
-        lambda context: context.per_sample(context.fields.number("speaker_embedding_dim")), floats, _generates_speech
+        lambda context: context.per_sample(context.fields.number("speaker_embedding_dim")), wanted=_generates_speech
     ),
 }
 
@@ -235,20 +221,12 @@ def _values(context: RecipeContext, length: int | None) -> Shape | None:
     return context.per_sample(length, channels) if channels > 1 else context.per_sample(length)
 
 
-def _past_values(context: RecipeContext) -> Shape | None:
-    return _values(context, _past_length(context))
-
-
 def _times(context: RecipeContext, length: int | None) -> Shape | None:
     return context.per_sample(length, context.fields.number("num_time_features"))
 
 
 def _future_length(context: RecipeContext) -> int | None:
     return context.fields.number("prediction_length")
-
-
-def _observed(context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
-    return torch.ones(shape, dtype=context.floating)
 
 
 def _has_lags(context: RecipeContext) -> bool:
@@ -259,22 +237,26 @@ def _categories(context: RecipeContext) -> Shape | None:
     return context.per_sample(context.fields.number("num_static_categorical_features") or None)
 
 
-def _category_values(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
-    return source.integers(0, min(context.fields.find("cardinality") or [1]), shape)
-
-
 def _reals(context: RecipeContext) -> Shape | None:
     return context.per_sample(context.fields.number("num_static_real_features") or None)
 
 
 SERIES_RECIPES: Mapping[str, InputRecipe] = {
-    "past_values": InputRecipe(_past_values, floats),
+    "past_values": InputRecipe(lambda context: _values(context, _past_length(context))),
     "past_time_features": InputRecipe(lambda context: _times(context, _past_length(context))),
-    "past_observed_mask": InputRecipe(_past_values, _observed, _has_lags),
-    "future_values": InputRecipe(lambda context: _values(context, _future_length(context)), floats, _has_lags),
-    "future_time_features": InputRecipe(lambda context: _times(context, _future_length(context)), floats, _has_lags),
-    "static_categorical_features": InputRecipe(
-        _categories, _category_values, lambda context: _categories(context) is not None
+    "past_observed_mask": InputRecipe(
+        lambda context: _values(context, _past_length(context)),
+        # A mask of floats: the model multiplies with it.
+        lambda context, shape, _source: torch.ones(shape, dtype=context.floating),
+        _has_lags,
     ),
-    "static_real_features": InputRecipe(_reals, floats, lambda context: _reals(context) is not None),
+    "future_values": InputRecipe(lambda context: _values(context, _future_length(context)), wanted=_has_lags),
+    "future_time_features": InputRecipe(lambda context: _times(context, _future_length(context)), wanted=_has_lags),
+    "static_categorical_features": InputRecipe(
+        _categories,
+        # Each feature has a table of its own; what the smallest holds is valid in all.
+        lambda context, shape, source: source.integers(0, min(context.fields.find("cardinality") or [1]), shape),
+        lambda context: _categories(context) is not None,
+    ),
+    "static_real_features": InputRecipe(_reals, wanted=lambda context: _reals(context) is not None),
 }

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from modelexport.capture.inputs.media_recipes import size_pair
+from modelexport.capture.inputs.media_recipes import USUAL_SIZE, size_pair
 from modelexport.capture.inputs.specs import InputRequest
 from modelexport.capture.loading.third_party import hub_is_reachable, library, quiet_transformers, summarize_error
 from modelexport.errors import ExtraMissing, InputError
@@ -29,7 +29,6 @@ _COPIES = 2
 # Fast tokenizers, the files of slow ones (WordPiece, BPE), sentencepiece and tiktoken.
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
 _PREPROCESSOR = "preprocessor_config.json"
-_UNKNOWN_SIZE = (224, 224)
 
 
 @dataclass(frozen=True)
@@ -145,12 +144,11 @@ def _process_plainly(
 ) -> ProcessedInputs:
     """Resize and normalise by what preprocessor_config.json says, or to the range -1 to 1 without one."""
     settings = _preprocessor_settings(source)
-    height, width = preprocessor_size(source) or size or _UNKNOWN_SIZE
+    height, width = preprocessor_size(source) or size or USUAL_SIZE
     pixels = np.asarray(image.resize((width, height)), dtype=np.float32) / 255.0
     mean, deviation = settings.get("image_mean", 0.5), settings.get("image_std", 0.5)
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
     picture = torch.from_numpy(normal.transpose(2, 0, 1).copy())  # channels in front of the pixels
-    note = (
-        f"the image was only resized to {height}x{width} and normalised; no image processor: {summarize_error(error)}"
-    )
+    reason = summarize_error(error)
+    note = f"the image was only resized to {height}x{width} and normalised; no image processor: {reason}"
     return ProcessedInputs({"pixel_values": picture.repeat(_COPIES, 1, 1, 1)}, (note,))

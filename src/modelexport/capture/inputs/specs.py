@@ -84,11 +84,10 @@ class ForwardSignature:
         """Raise InputError at a name that `forward` does not take, proposing the nearest that it does."""
         for name in given:
             if name not in self.names and not self.open_ended:
-                raise InputError(f"forward has no input {name!r}", self._proposal(name))
-
-    def _proposal(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.5)
-        return f"Did you mean {near[0]!r}?" if near else f"It takes: {', '.join(self.names) or 'nothing by name'}."
+                near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.5)
+                listed = ", ".join(self.names) or "nothing by name"
+                hint = f"Did you mean {near[0]!r}?" if near else f"It takes: {listed}."
+                raise InputError(f"forward has no input {name!r}", hint)
 
     def in_order(self, chosen: Iterable[str]) -> list[str]:
         wanted = list(chosen)
@@ -199,13 +198,8 @@ def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
         return {0: BATCH} if rank == 1 else {}
     part = "" if matched["part"] in _SAME_SEQUENCE else matched["part"]
     sequence = AUDIO_SAMPLES if audio and name == "attention_mask" else f"{part}{SEQUENCE}"
-    return {0: BATCH, _sequence_axis(matched["kind"], rank): sequence}
-
-
-def _sequence_axis(kind: str, rank: int) -> int:
-    if kind in _VECTORS:
-        return 1
-    return 1 if kind == "attention_mask" and rank > _CUBE else rank - 1
+    second = matched["kind"] in _VECTORS or (matched["kind"] == "attention_mask" and rank > _CUBE)
+    return {0: BATCH, 1 if second else rank - 1: sequence}
 
 
 def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
@@ -217,25 +211,18 @@ def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
     sizes: dict[str, int] = {}
     axes: dict[str, Mapping[int, str]] = {}
     for name, value in values.items():
-        if isinstance(value, torch.Tensor):
-            named = axis_names(name, value.dim(), audio)
-            if kept := _consistent_axes(name, value, named, sizes):
-                axes[name] = kept
+        labels = axis_names(name, value.dim(), audio) if isinstance(value, torch.Tensor) else {}
+        kept: dict[int, str] = {}
+        for axis, label in labels.items():
+            size = value.shape[axis]
+            # An axis of another size than its namesakes is broadcast (size 1: static) or has a name of its own.
+            if size == sizes.setdefault(label, size):
+                kept[axis] = label
+            elif size > 1:
+                kept[axis] = f"{name}_{label}"
+        if kept:
+            axes[name] = kept
     return axes
-
-
-def _consistent_axes(
-    name: str, value: torch.Tensor, named: Mapping[int, str], sizes: dict[str, int]
-) -> Mapping[int, str]:
-    """An axis of another size than its namesakes is broadcast (size 1: static) or has a name of its own."""
-    kept: dict[int, str] = {}
-    for axis, label in named.items():
-        size = value.shape[axis]
-        if size == sizes.setdefault(label, size):
-            kept[axis] = label
-        elif size > 1:
-            kept[axis] = f"{name}_{label}"
-    return kept
 
 
 _EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag=:bool for a scalar."
@@ -276,7 +263,7 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
     if unknown := sorted(set(entry) - _SPEC_KEYS):
         raise InputError(f"input {name!r}: unknown key {unknown[0]!r}", _FILE_EXAMPLE)
     dtype, bounds = entry.get("dtype"), entry.get("range")
-    if bounds is not None and not _is_range(bounds):
+    if bounds is not None and not (_is_list_of(bounds, (int, float)) and len(bounds) == 2 and bounds[0] <= bounds[1]):
         raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
     limits = None if bounds is None else (float(bounds[0]), float(bounds[1]))
     return _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), limits))
@@ -284,11 +271,6 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
 
 def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in value)
-
-
-def _is_range(value: object) -> bool:
-    is_pair = isinstance(value, list) and len(value) == 2 and _is_list_of(value, (int, float))
-    return is_pair and value[0] <= value[1]  # type: ignore[index]
 
 
 def _check_spec(spec: InputSpec) -> InputSpec:

@@ -20,15 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modelexport.capture.inputs.input_recipe import (
-    InputRecipe,
-    RandomSource,
-    RecipeContext,
-    Shape,
-    ones,
-    wanted_with,
-    zeros,
-)
+from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext, Shape, ones, wanted_with
 from modelexport.capture.inputs.specs import DECODER_SEQUENCE, SEQUENCE, ConfigFields
 from modelexport.capture.loading.third_party import quiet_transformers
 
@@ -54,8 +46,9 @@ def token_filler(*within: str) -> Callable[[RecipeContext, Shape, RandomSource],
         size = context.fields.number(*_VOCABULARY, within=within) or _FEWEST_CHOICES
         ordinary = torch.ones(size, dtype=torch.bool)
         ordinary[[token for token in context.fields.special_tokens() if 0 <= token < size]] = False
-        allowed = torch.nonzero(ordinary).flatten()
-        return source.choice(allowed if len(allowed) else torch.arange(size), shape)
+        # A vocabulary of special tokens alone is better than no text.
+        allowed = torch.nonzero(ordinary).flatten() if ordinary.any() else torch.arange(size)
+        return allowed[source.integers(0, len(allowed), shape)]
 
     return fill
 
@@ -70,25 +63,12 @@ def _sentences(context: RecipeContext, shape: Shape, source: RandomSource) -> to
     return tokens
 
 
-def _segments(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
-    return source.integers(0, context.fields.number("type_vocab_size") or 1, shape)
-
-
-def _has_segments(context: RecipeContext) -> bool:
-    return "input_ids" in context.chosen and (context.fields.number("type_vocab_size") or 0) > 1
-
-
-def _positions(_context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.Tensor:
-    return torch.arange(shape[-1]).expand(shape).clone()
-
-
 def _boxes(context: RecipeContext, shape: Shape, source: RandomSource) -> torch.Tensor:
     """Left, top, right, bottom: the second corner never comes before the first."""
     limit = context.fields.number("max_2d_position_embeddings")
     if limit is None:
         return source.uniform(0.0, 1.0, shape).to(context.floating)
-    corners = source.integers(0, limit, (*shape[:-1], 2, 2)).sort(dim=-2).values
-    return corners.flatten(-2)
+    return source.integers(0, limit, (*shape[:-1], 2, 2)).sort(dim=-2).values.flatten(-2)
 
 
 def _decodes(context: RecipeContext) -> bool:
@@ -106,8 +86,15 @@ TEXT_RECIPES: Mapping[str, InputRecipe] = {
         lambda context: tokens_shape(context) if has_text(context) else None, _sentences, has_text
     ),
     "attention_mask": InputRecipe(tokens_shape, ones, wanted_with("input_ids")),
-    "token_type_ids": InputRecipe(tokens_shape, _segments, _has_segments),
-    "position_ids": InputRecipe(tokens_shape, _positions),
+    "token_type_ids": InputRecipe(
+        tokens_shape,
+        lambda context, shape, source: source.integers(0, context.fields.number("type_vocab_size") or 1, shape),
+        # With one type there is nothing to tell apart, and some models then have no table for it.
+        lambda context: "input_ids" in context.chosen and (context.fields.number("type_vocab_size") or 0) > 1,
+    ),
+    "position_ids": InputRecipe(
+        tokens_shape, lambda _context, shape, _source: torch.arange(shape[-1]).expand(shape).clone()
+    ),
     "inputs_embeds": InputRecipe(
         lambda context: context.per_sample(
             context.size(SEQUENCE), context.fields.number("hidden_size", within=("text",))
@@ -116,7 +103,12 @@ TEXT_RECIPES: Mapping[str, InputRecipe] = {
     "bbox": InputRecipe(lambda context: (*tokens_shape(context), _BOX_CORNERS), _boxes, wanted_with("input_ids")),
     "decoder_input_ids": InputRecipe(_decoder_tokens, token_filler("decoder", "text"), _decodes),
     "decoder_attention_mask": InputRecipe(_decoder_tokens, ones, wanted_with("decoder_input_ids")),
-    "mm_token_type_ids": InputRecipe(tokens_shape, zeros, wanted_with("image_grid_thw")),
+    # 0 is text; write_placeholders marks the media.
+    "mm_token_type_ids": InputRecipe(
+        tokens_shape,
+        lambda _context, shape, _source: torch.zeros(shape, dtype=torch.int64),
+        wanted_with("image_grid_thw"),
+    ),
     "qformer_input_ids": InputRecipe(tokens_shape, token_filler("qformer")),
     "qformer_attention_mask": InputRecipe(tokens_shape, ones, wanted_with("qformer_input_ids")),
     "task_inputs": InputRecipe(
@@ -129,33 +121,24 @@ TEXT_RECIPES: Mapping[str, InputRecipe] = {
 class Medium:
     """A kind of medium inside of text.
 
-    inputs        the arguments of `forward` that hold it; the first is the one that it cannot do without
-    token_fields  the configuration fields that name its placeholder token
-    method        computes its features from the inputs
-    kind          what `mm_token_type_ids` marks its tokens with
+    name    as transformers spells it: `image_token_id` in a configuration, `get_image_features` of a model
+    inputs  the arguments of `forward` that hold it; the first is the one that it cannot do without
+    kind    what `mm_token_type_ids` marks its tokens with
     """
 
+    name: str
     inputs: tuple[str, ...]
-    token_fields: tuple[str, ...]
-    method: str
     kind: int
+
+    def placeholder_id(self, fields: ConfigFields) -> int | None:
+        return fields.number(f"{self.name}_token_id", f"{self.name}_token_index")
 
 
 _MARKED = ("input_ids", "mm_token_type_ids")  # the inputs that show where a medium stands in the text
 
 MEDIA = (
-    Medium(
-        ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"),
-        ("image_token_id", "image_token_index"),
-        "get_image_features",
-        1,
-    ),
-    Medium(
-        ("input_features", "feature_attention_mask", "input_features_mask"),
-        ("audio_token_id", "audio_token_index"),
-        "get_audio_features",
-        3,
-    ),
+    Medium("image", ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"), 1),
+    Medium("audio", ("input_features", "feature_attention_mask", "input_features_mask"), 3),
 )
 
 
@@ -171,34 +154,27 @@ class Placeholders:
 MEDIA_INPUTS = frozenset(name for medium in MEDIA for name in medium.inputs)
 
 
-def placeholder_id(medium: Medium, fields: ConfigFields) -> int | None:
-    return fields.number(*medium.token_fields)
-
-
 def absent_media(fields: ConfigFields, tokens: torch.Tensor | None) -> frozenset[str]:
     """Inputs of media that the given text has no placeholder for."""
     if tokens is None:
         return frozenset()
-    absent: set[str] = set()
-    for medium in MEDIA:
-        token = placeholder_id(medium, fields)
-        if token is not None and not bool((tokens == token).any()):
-            absent.update(medium.inputs)
-    return frozenset(absent)
+    by_token = ((medium, medium.placeholder_id(fields)) for medium in MEDIA)
+    absent = (medium for medium, token in by_token if token is not None and not (tokens == token).any())
+    return frozenset(name for medium in absent for name in medium.inputs)
 
 
 def count_placeholders(
     module: torch.nn.Module, fields: ConfigFields, values: Mapping[str, torch.Tensor], batch: int
 ) -> tuple[Placeholders | None, ...]:
     """For each medium: its placeholders, or None if it has none or the model cannot be asked."""
-    return tuple(_count_features(module, medium, placeholder_id(medium, fields), values, batch) for medium in MEDIA)
+    return tuple(_count_features(module, medium, medium.placeholder_id(fields), values, batch) for medium in MEDIA)
 
 
 def _count_features(
     module: torch.nn.Module, medium: Medium, token: int | None, values: Mapping[str, torch.Tensor], batch: int
 ) -> Placeholders | None:
     arguments = {name: values[name] for name in medium.inputs if name in values}
-    method = getattr(module, medium.method, None)
+    method = getattr(module, f"get_{medium.name}_features", None)
     if token is None or method is None or medium.inputs[0] not in arguments:
         return None
     try:

@@ -28,14 +28,9 @@ from types import ModuleType
 
 import torch
 
+from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
-from modelexport.capture.loading.third_party import (
-    LoadedModel,
-    explain_failure,
-    seed_torch,
-    summarize_error,
-    torch_dtype,
-)
+from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error, torch_dtype
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
 
@@ -169,8 +164,13 @@ def _load(source: str, options: ModelSource) -> LoadedModel:
     path = Path(source).expanduser()
     if source and path.is_dir():
         return load_folder(source, path, options)
+    if path.is_file() and path.suffix == ".json":
+        return load_config_file(source, path, options)
     if path.is_file():
-        return _load_file(source, path, options)
+        hint = "Give the folder that holds config.json and the weights."
+        if path.suffix == ".py":
+            hint = f"Add the function that builds the model: {source}:build"
+        raise ModelUnloadable(f"{source!r} is a {path.suffix or 'plain'} file, not a model folder", hint)
     if _ENTRY_POINT.fullmatch(source):
         return load_entry_point(source, options)
     if _HUB_ID.fullmatch(source) and path.suffix not in {".json", ".py"}:
@@ -179,12 +179,3 @@ def _load(source: str, options: ModelSource) -> LoadedModel:
         f"there is no folder or file {source!r}",
         "Give a model folder, a config.json, a hub id (org/name), or package.module:callable.",
     )
-
-
-def _load_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
-    if path.suffix == ".json":
-        return load_config_file(source, path, options)
-    hint = "Give the folder that holds config.json and the weights."
-    if path.suffix == ".py":
-        hint = f"Add the function that builds the model: {source}:build"
-    raise ModelUnloadable(f"{source!r} is a {path.suffix or 'plain'} file, not a model folder", hint)

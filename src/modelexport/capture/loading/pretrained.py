@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
+from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
     hub_is_reachable,
     library,
     quiet_transformers,
-    seed_torch,
     summarize_error,
     torch_dtype,
 )
@@ -53,7 +53,7 @@ def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) ->
     """
     if options.task is not None:
         return _class_for_task(config, raw, options.task)
-    named = _first_architecture(raw.get("architectures"))
+    named = _first_architecture(raw)
     if options.trust_remote_code and (own := _class_from_auto_map(raw, named)) is not None:
         return own
     return library("transformers").AutoModel if named is None else _named_class(named)
@@ -61,19 +61,16 @@ def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) ->
 
 def refuse_remote_code(raw: Mapping[str, object], source: str, options: ModelSource) -> None:
     """Stop at a model that only its own Python code can build, unless the user trusts that code."""
-    if options.trust_remote_code or not raw.get("auto_map") or _is_native(raw):
+    if options.trust_remote_code or not raw.get("auto_map"):
+        return
+    transformers, named = library("transformers"), _first_architecture(raw)
+    # Many checkpoints still carry code for a model that transformers has had since.
+    if raw.get("model_type") in transformers.CONFIG_MAPPING and (named is None or hasattr(transformers, named)):
         return
     raise ModelUnloadable(
         f"{source!r} needs Python code of its own (auto_map in config.json), which is not run by default",
         "Read that code, then pass --trust-remote-code.",
     )
-
-
-def _is_native(raw: Mapping[str, object]) -> bool:
-    """Many checkpoints still carry code for a model that transformers has had since."""
-    transformers = library("transformers")
-    named = _first_architecture(raw.get("architectures"))
-    return raw.get("model_type") in transformers.CONFIG_MAPPING and (named is None or hasattr(transformers, named))
 
 
 def _named_class(name: str) -> Any:
@@ -87,9 +84,9 @@ def _named_class(name: str) -> Any:
     )
 
 
-def _first_architecture(architectures: object) -> str | None:
-    listed = architectures if isinstance(architectures, list) else []
-    return str(listed[0]) if listed else None
+def _first_architecture(raw: Mapping[str, object]) -> str | None:
+    listed = raw.get("architectures")
+    return str(listed[0]) if isinstance(listed, list) and listed else None
 
 
 def _class_from_auto_map(raw: Mapping[str, object], named: str | None) -> Any | None:
@@ -105,10 +102,9 @@ def _class_from_auto_map(raw: Mapping[str, object], named: str | None) -> Any | 
 def _class_for_task(config: Any, raw: Mapping[str, object], task: str) -> Any:
     candidates = task_classes(task)
     auto_map = raw.get("auto_map")
+    own = auto_map if isinstance(auto_map, dict) else {}
     for candidate in candidates:
-        if type(config) in candidate._model_mapping:
-            return candidate
-        if isinstance(auto_map, dict) and candidate.__name__ in auto_map:
+        if type(config) in candidate._model_mapping or candidate.__name__ in own:
             return candidate
     names = " or ".join(candidate.__name__ for candidate in candidates)
     raise ModelUnloadable(
@@ -121,9 +117,8 @@ def task_classes(task: str) -> Sequence[Any]:
     """The Auto classes for a task, in the order transformers would try them."""
     transformers, pipelines = library("transformers"), library("transformers.pipelines")
     known, aliases = pipelines.SUPPORTED_TASKS, pipelines.TASK_ALIASES
-    registered = known.get(aliases.get(task, task))
-    if registered is not None:
-        classes: Sequence[Any] = registered["pt"]
+    if aliases.get(task, task) in known:
+        classes: Sequence[Any] = known[aliases.get(task, task)]["pt"]
         return classes
     by_name = {_task_name(name): name for name in dir(transformers) if name.startswith(_AUTO_PREFIX)}
     name = _RENAMED_TASKS.get(task) or by_name.get(task)
@@ -143,24 +138,15 @@ _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")  # the inde
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # unpickling runs code
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A folder whose config.json could be read; `weights` says what kind of weight file is there, if any."""
-
-    folder: Path
-    config: Mapping[str, object]
-    weights: str | None
-
-
-def open_checkpoint(folder: Path, allow_pickle: bool) -> Checkpoint:
-    """Read the configuration and find the weights, refusing what would be unsafe to open."""
+def open_checkpoint(folder: Path, allow_pickle: bool) -> tuple[Mapping[str, object], str | None]:
+    """The configuration and the kind of weight file in a folder, if any, refusing what would be unsafe to open."""
     if not (folder / CONFIG).is_file():
         seen = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         raise ModelUnloadable(
             f"no {CONFIG} in {str(folder)!r}; it holds: {seen}",
             "Give a folder written by save_pretrained, or package.module:callable for any other module.",
         )
-    return Checkpoint(folder, read_config(folder / CONFIG), _find_weights(folder, allow_pickle))
+    return read_config(folder / CONFIG), _find_weights(folder, allow_pickle)
 
 
 def read_config(path: Path) -> Mapping[str, object]:
@@ -186,8 +172,14 @@ def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
             _check_index(folder / name)
             return "safetensors"
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
+    strays = sorted(path.name for path in folder.glob("*.safetensors"))
+    if strays and not pickles:
+        # Weights under another name would otherwise be replaced by random ones without a word of why.
+        raise ModelUnloadable(
+            f"{str(folder)!r} has {strays[0]!r} but neither {_SAFETENSORS[0]!r} nor {_SAFETENSORS[1]!r}",
+            "Rename or complete the checkpoint, or give the path of config.json itself for random weights.",
+        )
     if not pickles:
-        _refuse_unknown_weights(folder)
         return None
     if not allow_pickle:
         raise ModelUnloadable(
@@ -196,16 +188,6 @@ def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
         )
     _check_index(folder / pickles[0])
     return "pickle"
-
-
-def _refuse_unknown_weights(folder: Path) -> None:
-    """Weights under another name would otherwise be replaced by random ones without a word of why."""
-    strays = sorted(path.name for path in folder.glob("*.safetensors"))
-    if strays:
-        raise ModelUnloadable(
-            f"{str(folder)!r} has {strays[0]!r} but neither {_SAFETENSORS[0]!r} nor {_SAFETENSORS[1]!r}",
-            "Rename or complete the checkpoint, or give the path of config.json itself for random weights.",
-        )
 
 
 def _check_index(path: Path) -> None:
@@ -249,13 +231,13 @@ class _Blueprint:
 
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     """A folder written by save_pretrained; random weights, with a note, where it has only a config.json."""
-    checkpoint = open_checkpoint(folder, options.allow_pickle)
+    raw, weights = open_checkpoint(folder, options.allow_pickle)
     with quiet_transformers():
-        blueprint = _read_blueprint(source, folder, checkpoint.config, options)
-        if checkpoint.weights is None:
+        blueprint = _read_blueprint(source, folder, raw, options)
+        if weights is None:
             module, notes = _build_random(blueprint, options)
         else:
-            module, notes = _load_weights(blueprint, options, checkpoint.weights == "safetensors")
+            module, notes = _load_weights(blueprint, options, weights == "safetensors")
     return LoadedModel(module, source, folder, notes=notes, processing=folder)
 
 
@@ -282,20 +264,16 @@ def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
         cached_file = library("transformers.utils").cached_file
         return Path(str(cached_file(source, CONFIG, revision=options.revision, local_files_only=offline)))
     except Exception as error:
-        raise _not_found(source, offline, error) from error
-
-
-def _not_found(source: str, offline: bool, error: Exception) -> ModelNotFound:
-    if offline:
-        return ModelNotFound(
-            f"{source!r} is not a local folder, and the Hugging Face hub cannot be reached (offline); "
-            "the model is not in the local cache either",
-            "Download the model where there is a network, then give its folder: -m ./folder-with-config.json",
-        )
-    return ModelNotFound(
-        f"{source!r} is neither a local folder nor a model on the Hugging Face hub: {summarize_error(error)}",
-        "Check the spelling, or log in with `hf auth login` if the model is private.",
-    )
+        if offline:
+            raise ModelNotFound(
+                f"{source!r} is not a local folder, and the Hugging Face hub cannot be reached (offline); "
+                "the model is not in the local cache either",
+                "Download the model where there is a network, then give its folder: -m ./folder-with-config.json",
+            ) from error
+        raise ModelNotFound(
+            f"{source!r} is neither a local folder nor a model on the Hugging Face hub: {summarize_error(error)}",
+            "Check the spelling, or log in with `hf auth login` if the model is private.",
+        ) from error
 
 
 def _read_blueprint(
@@ -346,7 +324,11 @@ def _load_weights(
             output_loading_info=True,
         )
     _refuse_foreign_weights(blueprint, module, report)
-    return module, (*blueprint.notes, *_missing_note(report["missing_keys"], options.seed))
+    missing = sorted(report["missing_keys"])
+    if not missing:
+        return module, blueprint.notes
+    note = f"not in the checkpoint, so random from seed {options.seed}: {some_of(missing, _SHOWN_KEYS)}"
+    return module, (*blueprint.notes, note)
 
 
 def _refuse_foreign_weights(blueprint: _Blueprint, module: torch.nn.Module, report: Mapping[str, Any]) -> None:
@@ -366,10 +348,3 @@ def _refuse_foreign_weights(blueprint: _Blueprint, module: torch.nn.Module, repo
             f"parameters of {type(module).__name__} is in the file",
             "Use the config.json that was saved with these weights, or another --task.",
         )
-
-
-def _missing_note(missing: set[str], seed: int) -> tuple[str, ...]:
-    if not missing:
-        return ()
-    shown = some_of(sorted(missing), _SHOWN_KEYS)
-    return (f"not in the checkpoint, so random from seed {seed}: {shown}",)

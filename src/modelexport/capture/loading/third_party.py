@@ -1,4 +1,4 @@
-"""Third-party calls: transformers and the hub client, kept quiet, seeded, and with their errors turned into ours.
+"""Third-party calls: transformers and the hub client, kept quiet, and with their errors turned into ours.
 
     with quiet_transformers(), seed_torch(0), explain_failure("transformers cannot load 'x'"):
         builder.from_pretrained(…)        no progress bars or warnings, missing weights are the same each time,
@@ -72,14 +72,6 @@ def quiet_transformers() -> Iterator[None]:
             reports.enable_progress_bar()
         if hub_had_bars:
             hub.enable_progress_bars()
-
-
-@contextmanager
-def seed_torch(seed: int) -> Iterator[None]:
-    """Random numbers from `seed` inside; the global state of torch is what it was afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 @contextmanager

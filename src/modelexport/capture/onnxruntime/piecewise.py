@@ -130,7 +130,6 @@ _SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
 class _Piece:
     """A run of successive nodes, ready to be run. `weights` are the values that it reads from the file."""
 
-    start: int
     end: int
     session: Any
     fed: tuple[str, ...]
@@ -192,12 +191,11 @@ class PiecewiseRun:
             values.clear()  # what is not alive is freed before the next piece takes memory
             if passed > _GIVE_BACK_AFTER:
                 passed = 0
-                _return_memory()
+                _malloc_trim()(0)
             start = end
 
     def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """What is fed, as ONNX Runtime's values. Sessions that were made for other inputs are of no use."""
-        runtime = _runtime()
         arrays = {name: np.require(array, requirements=["C", "A"]) for name, array in feed.items()}
         fed = {name: array.dtype for name, array in arrays.items()}
         if fed != self._fed:
@@ -208,7 +206,7 @@ class PiecewiseRun:
             sizes = value_sizes(self._file.proto, feed)
             self._planner = PiecePlanner(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
             self.building += time.perf_counter() - began
-        return {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        return {name: _runtime().OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
     def _is_wanted(self, name: str) -> bool:
         return bool(name) and (self._wanted is None or name in self._wanted)
@@ -243,19 +241,16 @@ class PiecewiseRun:
         except Exception as error:
             raise _runtime_failure(error) from error
         self.building += time.perf_counter() - began
-        return _Piece(start, end, session, tuple(fed), weights, tuple(outputs))
+        return _Piece(end, session, tuple(fed), weights, tuple(outputs))
 
     def _piece(self, start: int, end: int, read: Collection[str]) -> onnx.ModelProto:
-        whole_file = self._file.proto
-        proto = onnx.ModelProto(ir_version=whole_file.ir_version)
-        proto.opset_import.extend(whole_file.opset_import)
-        proto.functions.extend(whole_file.functions)
-        proto.graph.name = "piece"
-        proto.graph.node.extend(self._nodes[start:end])
-        for name in read:
-            if name in self._initializers and not self._is_weight(name):
-                proto.graph.initializer.append(tensor_with_data(self._file, self._initializers[name]))
-        return proto
+        small = [self._initializers[name] for name in read if name in self._initializers and not self._is_weight(name)]
+        stored = [tensor_with_data(self._file, tensor) for tensor in small]
+        graph = onnx.GraphProto(name="piece", node=self._nodes[start:end], initializer=stored)
+        file = self._file.proto
+        return onnx.ModelProto(
+            ir_version=file.ir_version, opset_import=file.opset_import, functions=file.functions, graph=graph
+        )
 
     def _is_weight(self, name: str) -> bool:
         """Whether it is an initializer that is handed over as a value, instead of as a part of the piece."""
@@ -289,23 +284,16 @@ def _session(proto: onnx.ModelProto) -> Any:
     return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _return_memory() -> None:
-    """What was freed goes back to the system; else it stays in the heap, in parts too small for the next values.
+@cache
+def _malloc_trim() -> Callable[[int], object]:
+    """Gives what was freed back to the system; else it stays in the heap, in parts too small for the next values.
 
     https://man7.org/linux/man-pages/man3/malloc_trim.3.html
     """
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], object] | None:
-    """The C library's own; not every system has it."""
     try:
         return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return None
+    except (AttributeError, OSError, TypeError):  # not every system's C library has it
+        return lambda _pad: None
 
 
 def _runtime() -> Any:
@@ -319,15 +307,12 @@ def _runtime() -> Any:
 
 
 def _runtime_failure(error: Exception) -> RuntimeFailed:
+    # The rest are paths and operators of ONNX Runtime's own.
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return RuntimeFailed(
-        f"ONNX Runtime cannot run the graph: {type(error).__name__}: {_first_line(error)[:_LONGEST_REASON]}",
+        f"ONNX Runtime cannot run the graph: {type(error).__name__}: {first_line[:_LONGEST_REASON]}",
         "Try a newer onnxruntime or another opset; if it is the inputs that do not fit, --input NAME=SHAPE:DTYPE.",
     )
-
-
-def _first_line(error: Exception) -> str:
-    """The rest are paths and operators of ONNX Runtime's own."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def _array(value: Any) -> np.ndarray | None:
@@ -342,19 +327,15 @@ def _array(value: Any) -> np.ndarray | None:
 
 def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
     if value.is_tensor():
-        return onnx.helper.make_tensor_value_info(name, value.element_type(), _length_of_shape(value))
+        shape = list(value.shape())
+        # Of what is a shape by its looks, one number for each axis: some operators must know how many axes there are.
+        is_shape = value.element_type() == onnx.TensorProto.INT64 and len(shape) == 1 and shape[0] <= _MOST_AXES
+        return onnx.helper.make_tensor_value_info(name, value.element_type(), shape if is_shape else None)
     sequence = _SEQUENCE.fullmatch(value.data_type())
     if sequence:
         element = onnx.TensorProto.DataType.Value(sequence[1].upper())
         return onnx.helper.make_tensor_sequence_value_info(name, element, None)
     raise TypeError(f"{name} is a {value.data_type()}, which cannot be handed from node to node")
-
-
-def _length_of_shape(value: Any) -> list[int] | None:
-    """Of what is a shape by its looks, one number for each axis: some operators must know how many axes there are."""
-    shape = list(value.shape())
-    is_shape = value.element_type() == onnx.TensorProto.INT64 and len(shape) == 1 and shape[0] <= _MOST_AXES
-    return shape if is_shape else None
 
 
 def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:

@@ -216,8 +216,7 @@ def _ensure_started(started: Sequence[str], wanted: Sequence[str]) -> None:
 def _read_profile(path: Path) -> tuple[RawRun, ...]:
     """The runs of the whole model, in their order."""
     try:
-        document = json.loads(path.read_text())
-        return parse_profile(document)
+        return parse_profile(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RuntimeFailed(f"ONNX Runtime's profile cannot be read: {error}") from error
 

@@ -21,6 +21,7 @@ import onnx
 
 from modelexport.errors import FileUnreadable, UserError, some_of
 from modelexport.graph.index import walk_nodes
+from modelexport.graph.protos import subgraphs
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.outline import Outline, pack_outline
 from modelexport.record.packed import pack
@@ -276,22 +277,15 @@ def _holders(model: onnx.ModelProto) -> Iterable[_Holder]:
     for _, node in walk_nodes(model):
         yield node
         for attribute in node.attribute:
-            yield from _attribute_holders(attribute)
-
-
-def _attribute_holders(attribute: onnx.AttributeProto) -> Iterable[_Holder]:
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-        yield from _graph_holders(body)
+            # `t` of an attribute that has none is an empty tensor, which is in no file.
+            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+        for body in subgraphs(node):
+            yield from _graph_holders(body)
 
 
 def _graph_holders(graph: onnx.GraphProto) -> Iterable[_Holder]:
     yield graph
-    yield from graph.input
-    yield from graph.output
-    yield from graph.value_info
+    yield from (*graph.input, *graph.output, *graph.value_info)
     yield from graph.initializer
 
 

@@ -171,9 +171,8 @@ def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     # Types that numpy lacks (bfloat16, int4) are decoded by onnx, which copies.
     if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
         return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
-    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    array: np.ndarray = np.frombuffer(file.weights[tensor.name].raw(), dtype=kind)
-    return array.reshape(tuple(tensor.dims))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.frombuffer(file.weights[tensor.name].raw(), dtype).reshape(tuple(tensor.dims))
 
 
 def tensor_with_data(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:

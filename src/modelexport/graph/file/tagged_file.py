@@ -34,7 +34,6 @@ from modelexport.record.document import from_document
 from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
 from modelexport.record.provenance import (
-    Attribution,
     Confidence,
     Evidence,
     EvidenceKind,
@@ -97,9 +96,12 @@ class TaggedFile(ModelFile):
         if self.believed is not None:
             return self.believed
         stored = self.embedded.provenance or self.sidecar.provenance
-        if stored is None:
-            raise self.embedded.problem or self.sidecar.problem or _missing_record(self.path)
-        return stored
+        if stored is not None:
+            return stored
+        how = f"or make one: `modelexport attach {self.path} -m MODEL -o FILE`."
+        hint = f"Put {sidecar_path(self.path).name} back beside it, {how}"
+        missing = RecordMissing(f"there is no hierarchy record in {self.path} or beside it", hint)
+        raise self.embedded.problem or self.sidecar.problem or missing
 
     @property
     def is_record_beside(self) -> bool:
@@ -192,30 +194,14 @@ def _attempt(read: Callable[[], Provenance]) -> StoredRecord:
         return StoredRecord(problem=error)
 
 
-def _missing_record(path: Path) -> RecordMissing:
-    return RecordMissing(
-        f"there is no hierarchy record in {path} or beside it",
-        f"Put {sidecar_path(path).name} back beside it, or make one: `modelexport attach {path} -m MODEL -o FILE`.",
-    )
-
-
 def _fit_entry(node: Node, recorded: NodeEntry | None) -> NodeEntry:
-    if recorded is None:
-        attribution = unattributed(_NOT_RECORDED)
-    elif recorded.op_type == node.op_type:
-        attribution = recorded.attribution
-    else:
-        attribution = _weaken_attribution(recorded)
+    attribution = unattributed(_NOT_RECORDED) if recorded is None else recorded.attribution
+    if recorded is not None and recorded.op_type != node.op_type:
+        # Another operator makes the same value now. It may do more than its module's work: never better than inferred.
+        evidence = Evidence(EvidenceKind.LINEAGE, "same output", f"was {recorded.op_type}")
+        confidence = min(attribution.confidence, Confidence.INFERRED)
+        attribution = replace(attribution, confidence=confidence, evidence=(*attribution.evidence, evidence))
     return NodeEntry(node.key, node.name, node.op_type, attribution)
-
-
-def _weaken_attribution(recorded: NodeEntry) -> Attribution:
-    """Another operator makes the same value now; it may cover more than the one that did before."""
-    before = recorded.attribution
-    evidence = Evidence(EvidenceKind.LINEAGE, "same output", f"was {recorded.op_type}")
-    # An operator that was replaced may do more than its module's work: never better than inferred.
-    confidence = min(before.confidence, Confidence.INFERRED)
-    return replace(before, confidence=confidence, evidence=(*before.evidence, evidence))
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol, TypeAlias
 
 import onnx
@@ -305,25 +307,15 @@ def _split(tensor: memoryview) -> tuple[memoryview, list[tuple[int, memoryview]]
     """The fields that are not data, joined, and the runs of equal fields that are."""
     header: list[Part] = []
     values: list[tuple[int, memoryview]] = []
-    for number, start, end in _runs(tensor):
+    end = 0
+    for number, run in groupby(fields(tensor), key=lambda field: field.number if field.number in _DATA_FIELDS else 0):
+        # Values that are not packed can be millions of fields: only the last of a run is kept.
+        start, end = end, deque(run, maxlen=1)[0].end
         if number:
             values.append((number, tensor[start:end]))
         else:
             header.append(tensor[start:end])
     return memoryview(join(header)), values
-
-
-def _runs(tensor: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Bounds of successive fields of one kind of data (0: none); unpacked values can be millions."""
-    number = start = end = 0
-    for field in fields(tensor):
-        kind = field.number if field.number in _DATA_FIELDS else 0
-        if kind != number and end:
-            yield number, start, end
-            start = end
-        number, end = kind, field.end
-    if end:
-        yield number, start, end
 
 
 def _name_of_plain(header: memoryview) -> str | None:

@@ -30,24 +30,17 @@ _COMFORTABLE = PROTOBUF_LIMIT - 2**26
 _ALIGNMENT = 4096  # a page, so that runtimes can map a tensor
 
 
-@dataclass(frozen=True)
-class Outside:
-    """Data that goes to this offset of the data file."""
-
-    offset: int
-    data: WeightData
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     """A model as it will be in its file.
 
-    inside: data for those initializers of `proto` that have none. outside: the data file, in its order.
+    inside: data for those initializers of `proto` that have none.
+    outside: the data file in its order: offsets, and what goes there.
     """
 
     proto: onnx.ModelProto
     inside: Mapping[str, WeightData]
-    outside: tuple[Outside, ...] = ()
+    outside: tuple[tuple[int, WeightData], ...] = ()
 
 
 def data_file(path: Path) -> Path:
@@ -131,15 +124,17 @@ def _moved_out(model: ModelFile, leaving: set[int], location: str) -> Layout:
             moved += [] if data is None else [(tensor, data)]
     outside = filter(external.is_external, external.tensors(proto))
     moved += [(tensor, external.external_data(tensor, model.directory)) for tensor in outside]
-    return Layout(proto, model.weights, tuple(_place(moved, location)))
+    return Layout(proto, model.weights, tuple(_assign_offsets(moved, location)))
 
 
-def _place(moved: list[tuple[onnx.TensorProto, WeightData]], location: str) -> Iterator[Outside]:
+def _assign_offsets(
+    moved: list[tuple[onnx.TensorProto, WeightData]], location: str
+) -> Iterator[tuple[int, WeightData]]:
     end = 0
     for tensor, data in moved:
         offset = -(-end // _ALIGNMENT) * _ALIGNMENT
         external.set_external(tensor, location, offset, data.nbytes)
-        yield Outside(offset, data)
+        yield offset, data
         end = offset + data.nbytes
 
 
@@ -186,9 +181,9 @@ def stage_model(
     data = data_file(path)
     # First, because a model must never be there before its data is.
     data_stream = stage.open(data)
-    for block in layout.outside:
-        data_stream.pad_to(block.offset)
-        data_stream.write(block.data.raw())
+    for offset, block in layout.outside:
+        data_stream.pad_to(offset)
+        data_stream.write(block.raw())
     _write_parts(stage.open(path), parts)
     return path, data
 

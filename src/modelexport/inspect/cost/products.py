@@ -48,7 +48,7 @@ def twice(*sizes: Size) -> Polynomial:
 
 def matmul_shape(a: Shape, b: Shape) -> Shape:
     """As numpy multiplies: a row on the left and a column on the right lose their axis again."""
-    if not a or not b:
+    if not a or not b:  # ONNX's MatMul takes no scalars
         raise Unknown("a product of a single number")
     left = a if len(a) > 1 else (1, *a)
     right = b if len(b) > 1 else (*b, 1)
@@ -96,6 +96,7 @@ def packed(op: OperatorCall) -> Polynomial:
 
 
 def _attribute(op: OperatorCall, name: str) -> int:
+    """One that the operator cannot do without."""
     number = op.attribute(name)
     if not isinstance(number, int):
         raise Unknown(f"{op.op_type} has no attribute {name}")
@@ -281,6 +282,7 @@ def _read_equation(op: OperatorCall) -> tuple[list[list[str]], list[str], dict[s
 
 
 def _labels(part: str, dots: Sequence[str]) -> list[str]:
+    """`b...ij` with two axes for the dots is [b, ...0, ...1, i, j]."""
     before, has_dots, after = part.partition(_DOTS)
     return [*before, *(dots if has_dots else ()), *after]
 

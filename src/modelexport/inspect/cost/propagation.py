@@ -66,6 +66,7 @@ class Propagation:
         for node in self._graph.members.get(graph_id, ()):
             bodies = self._graph.subgraphs.get(node.key, ())
             if bodies:
+                # The node itself does nothing; what its bodies do is theirs.
                 works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
                 run_bodies = {"If": self._run_if, "Loop": self._run_loop, "Scan": self._run_scan}
                 works += run_bodies.get(node.op_type, self._run_unknown)(node, bodies, times)
@@ -74,6 +75,7 @@ class Propagation:
         return works
 
     def _run_node(self, node: Node, times: Polynomial) -> NodeWork:
+        """What it makes is noted before its work is counted: most work goes by the numbers that come out."""
         domain = plain_domain(node.domain)
         op = OperatorCall(
             op_type=node.op_type,
@@ -131,6 +133,7 @@ class Propagation:
         if len(shapes) < len(op.outputs):
             inferred = infer_outputs(op, self.model.node_proto(node))
             shapes = [*shapes, *(shape for _, shape in inferred[len(shapes) :])]
+            # ONNX's answer first: our types are by default those of the first input.
             dtypes = [dtype or old for old, (dtype, _) in zip(dtypes, inferred, strict=False)] or dtypes
         return shapes, dtypes
 
@@ -182,6 +185,7 @@ class Propagation:
         return self._open_rounds(node)
 
     def _open_rounds(self, node: Node) -> Polynomial:
+        """An axis of its own for a number that nothing in the file says, so that the rest stays exact."""
         name = node.name or node.key
         source = f"how often the body of {node.op_type} {name} runs, which depends on what the model is fed"
         return Polynomial.of(self.values.axes.fresh(f"rounds of {name}", source))

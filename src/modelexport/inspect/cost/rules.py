@@ -57,6 +57,7 @@ class AttentionSizes:
 
 
 def onnx_attention_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """The result in the layout of the queries, keys and values for the next step, and the scores."""
     sizes = _onnx(op)
     groups = op.shape(1)[1] if len(op.shape(1)) == 4 else op.attribute("kv_num_heads")
     present = [(sizes.batch, groups, sizes.keys, width) for width in (sizes.width, sizes.value_width)]
@@ -105,6 +106,7 @@ def _projected(op: OperatorCall) -> AttentionSizes:
 
 
 def multi_head_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """The result, and keys and values with those of earlier steps, heads as an axis."""
     sizes = _multi_head(op)
     present = [(sizes.batch, sizes.heads, sizes.keys, width) for width in (sizes.width, sizes.value_width)]
     return [sizes.output_shape, *present]
@@ -131,6 +133,7 @@ def _multi_head(op: OperatorCall) -> AttentionSizes:
 
 
 def grouped_shapes(op: OperatorCall) -> Sequence[Shape]:
+    """As above, with the fewer heads that keys and values have."""
     sizes = _grouped(op)
     present = (sizes.batch, op.attribute("kv_num_heads"), sizes.keys, sizes.width)
     return [sizes.output_shape, present, present]
@@ -156,6 +159,7 @@ def _plus(size: Size, more: Size) -> Size:
 
 
 def _per(size: Size, heads: int | None) -> Size:
+    """The width of one head. Attributes of a damaged file may lack the number of heads, or say 0."""
     if not heads:
         raise Unknown("how many heads there are is not said")
     return as_number(Polynomial.of(size) // heads)
@@ -279,13 +283,13 @@ def _other(op: OperatorCall, kind: Kind, shapes: Sequence[Shape | None]) -> Poly
         return Polynomial.of(product(op.shape(0)))
     if not shapes or shapes[0] is None:
         raise Unknown(f"the shape of {op.outputs[0]!r} is not known" if op.outputs else "it makes nothing")
-    made = Polynomial.of(product(shapes[0]))
+    count = Polynomial.of(product(shapes[0]))
     if kind is Kind.NORMALIZATION:
-        return made * (_ROTATION_STEPS if op.op_type == "RotaryEmbedding" else _NORMALIZATION_STEPS)
+        return count * (_ROTATION_STEPS if op.op_type == "RotaryEmbedding" else _NORMALIZATION_STEPS)
     if kind is Kind.REDUCTION:
-        return made * product(op.attribute("kernel_shape", ()))
+        return count * product(op.attribute("kernel_shape", ()))
     # These take any number of inputs: to add three up is two additions.
-    return made * (max(1, len(op.inputs) - 1) if op.op_type in ("Sum", "Max", "Min", "Mean") else 1)
+    return count * (max(1, len(op.inputs) - 1) if op.op_type in ("Sum", "Max", "Min", "Mean") else 1)
 
 
 def _transform(op: OperatorCall) -> Polynomial:

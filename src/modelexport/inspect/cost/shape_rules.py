@@ -70,6 +70,7 @@ def _reshape(op: OperatorCall) -> Shapes:
 def _flatten(op: OperatorCall) -> Shapes:
     """(2, 3, 4) with axis 1 becomes (2, 12), with axis 0 (1, 24)."""
     shape = op.shape(0)
+    # Not `axis_index`: the axis may be the rank itself, which leaves a 1 on the right.
     axis = op.attribute("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
     return [(product(shape[:axis]), product(shape[axis:]))]

@@ -183,6 +183,7 @@ class _Counting:
         return paying_module(self.graph, self.record, key, calls, weights)
 
     def _cost_of(self, node: Node, sizes: Sequence[_Sizes], module: ModulePath) -> NodeCost:
+        """One row for each node of the file: what all calls of its function take is added up."""
         works = self.works.get(node.key, ())
         read = {name for work in works for name in work.reads}
         reason = next((work.work.reason for work in works if work.work.reason), "")

@@ -55,10 +55,10 @@ def infer_outputs(op: OperatorCall, node: onnx.NodeProto) -> list[tuple[int, Par
     data = {name: tensor for name, value in inputs if (tensor := _data(value)) is not None}
     opsets, ir = [onnx.helper.make_opsetid(op.domain, op.opset)], onnx.IR_VERSION
     try:
-        made = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opsets, ir_version=ir)
+        result = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opsets, ir_version=ir)
     except Exception:  # noqa: BLE001 - it has no error class of its own, and a shape may remain unknown
         return []
-    return [_read_type(made.get(name), names) for name in node.output]
+    return [_read_type(result.get(name), names) for name in node.output]
 
 
 @cache

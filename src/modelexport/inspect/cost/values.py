@@ -98,6 +98,7 @@ def _operation(term: ast.BinOp) -> Polynomial:
     """Powers up to 7 of one axis: longer formulas are nobody's size."""
     left, right = _size(term.left), _size(term.right)
     power = right.value
+    # A power of a sum would have to be multiplied out, and `(a + b)**7` is one of many terms.
     if isinstance(term.op, ast.Pow) and _is_single(left) and power is not None and 0 <= power < 8:
         return left**power
     if type(term.op) in _BINARY:

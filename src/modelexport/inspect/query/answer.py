@@ -148,6 +148,7 @@ def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = Fal
     whole_modules  whether a module that is named by its path or class is meant with everything inside of it
     """
     expression = parse_query(text)
+    # Names are checked as they were written, so that an error shows them so.
     check_names(expression, provenance)
     if whole_modules:
         expression = include_submodules(expression)

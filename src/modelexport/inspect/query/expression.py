@@ -35,6 +35,7 @@ class Glob:
 
     @property
     def is_literal(self) -> bool:
+        """Whether it matches one name only."""
         return len(_pieces(self.text)) == 1
 
     def matcher(self, separator: str = "") -> Matcher:

@@ -92,7 +92,8 @@ def _next(query: str, start: int) -> tuple[Token, int]:
 def _word(query: str, start: int, quote: str = "") -> tuple[str, int]:
     """The text up to the closing quote, or to what ends a bare word; and the position of that."""
     text, position = "", start
-    while position < len(query) and not _ends(query[position], quote):
+    ends = quote or MEANINGFUL
+    while position < len(query) and query[position] not in ends and (quote or not query[position].isspace()):
         escaped = query[position] == "\\"
         position += escaped
         if position == len(query):
@@ -102,10 +103,6 @@ def _word(query: str, start: int, quote: str = "") -> tuple[str, int]:
         text += f"\\{query[position]}" if kept else query[position]
         position += 1
     return text, position
-
-
-def _ends(character: str, quote: str) -> bool:
-    return character == quote if quote else character in MEANINGFUL or character.isspace()
 
 
 # Deeper nesting would exhaust Python's stack long before it meant anything to anybody.

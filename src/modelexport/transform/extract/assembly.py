@@ -1,17 +1,23 @@
 """Assembly of a part: the ONNX file of a cut, from the protos of the file that it is cut from.
 
 Weights are not read: the new file refers to where they lie. Nodes keep their names. A Shape of a value that is not in
-the part is rebuilt from axes of the inputs: `Concat(Gather(Shape(x), 0), 12, 64)`.
+the part is rebuilt from axes of the inputs:
+
+    before   h = … (outside);  s = Shape(h)          h is [batch, 12, 64], and the input x has an axis `batch`
+    after    s = Concat(Gather(Shape(x), [0]), [12], [64])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, count
 
 import onnx
 
 from modelexport.errors import CutImpossible
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.file.metadata import PREFIX
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import (
@@ -19,8 +25,8 @@ from modelexport.graph.index import (
     MAIN,
     called_id,
     function_id,
-    node_key,
     subgraphs_with_ids,
+    walk_graph_nodes,
     walk_nodes,
 )
 from modelexport.graph.protos import ONNX_DOMAINS, names_read, with_inner
@@ -36,8 +42,10 @@ _UNKNOWN = unattributed("not in the record of the file that it was cut from")
 
 @dataclass(frozen=True)
 class ExtractedPart:
-    """
-    origins  by name of an input or output: the value of the file that it was cut from
+    """A cut as a file.
+
+    provenance  its record: the module that was cut out is the root
+    origins     by name of an input or output: the value of the file that it was cut from
     """
 
     file: ModelFile
@@ -46,10 +54,18 @@ class ExtractedPart:
 
 
 def assemble_part(file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> ExtractedPart:
+    """The file of a cut with its record. Raises CutImpossible if the type of a value at the border is not known."""
     return _PartAssembly(file, provenance, cut, types).assemble()
 
 
 class _PartAssembly:
+    """The new file while it grows.
+
+    _added         nodes that rebuild shapes; they read inputs alone, so they come first
+    _attributions  by key in the new file: what the record of the old one says
+    _names         values of the old file, under the names that they have in the new one
+    """
+
     def __init__(self, file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> None:
         self._file = file
         self._provenance = provenance
@@ -61,7 +77,9 @@ class _PartAssembly:
         self._added: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
         self._attributions: dict[str, Attribution] = {}
-        self._names = {self._local(value) for value in _all_values(file)}
+        graph = file.graph
+        outputs = (output for node in graph.nodes for output in node.outputs)
+        self._names = {self._local(value) for value in (*graph.inputs, *graph.initializers, *outputs)}
 
     def assemble(self) -> ExtractedPart:
         self._copy_nodes()
@@ -87,8 +105,8 @@ class _PartAssembly:
         proto.functions.extend(self._functions(graph.node))
         proto.opset_import.extend(self._opsets(proto))
         proto.metadata_props.extend(entry for entry in source.metadata_props if not entry.key.startswith(PREFIX))
-        data = {weight.name: self._file.weights[weight.name] for weight in weights if self._is_apart(weight)}
-        extracted = ModelFile(proto, data, self._file.directory)
+        names = [weight.name for weight in weights if weight.name in self._file.weights]  # others are in the proto
+        extracted = ModelFile(proto, {name: self._file.weights[name] for name in names}, self._file.directory)
         origins = {**{self._local(value): value for value in self._cut.enters}, **outputs}
         return ExtractedPart(extracted, self._record(extracted), origins)
 
@@ -97,9 +115,6 @@ class _PartAssembly:
         around = (graph_id for graph_id in self._cut.scope if graph_id and value.startswith(graph_id + KEY_SEPARATOR))
         return value[len(graph_id) + 1 :] if (graph_id := next(around, "")) else value
 
-    def _is_apart(self, tensor: onnx.TensorProto) -> bool:
-        return tensor.name in self._file.weights
-
     def _copy_nodes(self) -> None:
         for node in self._cut.nodes:
             if node.key in self._cut.shapes:
@@ -107,7 +122,10 @@ class _PartAssembly:
                 continue
             proto = self._protos[node.key]
             self._nodes.append(proto)
-            for before, after in _map_keys(proto, node.graph):
+            # A node that leaves a body gets a key of the main graph, and so do all in its own bodies.
+            for (before, _), (after, _) in zip(
+                walk_graph_nodes([proto], node.graph), walk_graph_nodes([proto], MAIN), strict=True
+            ):
                 self._attributions[after] = self._recorded(before)
 
     def _recorded(self, key: str) -> Attribution:
@@ -121,16 +139,14 @@ class _PartAssembly:
             if not axis.value:
                 parts.append(self._constant([axis.size]))
                 continue
-            shape, size = (
-                self._free_name(f"{self._local(axis.value)}_shape"),
-                self._free_name(f"{self._local(axis.value)}_size"),
-            )
-            yield self._make_node("Shape", [self._local(axis.value)], shape)
+            value = self._local(axis.value)
+            shape, size = self._free_name(f"{value}_shape"), self._free_name(f"{value}_size")
+            yield self._make_node("Shape", [value], shape)
             yield self._make_node("Gather", [shape, self._constant([axis.axis])], size, axis=0)
             parts.append(size)
         if parts:
             yield self._make_node("Concat", parts, self._local(output), axis=0)
-        else:
+        else:  # the shape of a scalar: Concat needs at least one input
             yield self._make_node("Identity", [self._constant([])], self._local(output))
 
     def _make_node(self, kind: str, inputs: list[str], output: str, axis: int | None = None) -> onnx.NodeProto:
@@ -141,15 +157,14 @@ class _PartAssembly:
         return node
 
     def _constant(self, numbers: list[int]) -> str:
+        """Store a list of sizes; INT64, because that is what Shape returns and Concat takes no mixture."""
         name = self._free_name("size")
         self._constants.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [len(numbers)], numbers))
         return name
 
     def _free_name(self, name: str) -> str:
-        free, number = name, 0
-        while free in self._names:
-            number += 1
-            free = f"{name}_{number}"
+        numbered = (f"{name}_{number}" for number in count(1))
+        free = next(candidate for candidate in chain([name], numbered) if candidate not in self._names)
         self._names.add(free)
         return free
 
@@ -165,15 +180,14 @@ class _PartAssembly:
     def _weights(self, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.TensorProto], list[onnx.SparseTensorProto]]:
         """What the nodes read and the file stores: in its main graph, or in a body that was around them."""
         read = {name for node in nodes for name in names_read(node)}
-        made = {name for node in nodes for name in node.output} | {self._local(value) for value in self._cut.enters}
-        wanted = read - made
+        present = {name for node in nodes for name in node.output} | {self._local(value) for value in self._cut.enters}
+        wanted = read - present
         tensors: dict[str, onnx.TensorProto] = {}
         sparse: dict[str, onnx.SparseTensorProto] = {}
         for graph in self._graphs_around():
             tensors.update({tensor.name: tensor for tensor in graph.initializer if tensor.name in wanted})
-            sparse.update(
-                {tensor.values.name: tensor for tensor in graph.sparse_initializer if tensor.values.name in wanted}
-            )
+            # ONNX has no name for a sparse tensor: it goes by that of its values.
+            sparse |= {item.values.name: item for item in graph.sparse_initializer if item.values.name in wanted}
         return list(tensors.values()), list(sparse.values())
 
     def _graphs_around(self) -> list[onnx.GraphProto]:
@@ -185,6 +199,7 @@ class _PartAssembly:
         return graphs
 
     def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
+        """An input or output of the new file. Inside a graph types may be missing; ONNX wants them at its ends."""
         stated = self._types.get(value) if self._cut.handed is None else self._cut.handed.types[value]
         name = name or self._local(value)
         if stated is None or not is_shaped(stated):
@@ -206,18 +221,17 @@ class _PartAssembly:
             )
 
     def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
+        """Functions that the nodes call, and those that these call in turn, in the order of the file."""
         known = {function_id(function): function for function in self._file.proto.functions}
-        functions: dict[str, onnx.FunctionProto] = {}
-        waiting = [node for outer in nodes for node in with_inner(outer)] if known else []
-        while waiting:
-            node = waiting.pop()
-            name = called_id(node)
-            if name in known and name not in functions:
-                functions[name] = known[name]
-                waiting += [inner for outer in known[name].node for inner in with_inner(outer)]
-        return [function for name, function in known.items() if name in functions]
+
+        def called(callers: Iterable[onnx.NodeProto]) -> set[str]:
+            return known.keys() & {called_id(node) for outer in callers for node in with_inner(outer)}
+
+        reached = set(backward_slice(called(nodes), lambda name: called(known[name].node)))
+        return [function for name, function in known.items() if name in reached]
 
     def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
+        """Imports of what is used: a runtime refuses a file that imports a domain which it does not know."""
         used = {node.domain for outer in proto.graph.node for node in with_inner(outer)}
         used |= {node.domain for function in proto.functions for outer in function.node for node in with_inner(outer)}
         used |= {function.domain for function in proto.functions} | ONNX_DOMAINS
@@ -225,7 +239,8 @@ class _PartAssembly:
 
     def _record(self, extracted: ModelFile) -> Provenance:
         graph = extracted.graph
-        answer = _memoize(self._part.attribution)
+        answer = cache(self._part.attribution)  # most nodes of a module share one attribution
+        # Nodes that were added are attributed in terms of the part already.
         here = {node.output[0] for node in (*self._added, *(self._nodes if self._cut.handed else ()))}
         nodes: dict[str, NodeEntry] = {}
         for node in graph.nodes:
@@ -241,37 +256,5 @@ class _PartAssembly:
             initializers=weights,
             origin=replace(self._provenance.origin, graph=graph.fingerprint),
             absent=self._part.absent,
-            edges=None,
+            edges=None,  # those of the old graph; they are read from the new one when somebody asks
         )
-
-
-def _memoize(answer: Callable[[Attribution], Attribution]) -> Callable[[Attribution], Attribution]:
-    """Most nodes of a module share one attribution."""
-    known: dict[Attribution, Attribution] = {}
-
-    def remembered(attribution: Attribution) -> Attribution:
-        if attribution not in known:
-            known[attribution] = answer(attribution)
-        return known[attribution]
-
-    return remembered
-
-
-def _map_keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[tuple[str, str]]:
-    """Keys of a node and of all in its bodies: where it was, and in the main graph of a file of its own."""
-    yield from zip(_list_keys(proto, graph_id), _list_keys(proto, MAIN), strict=True)
-
-
-def _list_keys(proto: onnx.NodeProto, graph_id: str) -> Iterator[str]:
-    key = node_key(proto, graph_id)
-    yield key
-    for body_id, body in subgraphs_with_ids(proto, key):
-        for inner in body.node:
-            yield from _list_keys(inner, body_id)
-
-
-def _all_values(file: ModelFile) -> Iterator[str]:
-    graph = file.graph
-    yield from graph.inputs
-    yield from graph.initializers
-    yield from (output for node in graph.nodes for output in node.outputs)

@@ -10,7 +10,7 @@ has an axis of the same name (`ShapeSubgraphFinder`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from modelexport.transform.extract.selection import CutSelection, Membership, Ne
 @dataclass(frozen=True, eq=False)
 class Border:
     """
-    taken   keys of the nodes of the cut, with all that is in their subgraphs
+    inside  keys of the nodes of the cut, with all that is in their subgraphs
     copied  those of them that others have as well
     """
 
@@ -33,7 +33,7 @@ class Border:
     provenance: Provenance
     selection: CutSelection
     types: ValueTypes
-    taken: frozenset[str]
+    inside: frozenset[str]
     copied: frozenset[str]
 
     def enters(self, nodes: Sequence[Node], unread: Collection[str] = ()) -> tuple[str, ...]:
@@ -43,19 +43,16 @@ class Border:
         """
         graph = self.nest.graph
         read = {value for node in nodes if node.key not in unread for value in self.nest.values_read(node)}
-        outside = [value for value in read if not self._is_made(value) and value not in graph.initializers]
-        places = {value: index for index, value in enumerate(graph.inputs)}
-        first = len(places)
-
-        def sort_key(value: str) -> tuple[int, str]:
+        positions = {value: index for index, value in enumerate(graph.inputs)}
+        first = len(positions)
+        entering: list[tuple[int, str]] = []
+        for value in read - graph.initializers.keys():
             maker = graph.producers.get(value)
-            return (places.get(value, first) if maker is None else first + 1 + maker.position), value
-
-        return tuple(sorted(outside, key=sort_key))
-
-    def _is_made(self, value: str) -> bool:
-        maker = self.nest.graph.producers.get(value)
-        return maker is not None and maker.key in self.taken
+            if maker is None:
+                entering.append((positions.get(value, first), value))
+            elif maker.key not in self.inside:
+                entering.append((first + 1 + maker.position, value))
+        return tuple(value for _, value in sorted(entering))
 
     def leaves(self, nodes: Sequence[Node]) -> tuple[str, ...]:
         """Values that the nodes make and somebody outside reads, in file order; results of the model in their own."""
@@ -63,46 +60,41 @@ class Border:
         leaves = [value for value in values if self._is_read_outside(value)]
         if not leaves:  # nobody needs what it returns
             leaves = [value for value in values if not any(True for _ in self.nest.readers(value))]
-        data = [value for value in leaves if not self._is_arithmetic(value)]
+        # A size that somebody else happens to use as well is not what a module returns.
+        computed = self.nest.graph.computed
+        data = [value for value in leaves if value in computed or not self.types.may_be_sizes(value)]
         returned = data or leaves
-        places = {value: index for index, value in enumerate(self.nest.graph.outputs)}
-        if places.keys() >= set(returned):
-            returned.sort(key=places.__getitem__)
+        positions = {value: index for index, value in enumerate(self.nest.graph.outputs)}
+        if positions.keys() >= set(returned):
+            returned.sort(key=positions.__getitem__)
         return tuple(returned)
-
-    def _is_arithmetic(self, value: str) -> bool:
-        """A size that somebody else happens to use as well is not what a module returns."""
-        return value not in self.nest.graph.computed and self.types.may_be_sizes(value)
 
     def _is_read_outside(self, value: str) -> bool:
         graph = self.nest.graph
-        if value in graph.outputs:
-            return True
         maker = graph.producers[value]
-        return any(self._reads_ours(reader, maker) for reader in self.nest.readers(value))
+        return value in graph.outputs or any(self._reads_ours(reader, maker) for reader in self.nest.readers(value))
 
     def _reads_ours(self, reader: Node, maker: Node) -> bool:
         """Whether a node outside reads a value as that of the cut, not as that of another module that shares it.
 
         A node that others have as well reads for them what only the cut makes.
         """
-        if reader.key in self.taken:
+        if reader.key in self.inside:
             return reader.key in self.copied and maker.key not in self.copied
         owners = self.provenance.nodes[maker.key].attribution.owners
-        ours = [owner for owner in owners if self.selection.covers(owner)]
-        others = [owner for owner in owners if owner not in ours]
-        if not ours or not others:
+        inner = [owner for owner in owners if self.selection.covers(owner)]
+        outer = [owner for owner in owners if owner not in inner]
+        if not inner or not outer:
             return True
+        # A shared value is read as that of the owner which ran closest to the reader.
         readers = self.provenance.nodes[reader.key].attribution.owners
-        return self._nearness(ours, readers) >= self._nearness(others, readers)
+        return self._nearness(inner, readers) >= self._nearness(outer, readers)
 
     def _nearness(self, makers: Sequence[ModuleCall], readers: Sequence[ModuleCall]) -> int:
-        return max((self._depth(maker, reader) for maker in makers for reader in readers), default=0)
-
-    def _depth(self, maker: ModuleCall, reader: ModuleCall) -> int:
-        """How many calls around both of them are the same."""
+        """How many calls are around a maker and a reader, where that is most."""
         stack = self.selection.hierarchy.stack
-        return len(common_prefix((stack(maker), stack(reader))))
+        depths = (len(common_prefix((stack(maker), stack(reader)))) for maker in makers for reader in readers)
+        return max(depths, default=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +114,7 @@ class ConnectingPaths:
         """Other modules on such a way, in file order."""
         blocking_modules = self._find_path_nodes(lambda _: True) - self.connecting_nodes()
         nodes = sorted((self.nest.graph.by_key[key] for key in blocking_modules), key=lambda node: node.position)
-        owners = (owner for node in nodes for owner in self._owners(node))
+        owners = (owner for node in nodes for owner in self.provenance.nodes[node.key].attribution.owners)
         return tuple(dict.fromkeys(self._outermost(owner) for owner in owners if not self._is_near(owner)))
 
     def _outermost(self, owner: ModuleCall) -> ModuleCall:
@@ -130,35 +122,32 @@ class ConnectingPaths:
         stack = self.selection.hierarchy.stack(owner)
         return next((call for call in stack if not self.selection.encloses(call)), owner)
 
-    def _owners(self, node: Node) -> tuple[ModuleCall, ...]:
-        return self.provenance.nodes[node.key].attribution.owners
-
     def _is_near(self, owner: ModuleCall) -> bool:
         return self.selection.covers(owner) or self.selection.encloses(owner)
 
     def _may_connect(self, node: Node) -> bool:
-        owners = self._owners(node)
+        """Constants and shape arithmetic may lie on the way whoever owns them: they are copied at no cost."""
+        owners = self.provenance.nodes[node.key].attribution.owners
         return not owners or any(map(self._is_near, owners)) or node.key not in self.nest.graph.computed
 
     def _find_path_nodes(self, may_pass: Callable[[Node], bool]) -> frozenset[str]:
         graph, inside = self.nest.graph, self.inside.keys
         # What is shared with others is copied, and what others do with theirs is not on the way.
         starts = [key for key in inside - self.inside.shared if key in graph.computed]
-        reached: set[str] = set()
         read_by: dict[str, list[str]] = {}
-        waiting = [graph.by_key[key] for key in starts]
-        while waiting:
-            node = waiting.pop()
-            for after in graph.successors(node):
-                read_by.setdefault(after.key, []).append(node.key)
-                if after.key not in inside and after.key not in reached and may_pass(after):
-                    reached.add(after.key)
-                    waiting.append(after)
-        before = backward_slice(list(inside), lambda key: read_by.get(key, ()))
-        return frozenset(reached.intersection(before))
+
+        def step(key: str) -> Iterator[str]:
+            for after in graph.successors(graph.by_key[key]):
+                read_by.setdefault(after.key, []).append(key)
+                if after.key not in inside and may_pass(after):
+                    yield after.key
+
+        # Reached from inside, and leading back: on a path. Two slices take linear time where listing paths would not.
+        reached = backward_slice(starts, step)
+        before = backward_slice(inside, lambda key: read_by.get(key, ()))
+        return frozenset(reached).intersection(before) - inside
 
 
-_SHAPE = "Shape"
 Part = Callable[[str], slice]
 """By key of a Shape node: the part of the shape that it returns."""
 
@@ -205,39 +194,30 @@ class ShapeSubgraphFinder:
     def constants(self) -> frozenset[str]:
         return constant_values(self.nest)
 
-    def find(self, taken: Collection[str]) -> ShapeSubgraphs:
+    def find(self, inside: Collection[str]) -> ShapeSubgraphs:
         """What has to come along with these nodes."""
         graph = self.nest.graph
-        entering = [value for value in _entering(self.nest, taken) if value in graph.producers]
+        chosen = frozenset(inside)
+        outer = (graph.by_key[key] for key in self.nest.outermost(chosen))
+        read = dict.fromkeys(value for node in outer for value in self.nest.values_read(node))
+        entering = [value for value in read if value in graph.producers and graph.producers[value].key not in chosen]
+        inputs = [value for value in read if value not in graph.producers and value not in graph.initializers]
         given = [value for value in entering if not self._may_come_along(value)]
-        given += [value for value in _entering(self.nest, taken) if value not in graph.producers]
-        search = _SubgraphSearch(self.nest, self.types, self.part, self.constants, frozenset(taken), tuple(given))
+        search = _SubgraphSearch(self.nest, self.types, self.part, self.constants, chosen, (*given, *inputs))
         for value in entering:
             if value not in given:
-                search.take(value)
+                search.include(value)
         return ShapeSubgraphs(frozenset(search.keys), search.shapes)
 
     def _may_come_along(self, value: str) -> bool:
-        if value in self.constants:
-            return True
-        return value not in self.nest.graph.computed and self.types.may_be_sizes(value)
-
-
-def _entering(nest: NestedGraph, taken: Iterable[str]) -> tuple[str, ...]:
-    graph = nest.graph
-    values = dict.fromkeys(value for key in nest.outermost(taken) for value in nest.values_read(graph.by_key[key]))
-    chosen = set(taken)
-    return tuple(
-        value
-        for value in values
-        if value not in graph.initializers
-        and (value not in graph.producers or graph.producers[value].key not in chosen)
-    )
+        sizes = value not in self.nest.graph.computed and self.types.may_be_sizes(value)
+        return value in self.constants or sizes
 
 
 @dataclass(frozen=True, eq=False)
 class _SubgraphSearch:
     """
+    inside  keys of the nodes that are cut out whatever comes along
     given   values that the cut is given whatever comes along
     keys    nodes that come along, as far as they are known
     shapes  what Shape nodes among them return
@@ -247,24 +227,24 @@ class _SubgraphSearch:
     types: ValueTypes
     part: Part
     constants: frozenset[str]
-    taken: frozenset[str]
+    inside: frozenset[str]
     given: tuple[str, ...]
     keys: set[str] = field(default_factory=set)
     shapes: dict[str, tuple[ShapeAxis, ...]] = field(default_factory=dict)
 
-    def take(self, value: str) -> None:
+    def include(self, value: str) -> None:
         """Let a value's whole chain come along, if it can start from what is given; else nothing of it."""
         chain: dict[str, None] = {}
         shapes: dict[str, tuple[ShapeAxis, ...]] = {}
         waiting = [value]
         while waiting:
             maker = self.nest.graph.producers.get(waiting.pop())
-            if maker is None:
+            if maker is None:  # an input of the model that the cut is not given
                 return
-            if maker.key in chain or maker.key in self.taken or maker.key in self.keys:
+            if maker.key in chain or maker.key in self.inside or maker.key in self.keys:
                 continue
             chain[maker.key] = None
-            if self._starts_here(maker):
+            if maker.op_type in SHAPE_READERS and all(map(self._is_there, maker.inputs)):
                 continue
             if maker.op_type in SHAPE_READERS and maker.key not in self.constants:
                 axes = self._axes(maker)
@@ -272,33 +252,25 @@ class _SubgraphSearch:
                     return
                 shapes[maker.key] = axes
                 continue
-            if maker.key in self.nest.graph.computed:
+            if maker.key in self.nest.graph.computed:  # work of another module, not arithmetic with sizes
                 return
             waiting += [name for name in self.nest.values_read(maker) if name not in self.nest.graph.initializers]
         self.keys.update(chain)
         self.shapes.update(shapes)
 
-    def _starts_here(self, maker: Node) -> bool:
-        """Whether a node reads the shape of something that is there."""
-        if maker.op_type not in SHAPE_READERS:
-            return False
-        return all(self._is_there(value) for value in maker.inputs)
-
     def _is_there(self, value: str) -> bool:
         maker = self.nest.graph.producers.get(value)
-        return value in self.given or (maker is not None and maker.key in self.taken)
+        return value in self.given or (maker is not None and maker.key in self.inside)
 
     def _axes(self, maker: Node) -> tuple[ShapeAxis, ...] | None:
         """The shape of a value that is not there, from axes of the same name."""
-        dims = self.types.dims(maker.inputs[0]) if maker.op_type == _SHAPE else None
+        # `Size` reads shapes too, but it returns one number: that of no axis.
+        dims = self.types.dims(maker.inputs[0]) if maker.op_type == "Shape" else None
         if dims is None:
             return None
         wanted = dims[self.part(maker.key)]
-        axes = [ShapeAxis(size=dim) if isinstance(dim, int) else self._axis_named(dim) for dim in wanted]
+        axes = [ShapeAxis(size=dim) if isinstance(dim, int) else self._named_axes.get(dim) for dim in wanted]
         return tuple(axis for axis in axes if axis is not None) if None not in axes else None
-
-    def _axis_named(self, name: str) -> ShapeAxis | None:
-        return self._named_axes.get(name)
 
     @cached_property
     def _named_axes(self) -> Mapping[str, ShapeAxis]:

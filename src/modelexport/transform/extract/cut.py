@@ -2,6 +2,9 @@
 
     selection → membership → connecting nodes → shape subgraphs → border
 
+    Attention of a Layer     keys: its MatMul and Softmax     enters: hidden     leaves: context
+    Linear that ORT fused    FusedMatMul does its work and that of the Transpose before: CutImpossible, cut Attention
+
 A cut that does not exist is an error that names the smallest cut that does: a fused node does the work of modules on
 both sides, a function is shared by modules that were not asked for, branches of an If hold a part each.
 """
@@ -10,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from modelexport.errors import CutImpossible, some_of
 from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import Graph, Node, walk_nodes
+from modelexport.graph.index import Node, walk_nodes
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.provenance import Provenance
@@ -47,7 +51,7 @@ class Cut:
 
 
 class Cutter:
-    """Makes cuts of one file."""
+    """Makes cuts of one file; what does not depend on the selection is worked out once for all of them."""
 
     def __init__(self, file: ModelFile, provenance: Provenance) -> None:
         self.types = ValueTypes(file)
@@ -60,6 +64,7 @@ class Cutter:
         """Raises CutImpossible, which says why and what can be cut instead."""
         inside = Membership(self._nest, self.provenance, selection)
         inside.include_whole_branches()
+        # Before the test for no nodes: a module in a function has nodes, only none that can be cut by themselves.
         self._check_functions(selection, inside)
         if not inside.keys:
             return self._cut_identity_module(selection)
@@ -67,17 +72,17 @@ class Cutter:
         if fused:
             raise self._explain_fusion(selection, fused)
         paths = ConnectingPaths(self._nest, self.provenance, selection, inside)
-        if not selection.is_one_call:
+        if not selection.is_one_call:  # what a call of one module does in between is part of that call
             _check_paths(selection, paths.blocking_modules())
         scope = self._scope(selection, inside.keys)
-        taken = inside.keys | self._in_scope(paths.connecting_nodes(), scope)
-        shape_subgraphs = self._shape_finder.find(taken)
-        everything = taken | self._in_scope(shape_subgraphs.keys, scope)
-        nodes = self._list_nodes(everything)
-        border = Border(
-            self._nest, self.provenance, selection, self.types, taken=everything, copied=inside.copied_keys()
-        )
-        made_here = [node for node in nodes if node.key in taken]
+        own = inside.keys | self._in_scope(paths.connecting_nodes(), scope)
+        shape_subgraphs = self._shape_finder.find(own)
+        everything = own | self._in_scope(shape_subgraphs.keys, scope)
+        outer = (self._nest.graph.by_key[key] for key in self._nest.outermost(everything))
+        nodes = tuple(sorted(outer, key=lambda node: node.position))
+        border = Border(self._nest, self.provenance, selection, self.types, everything, inside.copied_keys())
+        # Shape arithmetic that came along returns nothing: whoever reads it has it where it was.
+        made_here = [node for node in nodes if node.key in own]
         cut = Cut(
             selection,
             nodes,
@@ -94,42 +99,32 @@ class Cutter:
             _check_connected(cut, self._nest)
         return cut
 
-    def _list_nodes(self, keys: frozenset[str]) -> tuple[Node, ...]:
-        by_key = self._nest.graph.by_key
-        return tuple(sorted((by_key[key] for key in self._nest.outermost(keys)), key=lambda node: node.position))
-
     def _note_connecting_nodes(self, glue: frozenset[str]) -> Iterator[str]:
-        entries = [self.provenance.nodes[key] for key in sorted(glue) if key in self._nest.graph.computed]
-        if entries:
-            some = (
-                "1 node between its parts comes"
-                if len(entries) == 1
-                else f"{len(entries)} nodes between its parts come"
-            )
-            yield f"{some} along: {some_of([entry.op_type for entry in entries])}"
+        computed = self._nest.graph.computed
+        op_types = [self.provenance.nodes[key].op_type for key in sorted(glue) if key in computed]
+        if op_types:
+            nodes, come = ("node", "comes") if len(op_types) == 1 else ("nodes", "come")
+            yield f"{len(op_types)} {nodes} between its parts {come} along: {some_of(op_types)}"
 
     def _scope(self, selection: CutSelection, keys: frozenset[str]) -> tuple[str, ...]:
         """The innermost graph that nodes are in, and the graphs around it, in which all the others must be."""
-        called = (self._nest.graph.by_key[key] for key in self._nest.outermost(keys))
-        graphs = {node.graph for node in called}
-        scopes = sorted(map(self._nest.graphs_around, graphs), key=len)
-        if graphs.issubset(scopes[-1]):
-            return scopes[-1]
-        raise self._explain_branches(selection, [*sorted(graphs.difference(scopes[-1])), scopes[-1][0]])
+        graphs = {self._nest.graph.by_key[key].graph for key in self._nest.outermost(keys)}
+        innermost = max(map(self._nest.graphs_around, sorted(graphs)), key=len)
+        if graphs.issubset(innermost):
+            return innermost
+        raise self._explain_branches(selection, [*sorted(graphs.difference(innermost)), innermost[0]])
 
     def _in_scope(self, keys: frozenset[str], scope: tuple[str, ...]) -> frozenset[str]:
         """Nodes whole; in the place of one that is in some other body, the node that holds that body."""
+        graph = self._nest.graph
         keys_in_scope: set[str] = set()
-        for key in keys:
-            node = self._nest.graph.by_key[key]
-            around = next(
-                (holder for holder in (node, *self._nest.graph.enclosing_nodes(node)) if holder.graph in scope),
-                None,
-            )
-            keys_in_scope.update(() if around is None else [around.key])
+        for node in map(graph.by_key.__getitem__, keys):
+            holders = (holder.key for holder in (node, *graph.enclosing_nodes(node)) if holder.graph in scope)
+            keys_in_scope.update(islice(holders, 1))
         return self._nest.with_nodes_inside(keys_in_scope)
 
     def _explain_branches(self, selection: CutSelection, graphs: Sequence[str]) -> CutImpossible:
+        """A module that runs in one of several branches has no graph of its own: the node around decides on it."""
         holders = [self._nest.graph.by_key[self._nest.graph.body_owner[graph]] for graph in graphs if graph]
         owners = [owner for node in holders for owner in self.provenance.nodes[node.key].attribution.owners]
         around = self.provenance.hierarchy.common_ancestor(owners) or ModuleCall(ROOT)
@@ -143,6 +138,7 @@ class Cutter:
     def _check_functions(self, selection: CutSelection, inside: Membership) -> None:
         """What is in a function can only come along with a node that calls it."""
         by_key = self._nest.graph.by_key
+        # Calls in the main graph, and calls in functions that come along with these.
         called = {node.function for node in map(by_key.__getitem__, inside.keys)}
         called |= {by_key[key].function for key in inside.in_functions}
         for node in sorted(map(by_key.__getitem__, inside.in_functions), key=lambda node: node.position):
@@ -172,7 +168,7 @@ class Cutter:
             enters=() if result.stored else tuple(result.types),
             leaves=tuple(result.types),
             handed=result,
-            notes=(*selection.notes, *_describe_identity(call, result, reason)),
+            notes=(*selection.notes, _describe_identity(call, result, reason)),
         )
 
     def _smallest_module(self, call: ModuleCall) -> ModuleCall:
@@ -181,22 +177,20 @@ class Cutter:
         for above in reversed(hierarchy.stack(call)[:-1]):
             selection = select_calls(hierarchy, [above])
             inside = Membership(self._nest, self.provenance, selection)
-            if not inside.keys and self._identity.find_result(selection) is not None:
-                return above
-            if inside.keys and not any(True for _ in inside.find_fused_nodes()):
+            blocked = any(inside.find_fused_nodes()) if inside.keys else self._identity.find_result(selection) is None
+            if not blocked:
                 return above
         return ModuleCall(ROOT)
 
     def _explain_fusion(self, selection: CutSelection, fused: Sequence[FusedNode]) -> CutImpossible:
+        """Two ways out: the calls that were fused, together, or the module around them."""
         smallest = self._smallest_calls(selection)
         around = self._smallest_module(selection.calls[0])
-        nodes = some_of(
-            [f"{fused_node.node.op_type} {fused_node.node.name or fused_node.node.key!r}" for fused_node in fused]
-        )
-        others = [owner for fused_node in fused for owner in fused_node.owners if not selection.covers(owner)]
+        nodes = some_of([f"{node.op_type} {node.name or node.key!r}" for node in (item.node for item in fused)])
+        outside = (owner for item in fused for owner in item.owners if not selection.covers(owner))
         also = "" if smallest == (around,) else f"; the smallest module is {_call_text(around)}"
         return CutImpossible(
-            f"{_calls_text(selection.calls)} was fused with {_calls_text(tuple(dict.fromkeys(others)))}: "
+            f"{_calls_text(selection.calls)} was fused with {_calls_text(dict.fromkeys(outside))}: "
             f"{nodes} does the work of both",
             f"The smallest cut that exists is {' '.join(map(_call_text, smallest))}{also}.",
             smallest,
@@ -206,7 +200,7 @@ class Cutter:
         """The calls and all that they were fused with."""
         hierarchy = self.provenance.hierarchy
         chosen = selection
-        for _ in hierarchy.calls:
+        for _ in hierarchy.calls:  # each round adds a call, or is the last
             inside = Membership(self._nest, self.provenance, chosen)
             owners = [owner for fused_node in inside.find_fused_nodes() for owner in fused_node.owners]
             if not owners:
@@ -216,7 +210,10 @@ class Cutter:
 
 
 def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
-    """What Shape nodes return of a shape: `start` and `end` are attributes of theirs."""
+    """What Shape nodes return of a shape: `start` and `end` are attributes of theirs since opset 15.
+
+    https://onnx.ai/onnx/operators/onnx__Shape.html
+    """
     protos = dict(walk_nodes(file.proto))
 
     def part(key: str) -> slice:
@@ -226,24 +223,21 @@ def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
     return part
 
 
-def _describe_identity(call: ModuleCall, result: IdentityResult, reason: str) -> Iterator[str]:
+def _describe_identity(call: ModuleCall, result: IdentityResult, reason: str) -> str:
+    name = _call_text(call)
     if result.stored:
         names = some_of(list(result.types))
-        yield f"{_call_text(call)} was folded into a constant: the file is given nothing and returns {names}"
-    elif result.certain:
-        yield f"{_call_text(call)} has no node: it returns what it is given"
-    else:
-        yield (
-            f"{_call_text(call)} has no node ({reason}): the file returns what it is given; "
-            "--verify tells whether it does"
-        )
+        return f"{name} was folded into a constant: the file is given nothing and returns {names}"
+    if result.certain:
+        return f"{name} has no node: it returns what it is given"
+    return f"{name} has no node ({reason}): the file returns what it is given; --verify tells whether it does"
 
 
 def _check_paths(selection: CutSelection, in_the_way: Sequence[ModuleCall]) -> None:
     if in_the_way:
         verb, them = ("lies", "it") if len(in_the_way) == 1 else ("lie", "them")
         raise CutImpossible(
-            f"{_calls_text(in_the_way)} {verb} between the parts of {_asked_text(selection)}",
+            f"{_calls_text(in_the_way)} {verb} between the parts of {' '.join(selection.asked)}",
             f"Ask for {them} as well, or for the module around all of them: {_call_text(selection.root)}.",
             (selection.root,),
         )
@@ -251,35 +245,21 @@ def _check_paths(selection: CutSelection, in_the_way: Sequence[ModuleCall]) -> N
 
 def _check_connected(cut: Cut, nest: NestedGraph) -> None:
     """A file of parts that have nothing to do with each other is several files."""
-    parts = _split_parts(cut.nodes, nest)
-    if len(parts) > 1:
-        some = [node.name or node.key for node in (part[0] for part in parts)]
+    parts = UnionFind(cut.nodes)
+    first_touching: dict[str, Node] = {}
+    for node in cut.nodes:
+        # A weight connects nothing: tied embeddings would join the two ends of a model.
+        read = (value for value in nest.values_read(node) if value not in nest.graph.initializers)
+        for value in (*read, *filter(None, node.outputs)):
+            parts.join(first_touching.setdefault(value, node), node)
+    starts = [group[0].name or group[0].key for group in parts.groups()]
+    if len(starts) > 1:
         raise CutImpossible(
-            f"{_asked_text(cut.selection)} is {len(parts)} parts that do not read from each other or from the same "
-            f"value: they begin with {some_of(some)}",
+            f"{' '.join(cut.selection.asked)} is {len(starts)} parts that do not read from each other or from the same "
+            f"value: they begin with {some_of(starts)}",
             f"Cut them one by one, or the module around all of them: {_call_text(cut.selection.root)}.",
             (cut.selection.root,),
         )
-
-
-def _split_parts(nodes: Sequence[Node], nest: NestedGraph) -> list[list[Node]]:
-    """Nodes that are connected by values that they make or are given; a weight connects nothing."""
-    graph = nest.graph
-    sets = UnionFind(nodes)
-    first_touching: dict[str, Node] = {}
-    for node in nodes:
-        for value in _touched_values(node, nest, graph):
-            sets.join(first_touching.setdefault(value, node), node)
-    return sets.groups()
-
-
-def _touched_values(node: Node, nest: NestedGraph, graph: Graph) -> list[str]:
-    read = [value for value in nest.values_read(node) if value not in graph.initializers]
-    return [*read, *filter(None, node.outputs)]
-
-
-def _asked_text(selection: CutSelection) -> str:
-    return " ".join(selection.asked)
 
 
 def _calls_text(calls: Iterable[ModuleCall]) -> str:

@@ -21,6 +21,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.transform.extract.selection import CutSelection, NestedGraph
 
+# Classes whose forward is the identity in eval mode, in which models are exported.
 _NO_OPERATION = ("torch.nn.modules.dropout.", "torch.nn.modules.linear.Identity")
 
 
@@ -40,6 +41,8 @@ class IdentityResult:
 
 
 class IdentityModules:
+    """Finds the results of calls without nodes, for one file."""
+
     def __init__(self, nest: NestedGraph, provenance: Provenance, types: ValueTypes) -> None:
         self._graph = nest.graph
         self._nest = nest
@@ -54,43 +57,33 @@ class IdentityModules:
         if stored:
             return IdentityResult(stored, stored=True, certain=True)
         axes = self._through.get(call)
-        certain = axes is not None or self._does_nothing(call)
-        if not certain and self._does_something(call):
+        module = self._hierarchy.modules[call.path]
+        certain = axes is not None or f"{module.package}.{module.class_name}".startswith(_NO_OPERATION)
+        # Who has parameters, or is given several things, does something with them.
+        if not certain and (any(tensor.size for tensor in module.parameters) or len(module.arguments) > 1):
             return None
-        values = [value for value in self._candidates(call, axes) if self._types.get(value) is not None]
-        if not values:
+        kinds = {value: kind for value in self._candidates(call, axes) if (kind := self._types.get(value)) is not None}
+        if not kinds:
             return None
-        result = self._types.get(values[0])
-        assert result is not None
-        kind = self._common(result, values[1:])
-        return IdentityResult({values[0]: _with_axes(kind, axes)}, stored=False, certain=certain)
+        value, *further = kinds
+        kind = self._common(kinds[value], further)
+        return IdentityResult({value: _with_axes(kind, axes)}, stored=False, certain=certain)
 
     @cached_property
     def _through(self) -> Mapping[ModuleCall, int]:
         """How many axes the tensor has that went through a call, where that was seen."""
         return {site.call: site.through for site in self._hierarchy.calls if site.through is not None}
 
-    def _does_nothing(self, call: ModuleCall) -> bool:
-        module = self._hierarchy.modules[call.path]
-        return f"{module.package}.{module.class_name}".startswith(_NO_OPERATION)
-
-    def _does_something(self, call: ModuleCall) -> bool:
-        """Who has parameters, or is given several things, does something with them."""
-        module = self._hierarchy.modules[call.path]
-        return any(tensor.size for tensor in module.parameters) or len(module.arguments) > 1
-
     def _stored_results(self, selection: CutSelection) -> dict[str, onnx.TypeProto]:
         """Constants that the module's results were folded into when the model was exported."""
-        named = self._hierarchy.tensor_owners
-        stored_results = [
-            name
-            for name, attribution in self._provenance.initializers.items()
-            if attribution.owners and all(map(selection.covers, attribution.owners)) and name not in named
-        ]
-        stored_results = [
-            name for name in stored_results if self._graph.consumers.get(name) and self._types.is_float(name)
-        ]
-        return {name: kind for name in stored_results if (kind := self._types.get(name)) is not None}
+        named = self._hierarchy.tensor_owners  # a parameter or buffer is what a module has, not what it returns
+        stored_results: dict[str, onnx.TypeProto] = {}
+        for name, attribution in self._provenance.initializers.items():
+            kind = self._types.get(name)
+            own = attribution.owners and all(map(selection.covers, attribution.owners)) and name not in named
+            if own and kind is not None and self._graph.consumers.get(name) and self._types.is_float(name):
+                stored_results[name] = kind
+        return stored_results
 
     def _candidates(self, call: ModuleCall, axes: int | None) -> list[str]:
         """Values that may be what passes through a call, the likeliest first.
@@ -120,19 +113,17 @@ class IdentityModules:
     def _between(self, start: Sequence[str], around: Sequence[ModuleCall]) -> list[str]:
         """Numbers that the call around makes from a value by itself, before other calls get them."""
         own = {key for outer in around for key in self._keys_of.get(outer, ())}
-        own -= {key for outer in around for call in self._called_by(outer) for key in self._keys_of.get(call, ())}
+        called = [site.call for site in self._hierarchy.calls if site.parent in around]
+        own -= {key for call in called for key in self._keys_of.get(call, ())}
         values: dict[str, None] = {}
         waiting = list(start)
-        while waiting:
+        while waiting:  # breadth first: the value that was made next is the likeliest
             for reader in self._nest.readers(waiting.pop(0)):
-                made = [value for value in reader.outputs if value and value not in values and self._is_data(value)]
+                outputs = [value for value in reader.outputs if value and value not in values and self._is_data(value)]
                 if reader.key in own:
-                    values.update(dict.fromkeys(made))
-                    waiting += made
+                    values.update(dict.fromkeys(outputs))
+                    waiting += outputs
         return list(values)
-
-    def _called_by(self, call: ModuleCall) -> list[ModuleCall]:
-        return [site.call for site in self._hierarchy.calls if site.parent == call]
 
     def _with_usual_axes(self, values: Sequence[str], voters: Sequence[str]) -> list[str]:
         """Those of the values that have as many axes as most of the voters, in their order."""
@@ -147,19 +138,17 @@ class IdentityModules:
         """Calls with nodes that the same call made before this one, and after it."""
         stack = self._hierarchy.stack(call)
         parent = stack[-2] if len(stack) > 1 else None
-        made = [site.call for site in self._hierarchy.calls if site.parent == parent]
-        position = made.index(call) if call in made else 0
-        return (
-            [sibling for sibling in made[:position] if sibling in self._keys_of],
-            [sibling for sibling in made[position + 1 :] if sibling in self._keys_of],
-        )
+        calls = [site.call for site in self._hierarchy.calls if site.parent == parent]
+        position = calls.index(call) if call in calls else 0
+        before = [sibling for sibling in calls[:position] if sibling in self._keys_of]
+        return before, [sibling for sibling in calls[position + 1 :] if sibling in self._keys_of]
 
     @cached_property
     def _keys_of(self) -> dict[ModuleCall, list[str]]:
+        """By call: the keys of the nodes that ran inside of it, however deep."""
         keys: dict[ModuleCall, list[str]] = {}
         for key, entry in self._provenance.nodes.items():
-            calls = {call for owner in entry.attribution.owners for call in self._hierarchy.stack(owner)}
-            for call in calls:
+            for call in {call for owner in entry.attribution.owners for call in self._hierarchy.stack(owner)}:
                 keys.setdefault(call, []).append(key)
         return keys
 
@@ -190,19 +179,16 @@ class IdentityModules:
     def _is_data(self, value: str) -> bool:
         return value not in self._graph.initializers and self._types.is_float(value)
 
-    def _common(self, type_proto: onnx.TypeProto, others: Sequence[str]) -> onnx.TypeProto:
-        """The type without the sizes of axes that the likeliest others have another size of."""
-        made = onnx.TypeProto()
-        made.CopyFrom(type_proto)
-        dims = made.tensor_type.shape.dim
-        for value in others:
-            other = self._types.dims(value)
-            if other is None or len(other) != len(dims):
-                continue
-            for dim, size in zip(dims, other, strict=True):
+    def _common(self, type_proto: onnx.TypeProto, further: Sequence[str]) -> onnx.TypeProto:
+        """The type without the sizes of axes that further candidates have another size of."""
+        common = onnx.TypeProto()
+        common.CopyFrom(type_proto)
+        dims = common.tensor_type.shape.dim
+        for sizes in map(self._types.dims, further):
+            for dim, size in zip(dims, sizes, strict=True) if sizes is not None and len(sizes) == len(dims) else ():
                 if (dim.dim_value if dim.HasField("dim_value") else dim.dim_param) != size:
                     dim.Clear()
-        return made
+        return common
 
 
 def _with_axes(kind: onnx.TypeProto, axes: int | None) -> onnx.TypeProto:

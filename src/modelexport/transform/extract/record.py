@@ -1,13 +1,15 @@
 """Record of a part: the module tree and the attributions of a cut, with the module that was cut out as the root.
 
     encoder.layer.3.attention.query   in the model      →   attention.query   in the part
+    embeddings, used by the part      outside of it     →   embeddings, or _embeddings if the part has one
 
 Calls are numbered anew, and a node that came along from outside belongs to the root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -16,6 +18,7 @@ from modelexport.record.provenance import Attribution, Confidence, Evidence, Evi
 from modelexport.transform.extract.selection import CutSelection
 
 _SOURCE = "taken along"
+_ROOT_CALL = ModuleCall(ROOT)
 
 
 class PartRecord:
@@ -35,19 +38,19 @@ class PartRecord:
 
     @cached_property
     def _kept_calls(self) -> tuple[CallSite, ...]:
+        """Calls that were selected, and those between them and the root; without the root's own."""
+        selection = self._selection
+        sites = (site for site in self._before.calls if site.call != self._top)
         return tuple(
             site
-            for site in self._before.calls
-            if site.call != self._top
-            and (
-                self._selection.covers(site.call) or (self._selection.encloses(site.call) and self._is_below(site.call))
-            )
+            for site in sites
+            if selection.covers(site.call) or (selection.encloses(site.call) and self._is_below(site.call))
         )
 
     def _is_below(self, call: ModuleCall) -> bool:
-        return self._top in self._before.stack(call) or (
-            self._top not in self._before.stacks and is_within(call.path, self._top.path)
-        )
+        if self._top in self._before.stacks:
+            return self._top in self._before.stack(call)
+        return is_within(call.path, self._top.path)  # a container is never called, so it is on no stack
 
     @cached_property
     def _paths(self) -> Mapping[str, str]:
@@ -55,28 +58,19 @@ class PartRecord:
         called = {site.call.path for site in self._kept_calls}
         called |= {call.path for call in self._selection.calls}
         kept = [path for path in self._before.modules if path != self._top.path and self._is_kept(path, called)]
-        paths = {self._top.path: ROOT}
-        strangers: list[str] = []
-        for path in kept:
-            inside = next(self._inside(path), None)
-            if inside is None:
-                strangers.append(path)
-            else:
-                paths.setdefault(path, inside)
-        taken = set(paths.values())
-        for path in strangers:
-            paths[path] = _unused(path, taken)
-            taken.add(paths[path])
+        inside = {path: next(self._inside(path), None) for path in kept}
+        paths = {self._top.path: ROOT, **{path: new for path, new in inside.items() if new is not None}}
+        # Modules from elsewhere come last: what is below the root keeps its name.
+        for path in (path for path, new in inside.items() if new is None):
+            paths[path] = _unused(path, set(paths.values()))
         return paths
 
     def _is_kept(self, path: str, called: set[str]) -> bool:
-        if path in called:
-            return True
-        if not is_within(path, self._top.path):
-            return False
-        if any(is_within(path, call.path) for call in self._selection.calls):
-            return True
-        return any(is_within(inner, path) for inner in called)
+        """What was called, all below what was selected, and the containers of what was called."""
+        if path in called or not is_within(path, self._top.path):
+            return path in called
+        selected = any(is_within(path, call.path) for call in self._selection.calls)
+        return selected or any(is_within(inner, path) for inner in called)
 
     def _inside(self, path: str) -> Iterator[str]:
         """A module's paths below the root, without the root's."""
@@ -96,30 +90,26 @@ class PartRecord:
         )
 
     def _tensor(self, tensor: TensorInfo) -> TensorInfo:
-        tied = [new for name in tensor.tied if (new := self._tensor_name(name)) is not None]
-        return replace(tensor, tied=tuple(tied))
-
-    def _tensor_name(self, name: str) -> str | None:
-        path, _, own = name.rpartition(".")
-        new = self._paths.get(self._before.canonical.get(path, path))
-        return None if new is None else join(new, own)
+        """A tensor of the cut; names that it is tied to outside of the cut are left out."""
+        split = [name.rpartition(".") for name in tensor.tied]
+        owners = [(self._before.canonical.get(path, path), own) for path, _, own in split]
+        return replace(tensor, tied=tuple(join(self._paths[path], own) for path, own in owners if path in self._paths))
 
     @cached_property
     def _calls(self) -> Mapping[ModuleCall, ModuleCall]:
         """By call of the model: the call in the cut, numbered anew."""
-        counts = {ROOT: 1}
-        calls = {self._top: ModuleCall(ROOT)}
+        counts = Counter({ROOT: 1})
+        calls = {self._top: _ROOT_CALL}
         for site in self._kept_calls:
             path = self._paths[site.call.path]
-            calls[site.call] = ModuleCall(path, counts.get(path, 0))
-            counts[path] = counts.get(path, 0) + 1
+            calls[site.call] = ModuleCall(path, counts[path])
+            counts[path] += 1
         return calls
 
     def _sites(self) -> Iterator[CallSite]:
-        root = ModuleCall(ROOT)
-        yield CallSite(root, None)
+        yield CallSite(_ROOT_CALL, None)
         for site in self._kept_calls:
-            parent = root if site.parent is None else self._calls.get(site.parent, root)
+            parent = _ROOT_CALL if site.parent is None else self._calls.get(site.parent, _ROOT_CALL)
             yield CallSite(self._calls[site.call], parent, site.through)
 
     def attribution(self, attribution: Attribution) -> Attribution:
@@ -127,12 +117,12 @@ class PartRecord:
         owners = tuple(dict.fromkeys(new for owner in attribution.owners if (new := self._call(owner)) is not None))
         if owners:
             return replace(attribution, owners=owners, ancestor=self.hierarchy.common_ancestor(owners), lost=())
-        root = ModuleCall(ROOT)
         evidence = Evidence(EvidenceKind.DATAFLOW, _SOURCE, attribution.module or "")
         return replace(
             attribution,
-            owners=(root,),
-            ancestor=root,
+            owners=(_ROOT_CALL,),
+            ancestor=_ROOT_CALL,
+            # That the part needs it is seen in the data flow, and no more: never stated, and never unknown.
             confidence=max(min(attribution.confidence, Confidence.INFERRED), Confidence.FALLBACK),
             evidence=(*attribution.evidence, evidence),
             reason="",
@@ -140,26 +130,26 @@ class PartRecord:
         )
 
     def _call(self, owner: ModuleCall) -> ModuleCall | None:
-        if owner in self._calls:
-            return self._calls[owner]
-        # A module that ran without being called has no recorded call.
         path = self._paths.get(owner.path)
-        unrecorded = owner not in self._before.stacks and path is not None and self._selection.covers(owner)
-        return ModuleCall(path) if unrecorded and path is not None else None
+        if owner in self._calls or path is None:
+            return self._calls.get(owner)
+        # A module that ran without being called has no recorded call.
+        return ModuleCall(path) if owner not in self._before.stacks and self._selection.covers(owner) else None
 
     @cached_property
     def absent(self) -> Mapping[str, str]:
+        """By path in the cut: why a module has no node."""
         return {self._paths[path]: reason for path, reason in self._provenance.absent.items() if path in self._paths}
 
 
 def attribute_added_node(detail: str) -> Attribution:
     """Of a node that there was none of before the cut."""
-    root = ModuleCall(ROOT)
-    return Attribution((root,), root, Confidence.INFERRED, (Evidence(EvidenceKind.DATAFLOW, _SOURCE, detail),))
+    evidence = Evidence(EvidenceKind.DATAFLOW, _SOURCE, detail)
+    return Attribution((_ROOT_CALL,), _ROOT_CALL, Confidence.INFERRED, (evidence,))
 
 
-def _unused(path: str, taken: Iterable[str]) -> str:
-    names = set(taken)
+def _unused(path: str, names: Collection[str]) -> str:
+    """A path that is not there, nor below one that is: it would look like a child of a module of the part."""
     unused = path or "model"
     while unused in names or any(above in names for above in list(lineage_of(unused))[1:-1]):
         unused = f"_{unused}"

@@ -63,17 +63,14 @@ class CutSelection:
 def select_modules(provenance: Provenance, names: Sequence[str]) -> CutSelection:
     """Module paths, and calls such as `encoder.block#2`."""
     hierarchy = provenance.hierarchy
-    calls: dict[ModuleCall, None] = {}
-    notes: list[str] = []
-    for name in names:
-        named = tuple(_calls_named(name, provenance))
-        calls.update(dict.fromkeys(named))
-        notes += _repeated(name, named, hierarchy)
-    chosen = outermost_calls(calls, hierarchy)
-    return CutSelection(tuple(names), hierarchy, chosen, _root(names, chosen, hierarchy), notes=tuple(notes))
+    named = {name: tuple(_calls_named(name, provenance)) for name in names}
+    notes = tuple(note for name, calls in named.items() for note in _repeated(name, calls, hierarchy))
+    chosen = outermost_calls((call for calls in named.values() for call in calls), hierarchy)
+    return CutSelection(tuple(names), hierarchy, chosen, _root(names, chosen, hierarchy), notes=notes)
 
 
 def select_calls(hierarchy: Hierarchy, calls: Iterable[ModuleCall]) -> CutSelection:
+    """Calls that are known to be there; those inside of others of them add nothing."""
     chosen = outermost_calls(calls, hierarchy)
     asked = tuple(map(str, chosen))
     return CutSelection(asked, hierarchy, chosen, _root(asked, chosen, hierarchy))
@@ -116,24 +113,18 @@ def _calls_named(name: str, provenance: Provenance) -> Iterator[ModuleCall]:
         path = hierarchy.canonical.get(called.path)
         if path is None or called.path == name:
             raise UnknownName("module", name, hierarchy.canonical)
-        _check_number(called, path, hierarchy)
+        count = hierarchy.call_counts.get(path, 0)
+        if called.index and called.index >= count:
+            known = f"Known: {path} to {path}#{count - 1}." if count > 1 else f"Give {path!r}."
+            raise UserError(f"there is no call {called}: {path!r} was called {count} times", known)
         yield ModuleCall(path, called.index)
-    elif hierarchy.call_counts.get(path) or _owns_something(path, provenance):
+        return
+    owners = (owner for entry in provenance.nodes.values() for owner in entry.attribution.owners)
+    # A module whose `forward` is used without calling it has nodes and no recorded call.
+    if hierarchy.call_counts.get(path) or any(owner.path == path for owner in owners):
         yield ModuleCall(path)
     else:
         yield from _called_below(path, hierarchy)
-
-
-def _check_number(called: ModuleCall, path: str, hierarchy: Hierarchy) -> None:
-    count = hierarchy.call_counts.get(path, 0)
-    if called.index and called.index >= count:
-        known = f"Known: {path} to {path}#{count - 1}." if count > 1 else f"Give {path!r}."
-        raise UserError(f"there is no call {called}: {path!r} was called {count} times", known)
-
-
-def _owns_something(path: str, provenance: Provenance) -> bool:
-    """A module whose `forward` is used without calling it has nodes and no recorded call."""
-    return any(owner.path == path for entry in provenance.nodes.values() for owner in entry.attribution.owners)
 
 
 def _called_below(path: str, hierarchy: Hierarchy) -> Iterator[ModuleCall]:
@@ -149,9 +140,9 @@ def _called_below(path: str, hierarchy: Hierarchy) -> Iterator[ModuleCall]:
 
 
 def _repeated(name: str, calls: tuple[ModuleCall, ...], hierarchy: Hierarchy) -> Iterator[str]:
-    if len(calls) != 1 or calls[0].index or name not in hierarchy.canonical:
-        return
-    count = hierarchy.call_counts.get(calls[0].path, 0)
+    """A note for whoever names a module that ran several times: a cut is one run of it."""
+    first_meant = len(calls) == 1 and not calls[0].index and name in hierarchy.canonical
+    count = hierarchy.call_counts.get(calls[0].path, 0) if first_meant else 0
     if count > 1:
         last = ModuleCall(calls[0].path, count - 1)
         yield f"{name} was called {count} times; this is the first call, {last} is the last"
@@ -182,23 +173,17 @@ class NestedGraph:
             graphs.append(self.graph.by_key[self.graph.body_owner[graphs[-1]]].graph)
         return tuple(graphs)
 
-    def is_in_function(self, node: Node) -> bool:
-        return self.graphs_around(node.graph)[-1] != MAIN
-
     def outermost(self, keys: Iterable[str]) -> frozenset[str]:
         """Those of the nodes that are in no body of another of them."""
         chosen = frozenset(keys)
-        by_key = self.graph.by_key
-        return frozenset(
-            key for key in chosen if not any(holder.key in chosen for holder in self.graph.enclosing_nodes(by_key[key]))
-        )
+        holders = {key: self.graph.enclosing_nodes(self.graph.by_key[key]) for key in chosen}
+        return frozenset(key for key in chosen if chosen.isdisjoint(holder.key for holder in holders[key]))
 
     def with_nodes_inside(self, keys: Iterable[str]) -> frozenset[str]:
         """The nodes and all that is in their bodies."""
-        by_key = self.graph.by_key
-        return frozenset(
-            key for outer in keys for key in (outer, *(node.key for node in self.graph.subgraph_nodes(by_key[outer])))
-        )
+        outer = frozenset(keys)
+        inner = (self.graph.subgraph_nodes(self.graph.by_key[key]) for key in outer)
+        return outer.union(node.key for nodes in inner for node in nodes)
 
     @cached_property
     def returned_by(self) -> dict[str, list[str]]:
@@ -217,6 +202,7 @@ class NestedGraph:
 
 # What they return holds the same numbers in the same order: whoever did it, the tensor is there.
 _SAME_TENSOR = VIEWS | {"Identity"}
+# Operators that run a body many times; If runs one of its bodies once.
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
@@ -231,20 +217,26 @@ class FusedNode:
 class Membership:
     """The nodes of a selection.
 
-    keys    credited to it, with all that is in their bodies
+    keys          credited to it, with all that is in their bodies
     in_functions  credited to it, in functions that nodes call
-    shared  those of them that are also credited to others: they are copied, and stay where they are as well
+    shared        those of them that are also credited to others: they are copied, and stay where they are as well
+
+        MatMul   owners (q)            cut q     keys
+        Reshape  owners (q, k)         cut q     keys and shared: k has one of its own in the model
+        Gemm     owners (fc, act)      cut fc    fused: no border lies between the two
     """
 
     def __init__(self, nest: NestedGraph, provenance: Provenance, selection: CutSelection) -> None:
         self._nest = nest
         self._provenance = provenance
         self._selection = selection
+        graph = nest.graph
         credited = {key for key, entry in provenance.nodes.items() if self._is_credited(key, entry.attribution)}
         # A constant in a body of somebody else's comes along if it is read, and says nothing of where the module is.
-        odd = {key for key in credited if self._is_aside(nest.graph.by_key[key])}
+        odd = {key for key in credited - graph.computed if graph.by_key[key].graph in graph.body_owner}
         credited = (credited - odd) or credited
-        self.in_functions = frozenset(key for key in credited if nest.is_in_function(nest.graph.by_key[key]))
+        roots = {key: nest.graphs_around(graph.by_key[key].graph)[-1] for key in credited}
+        self.in_functions = frozenset(key for key, root in roots.items() if root != MAIN)
         credited -= self.in_functions
         self.keys = nest.with_nodes_inside(credited)
         self.shared = frozenset(key for key in credited if self._others(provenance.nodes[key].attribution))
@@ -253,9 +245,6 @@ class Membership:
         if self._selection.nodes is not None:
             return key in self._selection.nodes
         return any(map(self._selection.covers, attribution.owners))
-
-    def _is_aside(self, node: Node) -> bool:
-        return node.graph in self._nest.graph.body_owner and node.key not in self._nest.graph.computed
 
     def _others(self, attribution: Attribution) -> tuple[ModuleCall, ...]:
         return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
@@ -267,14 +256,11 @@ class Membership:
         """
         graph = self._nest.graph
         for holder, bodies in graph.subgraphs.items():
-            inner = (
-                list(self._nest.graph.subgraph_nodes(graph.by_key[holder]))
-                if holder not in self.keys and len(bodies) > 1
-                else []
-            )
-            used = {node.graph for node in inner if node.key in self.keys}
-            others = [node for node in inner if node.key not in self.keys and node.key in graph.computed]
-            if used.issuperset(bodies) and not others:
+            if holder in self.keys or len(bodies) < 2:
+                continue
+            inner = {node.key: node.graph for node in graph.subgraph_nodes(graph.by_key[holder])}
+            used = {graph_id for key, graph_id in inner.items() if key in self.keys}
+            if used.issuperset(bodies) and graph.computed.isdisjoint(inner.keys() - self.keys):
                 self.keys |= self._nest.with_nodes_inside([holder])
 
     def copied_keys(self) -> frozenset[str]:
@@ -286,47 +272,37 @@ class Membership:
         """Nodes at the border that also do the work of somebody outside, so that there is no border to cut at."""
         if self._selection.nodes is not None:
             return  # whoever asks for nodes gets them whole
-        graph = self._nest.graph
-        for key in self._nest.outermost(self.keys):
-            node = graph.by_key[key]
+        for key in self._nest.outermost(self.keys) & self._nest.graph.computed:
+            node = self._nest.graph.by_key[key]
             attribution = self._provenance.nodes[key].attribution
-            others = self._others(attribution)
-            if (
-                0 < len(others) < len(attribution.owners)
-                and node.key in graph.computed
-                and self._is_fusion(node, attribution)
-                and self._at_border(node)
-            ):
+            split = 0 < len(self._others(attribution)) < len(attribution.owners)
+            if split and self._is_fusion(node, attribution) and self._at_border(node):
                 yield FusedNode(node, attribution.owners)
 
     def _is_fusion(self, node: Node, attribution: Attribution) -> bool:
         descent = descent_of(attribution)
         if node.op_type in _SAME_TENSOR or (descent is not None and descent.relation is Relation.SHARED):
             return False
-        if self._runs_repeatedly(node) and len({owner.path for owner in attribution.owners}) == 1:
+        repeated = any(holder.op_type in _LOOPS for holder in self._nest.graph.enclosing_nodes(node))
+        if repeated and len({owner.path for owner in attribution.owners}) == 1:
             return False  # all calls of the module, by a node that is there once
-        if descent is not None and descent.relation is Relation.FUSED:
-            return True
-        return self._follow_each_other(attribution.owners)
-
-    def _runs_repeatedly(self, node: Node) -> bool:
-        return any(holder.op_type in _LOOPS for holder in self._nest.graph.enclosing_nodes(node))
+        fused = descent is not None and descent.relation is Relation.FUSED
+        return fused or self._follow_each_other(attribution.owners)
 
     def _follow_each_other(self, owners: Iterable[ModuleCall]) -> bool:
         """Whether calls ran one after the other, with none in between: else they can only have work in common."""
         hierarchy = self._selection.hierarchy
         known = set(owners)
-        places = [hierarchy.call_order.get(call, -1) for call in known]
+        positions = [hierarchy.call_order.get(call, -1) for call in known]
         around = {call for owner in known for call in hierarchy.stack(owner)}
-        between = (site.call for site in hierarchy.calls[min(places) + 1 : max(places)])
+        between = (site.call for site in hierarchy.calls[min(positions) + 1 : max(positions)])
         return not any(call not in around and known.isdisjoint(hierarchy.stack(call)) for call in between)
 
     def _at_border(self, node: Node) -> bool:
+        """Inside of the cut, work that a fused node does for others is done for nobody and changes nothing."""
         graph = self._nest.graph
         makers = (graph.producers.get(value) for value in self._nest.values_read(node) if value in graph.computed)
         if any(maker is None or maker.key not in self.keys for maker in makers):
             return True
         readers = (reader for value in node.outputs for reader in self._nest.readers(value))
-        return any(reader.key not in self.keys for reader in readers) or any(
-            value in graph.outputs for value in node.outputs
-        )
+        return any(reader.key not in self.keys for reader in readers) or not set(node.outputs).isdisjoint(graph.outputs)

@@ -1,5 +1,8 @@
 """Folded model: functions, their calls, and a main graph without what went into them; and its record.
 
+    before   MatMul_0, Relu_0 (layer.0)   MatMul_1, Relu_1 (layer.1)
+    after    layer.0 = Layer(x, w0)       layer.1 = Layer(y, w1)       function Layer(x, weight): MatMul, Relu
+
 A function is written from its first call. Nodes keep what all calls have in common: metadata, types, doc strings. Names
 inside are relative to the module: `query.weight`, not `encoder.layer.0.attention.query.weight`. A node of a function
 belongs to the modules of all calls; a call belongs to the module that it stands for.
@@ -14,8 +17,8 @@ from typing import TypeVar
 import onnx
 
 from modelexport.graph.file.metadata import FOLDED_DOMAIN, PREFIX
-from modelexport.graph.index import MAIN, function_id, node_key, subgraphs_with_ids, walk_nodes
-from modelexport.graph.protos import in_order, names_inside, plain_domain, rename_captured, unite_types, with_inner
+from modelexport.graph.index import MAIN, function_id, node_key, walk_graph_nodes, walk_nodes
+from modelexport.graph.protos import names_inside, plain_domain, rename_captured, unite_types, with_inner
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.provenance import (
     Attribution,
@@ -37,7 +40,8 @@ _OPSET = 1
 
 @dataclass(frozen=True, eq=False)
 class BuiltModel:
-    """
+    """A model with functions in the place of modules.
+
     names  of the functions, by their number
     """
 
@@ -51,6 +55,13 @@ def build_folded_model(model: onnx.ModelProto, plan: FoldingPlan) -> BuiltModel:
 
 
 class _FoldedModelBuilder:
+    """
+    _names     of the functions, by their number
+    _versions  of operator sets that the model imports, by domain
+    _weights   names of initializers
+    _types     by name of a value of the main graph
+    """
+
     def __init__(self, model: onnx.ModelProto, plan: FoldingPlan) -> None:
         self._source = model
         self._plan = plan
@@ -74,6 +85,7 @@ class _FoldedModelBuilder:
         return BuiltModel(model, self._names)
 
     def _fold_main(self, graph: onnx.GraphProto) -> None:
+        """Calls in the place of nodes; types of values that are inside of functions now would name nothing."""
         names = FreeNames(node.name for node in graph.node)
         nodes = [self._main_node(item, names) for item in self._plan.items]
         hidden = set(list_hidden_values(self._plan))
@@ -92,6 +104,7 @@ class _FoldedModelBuilder:
         return call
 
     def _call(self, region: FoldRegion, inside: Mapping[str, str]) -> onnx.NodeProto:
+        """A node that calls a region's function; `inside` names its values if it is in a function itself."""
         function = region.function
         assert function is not None
         outputs = [self._regions.value(region, output) for output in function.outputs]
@@ -106,27 +119,25 @@ class _FoldedModelBuilder:
         region = function.calls[0]
         inside = self._names_inside(function)
         nodes = list(self._nodes(function, inside))
-        made = onnx.FunctionProto(
+        return onnx.FunctionProto(
             name=self._names[function.number],
             domain=FOLDED_DOMAIN,
             input=[inside[name] for name in region.formals],
             output=[inside[self._regions.value(region, output)] for output in function.outputs],
             node=nodes,
             opset_import=self._imports(nodes),
+            value_info=list(self._types_inside(function, inside)),
         )
-        made.value_info.extend(self._types_inside(function, inside))
-        return made
 
     def _names_inside(self, function: FunctionPattern) -> dict[str, str]:
         """By the names that values have in the first call: those that they have in the function."""
         region = function.calls[0]
-        fold_nodes = [self._regions.fold_node(item) for item in region.items]
-        names = FreeNames(
-            name for fold_node in fold_nodes if fold_node is not None for name in names_inside(fold_node.proto)
-        )
-        made = (name for item in region.items for name in self._regions.makes(item) if name)
+        protos = [node.proto for node in map(self._regions.fold_node, region.items) if node is not None]
+        # Names in bodies are kept as they are, so that no name outside of them may hide one.
+        names = FreeNames(name for proto in protos for name in names_inside(proto))
         inside_names = {name: self._given(function, index) for index, name in enumerate(region.formals)}
-        inside_names.update({name: relative_name(name, region.call) for name in made})
+        for name in (name for item in region.items for name in self._regions.makes(item) if name):
+            inside_names[name] = relative_name(name, region.call)
         return {name: names.free(inside) for name, inside in inside_names.items()}
 
     def _given(self, function: FunctionPattern, index: int) -> str:
@@ -138,6 +149,7 @@ class _FoldedModelBuilder:
         return "weight" if name in self._weights else "input"
 
     def _nodes(self, function: FunctionPattern, inside: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
+        """The body: nodes of the first call with what all calls have in common, and calls of inner functions."""
         region = function.calls[0]
         names = FreeNames()
         for number, item in enumerate(region.items):
@@ -163,37 +175,34 @@ class _FoldedModelBuilder:
     def _types_inside(self, function: FunctionPattern, inside: Mapping[str, str]) -> Iterator[onnx.ValueInfoProto]:
         """Types of values, as far as they are the same in all calls."""
         first = function.calls[0]
-        for index, name in enumerate(first.formals):
-            yield from self._type([call.formals[index] for call in function.calls], inside[name])
+        called = {name: [call.formals[index] for call in function.calls] for index, name in enumerate(first.formals)}
         for number, item in enumerate(first.items):
             for slot, name in enumerate(self._regions.makes(item)):
                 if name:
-                    spoken = [self._regions.value(call, (number, slot)) for call in function.calls]
-                    yield from self._type(spoken, inside[name])
-
-    def _type(self, names: Sequence[str], inside: str) -> Iterator[onnx.ValueInfoProto]:
-        types = [value.type for value in map(self._types.get, names) if value is not None]
-        common = _intersect_types(types) if len(types) == len(names) else None
-        if common is not None:
-            yield onnx.ValueInfoProto(name=inside, type=common)
+                    called[name] = [self._regions.value(call, (number, slot)) for call in function.calls]
+        for name, names in called.items():
+            types = [value.type for value in map(self._types.get, names) if value is not None]
+            common = _intersect_types(types) if len(types) == len(names) else None
+            if common is not None:
+                yield onnx.ValueInfoProto(name=inside[name], type=common)
 
 
 def _intersect_types(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
     """What several types have in common: exporters and optimizers name unknown axes, each by a name of its own."""
     common = onnx.TypeProto()
     common.CopyFrom(types[0])
-    others = [other for other in types[1:] if other != common]
-    if not others:
+    differing = [kind for kind in types[1:] if kind != common]
+    if not differing:
         return common
-    tensors = [other.tensor_type for other in (common, *others) if other.HasField("tensor_type")]
-    if len(tensors) <= len(others) or len({tensor.elem_type for tensor in tensors}) > 1:
-        return None
+    tensors = [kind.tensor_type for kind in (common, *differing) if kind.HasField("tensor_type")]
+    if len(tensors) <= len(differing) or len({tensor.elem_type for tensor in tensors}) > 1:
+        return None  # two element types, or two types that are no tensors: they have nothing in common
     ranks = {len(tensor.shape.dim) if tensor.HasField("shape") else None for tensor in tensors}
     if len(ranks) > 1 or None in ranks:
         common.tensor_type.ClearField("shape")
         return common
-    for dim, *same in zip(*(tensor.shape.dim for tensor in tensors), strict=True):
-        if any(dim != other for other in same):
+    for dim, *further in zip(*(tensor.shape.dim for tensor in tensors), strict=True):
+        if further.count(dim) < len(further):
             dim.Clear()
     return common
 
@@ -202,16 +211,14 @@ def _merge_nodes(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
     """A node that stands for several: with the metadata that they have in common."""
     shared = onnx.NodeProto()
     shared.CopyFrom(nodes[0])
-    pairs = [{(entry.key, entry.value) for entry in node.metadata_props} for node in nodes]
-    common = set.intersection(*pairs)
-    kept = [
-        entry
-        for entry in shared.metadata_props
-        if (entry.key, entry.value) in common and not entry.key.startswith(PREFIX)
-    ]
+    pairs = set.intersection(*({(entry.key, entry.value) for entry in node.metadata_props} for node in nodes))
+    # Our own entries name the module of one call; the record of the folded file has those of all.
+    pairs = {(key, value) for key, value in pairs if not key.startswith(PREFIX)}
+    kept = [entry for entry in shared.metadata_props if (entry.key, entry.value) in pairs]
     del shared.metadata_props[:]
     shared.metadata_props.extend(kept)
     held = [tensor for tensor in map(constant_tensor, nodes) if tensor is not None]
+    # Equal constants may bear different names: the recipe knows them, the function cannot.
     if len({tensor.name for tensor in held}) > 1:
         shared.attribute[0].t.ClearField("name")
     if any(node.doc_string != shared.doc_string for node in nodes):
@@ -227,15 +234,14 @@ def build_folded_record(
     provenance: Provenance, plan: FoldingPlan, names: Mapping[int, str], folded: onnx.ModelProto, fingerprint: str
 ) -> tuple[Provenance, frozenset[str]]:
     """The record of the folded graph, and the keys of the nodes that it has and the flat one had not."""
-    made = _FoldedAttributions(provenance, plan.regions)
+    combined = _FoldedAttributions(provenance, plan.regions)
     attributions: dict[str, Attribution] = {}
     for item, node in zip(plan.items, folded.graph.node, strict=True):
         if item in plan.regions.called:
-            attributions[node_key(node, MAIN)] = made.of_calls([plan.regions.called[item]])
+            attributions[node_key(node, MAIN)] = combined.of_calls([plan.regions.called[item]])
     protos = {function.name: function for function in folded.functions if function.domain == FOLDED_DOMAIN}
     for function in plan.functions:
-        proto = protos[names[function.number]]
-        attributions.update(made.of_function(function, proto))
+        attributions.update(combined.of_function(function, protos[names[function.number]]))
     missing = unattributed("not in the record: the graph was changed after export")
     nodes = {}
     for key, node in walk_nodes(folded):
@@ -246,34 +252,35 @@ def build_folded_record(
     return replace(provenance, nodes=nodes, origin=origin, edges=None), frozenset(attributions)
 
 
+@dataclass(frozen=True, eq=False)
 class _FoldedAttributions:
-    def __init__(self, provenance: Provenance, regions: RegionPatterns) -> None:
-        self._record = provenance
-        self._regions = regions
+    """Attributions of nodes that the flat graph had not: bodies of functions, and calls."""
+
+    record: Provenance
+    regions: RegionPatterns
 
     def of_function(self, function: FunctionPattern, proto: onnx.FunctionProto) -> Iterator[tuple[str, Attribution]]:
         graph_id = function_id(proto)
         for number, node in enumerate(proto.node):
             items = [region.items[number] for region in function.calls]
-            if items[0] in self._regions.called:
-                yield node_key(node, graph_id), self.of_calls([self._regions.called[item] for item in items])
+            if items[0] in self.regions.called:
+                yield node_key(node, graph_id), self.of_calls([self.regions.called[item] for item in items])
             else:
-                fold_nodes = [self._regions.fold_node_at(region, number).proto for region in function.calls]
-                columns = [
-                    list_keys_inside(node, graph_id),
-                    *(list_keys_inside(fold_node, MAIN) for fold_node in fold_nodes),
-                ]
-                for key, *keys in zip(*columns, strict=True):
-                    yield key, merge_attributions([self._record.recorded(key) for key in keys], self._record.hierarchy)
+                protos = (self.regions.fold_node_at(region, number).proto for region in function.calls)
+                flat_keys = ([key for key, _ in walk_graph_nodes([proto], MAIN)] for proto in protos)
+                keys = (key for key, _ in walk_graph_nodes([node], graph_id))
+                for key, *same in zip(keys, *flat_keys, strict=True):
+                    yield key, merge_attributions(list(map(self.record.recorded, same)), self.record.hierarchy)
 
     def of_calls(self, regions: Sequence[FoldRegion]) -> Attribution:
+        """Of a node that calls a function: in the main graph for one module, in a function for those of all calls."""
         owners = tuple(dict.fromkeys(region.call for region in regions))
-        inside = [
-            self._record.recorded(node_key(fold_node.proto, MAIN)) for fold_node in self._regions.fold_nodes(regions[0])
-        ]
+        keys = (node_key(fold_node.proto, MAIN) for fold_node in self.regions.fold_nodes(regions[0]))
+        inside = list(map(self.record.recorded, keys))
         return Attribution(
             owners,
-            self._record.hierarchy.common_ancestor(owners),
+            self.record.hierarchy.common_ancestor(owners),
+            # A call is no better known than the least known of the nodes that it stands for.
             min((attribution.confidence for attribution in inside if attribution.owners), default=Confidence.INFERRED),
             (Evidence(EvidenceKind.LINEAGE, "fold", f"{len(inside)} node{'s' * (len(inside) > 1)}"),),
             layer_id=_single_value([attribution.layer_id for attribution in inside]) if len(owners) == 1 else None,
@@ -299,14 +306,6 @@ def merge_attributions(attributions: Sequence[Attribution], hierarchy: Hierarchy
     )
 
 
-def list_keys_inside(node: onnx.NodeProto, graph_id: str) -> Iterator[str]:
-    """The keys of a node and of all nodes in its bodies."""
-    key = node_key(node, graph_id)
-    yield key
-    for body_id, body in subgraphs_with_ids(node, key):
-        for inner in in_order(body.node):
-            yield from list_keys_inside(inner, body_id)
-
-
 def _single_value(values: Sequence[_Value]) -> _Value | None:
+    """What all of them are; None if they differ."""
     return values[0] if len(set(values)) == 1 else None

@@ -4,6 +4,8 @@
     restore_model   read the recipe → unfold → compare digests; a model that was changed since is inlined instead
 
 The law that both must keep: fold, then flatten, gives the same bytes.
+
+    24 Layer modules of 30 nodes   ─fold─►   24 calls of one function of 30 nodes   ─flatten─►   the file as it was
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from google.protobuf.message import DecodeError
 from modelexport.errors import ModelExportError, RecordUnreadable, UnknownName, UserError
 from modelexport.graph.file.metadata import ensure_flat, is_folded
 from modelexport.graph.index import Graph, index_model, walk_nodes
+from modelexport.record.hierarchy import ROOT
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import FoldedFunction, Folding, Unfolded
 from modelexport.transform.fold.building import build_folded_model, build_folded_record
@@ -35,7 +38,7 @@ from modelexport.transform.fold.recipe import (
     read_recipe,
     unfold_nodes,
 )
-from modelexport.transform.fold.working_graph import FoldNode, constant_tensor, list_fold_nodes
+from modelexport.transform.fold.working_graph import constant_tensor, list_fold_nodes
 
 
 def write_down_recipe(
@@ -48,9 +51,11 @@ def write_down_recipe(
     """
     recipe = _RecipeWriter(flat, plan).recipe(fingerprint, record)
     nodes = unfold_nodes(folded, recipe)
+    # A node that does not come out byte for byte is kept as a whole: the law holds for files of any exporter.
     for index, (before, after) in enumerate(zip(flat.graph.node, nodes, strict=True)):
-        if before.SerializeToString(deterministic=True) != after.SerializeToString(deterministic=True):
-            recipe.explicit[index] = before.SerializeToString(deterministic=True)
+        wanted = before.SerializeToString(deterministic=True)
+        if wanted != after.SerializeToString(deterministic=True):
+            recipe.explicit[index] = wanted
             nodes[index] = before
     restored = assemble_flat_model(folded, recipe, nodes).graph
     if digest_graph(restored) != recipe.flat or list(restored.value_info) != list(flat.graph.value_info):
@@ -59,6 +64,8 @@ def write_down_recipe(
 
 
 class _RecipeWriter:
+    """Collects what calls do not say. Texts are listed once and go by their number: most occur many times."""
+
     def __init__(self, flat: onnx.ModelProto, plan: FoldingPlan) -> None:
         self._flat = flat
         self._plan = plan
@@ -72,20 +79,24 @@ class _RecipeWriter:
         for item in self._plan.items:
             fold_node = regions.fold_node(item)
             if fold_node is not None:
-                self._order.append(fold_node.place)
+                self._order.append(fold_node.position)
             else:
                 self._add(regions.called[item])
         types, rests = self._types()
+        header = onnx.ModelProto()
+        header.CopyFrom(self._flat)
+        for part in ("graph", "functions"):  # both come back from the folded model
+            header.ClearField(part)
         return FlatteningRecipe(
             graph=fingerprint,
             flat=digest_graph(self._flat.graph),
             ends=digest_io(self._flat.graph),
-            header=_header(self._flat),
+            header=header.SerializeToString(deterministic=True),
             record=record,
             texts=tuple(self._texts),
             values=tuple(self._values),
             nodes=tuple(self._nodes),
-            order=() if self._order == list(range(len(self._order))) else tuple(self._order),
+            order=() if self._order == sorted(self._order) else tuple(self._order),
             types=types,
             rests=rests,
         )
@@ -103,12 +114,12 @@ class _RecipeWriter:
             if fold_node is None:
                 self._add(regions.called[item])
             else:
-                self._order.append(fold_node.place)
-                self._nodes.append(self._loose(fold_node))
+                self._order.append(fold_node.position)
+                self._nodes.append(self._label(fold_node.proto))
 
-    def _loose(self, fold_node: FoldNode) -> NodeLabels:
-        node = fold_node.proto
+    def _label(self, node: onnx.NodeProto) -> NodeLabels:
         tensor = constant_tensor(node)
+        # HasField tells a name that is empty from one that is not there: they are different bytes.
         return NodeLabels(
             self._text(node.name) if node.HasField("name") else ABSENT,
             self._text(node.doc_string) if node.HasField("doc_string") else ABSENT,
@@ -120,6 +131,7 @@ class _RecipeWriter:
         return self._texts.setdefault(text, len(self._texts))
 
     def _types(self) -> tuple[tuple[HiddenType, ...], tuple[bytes, ...]]:
+        """Types of values in functions, and all else of them than the name, which is the same for many."""
         hidden = set(list_hidden_values(self._plan))
         rests: dict[bytes, int] = {}
         types = []
@@ -133,24 +145,16 @@ class _RecipeWriter:
         return tuple(types), tuple(rests)
 
 
-def _header(model: onnx.ModelProto) -> bytes:
-    header = onnx.ModelProto()
-    header.CopyFrom(model)
-    header.ClearField("graph")
-    header.ClearField("functions")
-    return header.SerializeToString(deterministic=True)
-
-
 _CHANGED = "the graph was changed after it was folded"
-_GONE = "what folding wrote down is no longer in the file"
 
 
 @dataclass(frozen=True, eq=False)
 class RestoredModel:
-    """
-    model  the flat model; None if it cannot be had exactly
-    note   why not
-    record the packed record that was not in the flat model, but beside it
+    """What a folded file gives back.
+
+    model   the flat model; None if it cannot be had exactly
+    record  the packed record that was not in the flat model, but beside it
+    note    why there is no model
     """
 
     model: onnx.ModelProto | None
@@ -167,7 +171,7 @@ def restore_model(model: onnx.ModelProto) -> RestoredModel:
     except RecordUnreadable as error:
         return RestoredModel(None, note=error.message)
     if recipe is None:
-        return RestoredModel(None, note=_GONE)
+        return RestoredModel(None, note="what folding wrote down is no longer in the file")
     if recipe.graph != index_model(model).fingerprint:
         return RestoredModel(None, note=_CHANGED)
     return _try_recipe(model, recipe)
@@ -176,8 +180,10 @@ def restore_model(model: onnx.ModelProto) -> RestoredModel:
 def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> RestoredModel:
     try:
         flat = apply_recipe(model, recipe)
+    # A file from elsewhere may claim to be folded and be anything: each of these is what damage can lead to.
     except (ValueError, LookupError, TypeError, StopIteration, RuntimeError, DecodeError) as error:
         return RestoredModel(None, note=f"what folding wrote down does not fit the file: {error}")
+    # A version converter may leave nodes as they are and still change what they mean.
     if digest_graph(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
         return RestoredModel(None, note=_CHANGED)
     return RestoredModel(flat, recipe.record)
@@ -185,7 +191,8 @@ def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> RestoredMod
 
 @dataclass(frozen=True, eq=False)
 class FoldedModel:
-    """
+    """What folding makes of a file.
+
     graph   the index of the model
     keys    of the nodes that are in the folded graph and were not in the flat one
     recipe  None if nothing was folded
@@ -224,9 +231,10 @@ def fold_model(
 
 
 def _ensure_known(provenance: Provenance, classes: Collection[str]) -> None:
+    """Classes of modules that were never called have no nodes to fold: they are not offered either."""
     hierarchy = provenance.hierarchy
     called = {site.call.path for site in hierarchy.calls}
-    known = list(dict.fromkeys(module.class_name for path, module in hierarchy.modules.items() if path in called))
+    known = dict.fromkeys(module.class_name for path, module in hierarchy.modules.items() if path in called)
     for name in classes:
         if name not in known:
             raise UnknownName("class", name, known)
@@ -237,10 +245,9 @@ def _ensure_folded(plan: FoldingPlan, provenance: Provenance, classes: Collectio
     folded = {function.class_name for function in plan.functions}
     for name in classes:
         if name not in folded:
-            reasons = list(plan.unfolded.get(name, ()))
-            root = provenance.hierarchy.modules.get("")
-            if root is not None and root.class_name == name:
-                reasons = ["it is the model itself"]
+            root = provenance.hierarchy.modules.get(ROOT)
+            is_root = root is not None and root.class_name == name
+            reasons = ["it is the model itself"] if is_root else plan.unfolded.get(name, ())
             why = "; ".join(reasons) or "it has no nodes in the main graph"
             raise UserError(
                 f"no {name} can become a function: {why}",
@@ -249,23 +256,11 @@ def _ensure_folded(plan: FoldingPlan, provenance: Provenance, classes: Collectio
 
 
 def _summarize_plan(plan: FoldingPlan, names: Mapping[int, str], before: int, after: int) -> Folding:
-    return Folding(
-        before,
-        after,
-        tuple(
-            FoldedFunction(
-                names[function.number],
-                function.class_name,
-                len(function.calls),
-                len(function.calls[0].items),
-                tuple(str(region.call) for region in function.calls),
-            )
-            for function in plan.functions
-        ),
-        tuple(
-            Unfolded(name, count, reason)
-            for name, reasons in plan.unfolded.items()
-            for reason, count in reasons.items()
-        ),
-        dict(plan.outside),
-    )
+    functions = []
+    for function in plan.functions:
+        calls = tuple(str(region.call) for region in function.calls)
+        size = len(function.calls[0].items)
+        functions.append(FoldedFunction(names[function.number], function.class_name, len(calls), size, calls))
+    counted = ((name, reason, count) for name, why in plan.unfolded.items() for reason, count in why.items())
+    unfolded = tuple(Unfolded(name, count, reason) for name, reason, count in counted)
+    return Folding(before, after, tuple(functions), unfolded, dict(plan.outside))

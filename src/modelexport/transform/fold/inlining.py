@@ -18,7 +18,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from modelexport.errors import UserError
-from modelexport.graph.functions import DEEPEST_CALL, MOST_NODES, Inlined, InlinedModel, inline_graph
+from modelexport.graph.functions import DEEPEST_CALL, MOST_NODES, InlinedModel, inline_graph
 from modelexport.graph.index import (
     KEY_SEPARATOR,
     MAIN,
@@ -70,18 +70,21 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
         del copied.node[:]
         copied.node.extend(built.build_nodes(function_id(function)))
     _set_imports(flat, functions)
-    attributions = {} if record is None else dict(_attribute_nodes(built.inlined, record))
+    attributions: dict[str, Attribution] = {}
+    if record is not None:
+        for node in built.inlined.graph.nodes:
+            calls, own = built.inlined.origin(node.key)
+            around = list(map(record.recorded, calls))
+            attributions[node.key] = narrow_attribution(record.recorded(own), around, record.hierarchy)
     return InliningResult(flat, attributions, tuple(functions), kept)
 
 
-def _attribute_nodes(inlined: Inlined, record: Provenance) -> Iterator[tuple[str, Attribution]]:
-    for node in inlined.graph.nodes:
-        calls, own = inlined.origin(node.key)
-        attributions = [record.recorded(call) for call in calls]
-        yield node.key, narrow_attribution(record.recorded(own), attributions, record.hierarchy)
-
-
 def _find_kept_functions(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    """Ids of functions that cannot be inlined, with the reason.
+
+    A model has one version of each operator set, but each function may import another one of its own.
+    https://onnx.ai/onnx/repo-docs/IR.html#functions
+    """
     versions = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     for function in model.functions:
         for entry in function.opset_import:
@@ -111,12 +114,12 @@ def _find_recursive_functions(model: onnx.ModelProto) -> set[str]:
 def _set_imports(flat: onnx.ModelProto, gone: Mapping[str, onnx.FunctionProto]) -> None:
     """Domains that only functions used are used by the model now; those of the functions themselves by nobody."""
     known = {plain_domain(entry.domain) for entry in flat.opset_import}
-    for function in gone.values():
-        for entry in function.opset_import:
-            if plain_domain(entry.domain) not in known:
-                known.add(plain_domain(entry.domain))
-                flat.opset_import.append(entry)
+    for entry in (entry for function in gone.values() for entry in function.opset_import):
+        if plain_domain(entry.domain) not in known:
+            known.add(plain_domain(entry.domain))
+            flat.opset_import.append(entry)
     used = {plain_domain(node.domain) for _, node in walk_nodes(flat)}
+    # onnx.checker wants the standard domain to be imported, whether a node is of it or not.
     stale = {function.domain for function in gone.values()} - used - ONNX_DOMAINS
     left = [entry for entry in flat.opset_import if entry.domain not in stale]
     del flat.opset_import[:]
@@ -135,6 +138,7 @@ class _FlatModel:
         self._model = InlinedModel(model, self.inlined)
 
     def _prefix(self, calls: Sequence[str]) -> str:
+        """What goes before a name inside: calls without a name go by what they make."""
         protos = (self._protos[call] for call in calls)
         return "".join(f"{call.name or next(filter(None, call.output), call.op_type)}/" for call in protos)
 
@@ -171,9 +175,9 @@ class _FlatModel:
         nodes = self.build_nodes(graph_id, ids.values(), outer)
         names = {name: value.removeprefix(f"{graph_id}{KEY_SEPARATOR}") for name, value in ids.items()}
         returned = (outer.get(value, value) for value in self.inlined.graph.body_outputs[graph_id])
-        rename_values(
-            subgraph, {**dict(zip((value.name for value in subgraph.output), returned, strict=True)), **names}
-        )
+        outputs = dict(zip((value.name for value in subgraph.output), returned, strict=True))
+        # A value of its own goes before one that it only returns from outside.
+        rename_values(subgraph, {**outputs, **names})
         del subgraph.node[:]
         subgraph.node.extend(nodes)
 
@@ -184,18 +188,12 @@ def narrow_attribution(attribution: Attribution, calls: Sequence[Attribution], h
         return next((call for call in reversed(calls) if call.owners), attribution)
     owners = attribution.owners
     for call in calls:
-        call_owners = set(call.owners)
-        fitting = tuple(owner for owner in owners if call_owners & set(hierarchy.stack(owner)))
+        fitting = tuple(owner for owner in owners if not set(call.owners).isdisjoint(hierarchy.stack(owner)))
         owners = fitting or owners
     if owners == attribution.owners:
         return attribution
-    evidence = Evidence(EvidenceKind.LINEAGE, "flatten", "one of several calls")
-    return replace(
-        attribution,
-        owners=owners,
-        ancestor=hierarchy.common_ancestor(owners),
-        evidence=(*attribution.evidence, evidence),
-    )
+    evidence = (*attribution.evidence, Evidence(EvidenceKind.LINEAGE, "flatten", "one of several calls"))
+    return replace(attribution, owners=owners, ancestor=hierarchy.common_ancestor(owners), evidence=evidence)
 
 
 def _all_values(model: onnx.ModelProto) -> Iterator[str]:

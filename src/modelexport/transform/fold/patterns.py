@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.transform.fold.working_graph import FoldNode, WorkingGraph
 
-Place = tuple[int, int]
-Row = tuple[int, tuple[Place, ...], tuple[bool, ...]]
+Position = tuple[int, int]
+"""The number of an item in its region, and a slot of it."""
+Row = tuple[int, tuple[Position, ...], tuple[bool, ...]]
+"""What an item does: its kind, where it reads from, and which outputs it has."""
 # Where a formal comes from, in the place of a number of an item; a slot that is left out.
 _FORMAL, NOTHING = -1, (-2, 0)
 
@@ -28,20 +31,20 @@ class FunctionPattern:
     """A body that is called at least once.
 
     calls    the regions that became calls of it, in the order of the file; the body is made from the first
-    outputs  the places whose values it returns; some callers may not read all of them
+    outputs  the positions whose values it returns; some callers may not read all of them
     """
 
     number: int
     class_name: str
     calls: list[FoldRegion] = field(default_factory=list)
-    outputs: list[Place] = field(default_factory=list)
+    outputs: list[Position] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class FoldRegion:
     """The items that become one call of a module.
 
-    values    the values that its items make, with their places
+    values    the values that its items make, with their positions
     rows      what its items do; equal for regions of one pattern
     contents  for each item: which content, if it is a Constant
     """
@@ -49,7 +52,7 @@ class FoldRegion:
     call: ModuleCall
     items: tuple[int, ...]
     formals: tuple[str, ...]
-    values: Mapping[str, Place]
+    values: Mapping[str, Position]
     rows: tuple[Row, ...]
     contents: tuple[int, ...]
     results: tuple[str, ...]
@@ -67,30 +70,25 @@ class RegionPatterns:
         working = self._working
         items = working.in_file_order(members)
         inside = set(items)
-        values: dict[str, Place] = {}
+        values: dict[str, Position] = {}
         formals: dict[str, int] = {}
         rows: list[Row] = []
         for number, item in enumerate(items):
-            slots = tuple(_resolve_read(name, values, formals) for name in self._reads(item))
-            made = self.makes(item)
-            rows.append((self._kind(item), slots, tuple(map(bool, made))))
-            values.update({name: (number, index) for index, name in enumerate(made) if name})
-        return FoldRegion(
-            call,
-            tuple(items),
-            tuple(formals),
-            values,
-            tuple(rows),
-            tuple(self._content(item) for item in items),
-            tuple(name for name in values if working.is_read_outside(name, inside)),
-        )
+            reads = self.called[item].formals if item in self.called else working.fold_nodes[item].reads
+            slots = tuple(_resolve_read(name, values, formals) for name in reads)
+            outputs = self.makes(item)
+            rows.append((self._kind(item), slots, tuple(map(bool, outputs))))
+            values.update({name: (number, index) for index, name in enumerate(outputs) if name})
+        contents = tuple(0 if item in self.called else working.fold_nodes[item].content for item in items)
+        results = tuple(name for name in values if working.is_read_outside(name, inside))
+        return FoldRegion(call, tuple(items), tuple(formals), values, tuple(rows), contents, results)
 
     def fold_node(self, item: int) -> FoldNode | None:
         """The node that an item is, unless it is a call."""
         return None if item in self.called else self._working.fold_nodes[item]
 
     def fold_node_at(self, region: FoldRegion, number: int) -> FoldNode:
-        """The node at a place where a region has one."""
+        """The node at a position where a region has one."""
         return self._working.fold_nodes[region.items[number]]
 
     def makes(self, item: int) -> tuple[str, ...]:
@@ -101,9 +99,9 @@ class RegionPatterns:
         assert region.function is not None
         return tuple(self.value(region, output) for output in region.function.outputs)
 
-    def value(self, region: FoldRegion, place: Place) -> str:
+    def value(self, region: FoldRegion, position: Position) -> str:
         """What a value of a body is called in one of the regions that it stands for."""
-        number, slot = place
+        number, slot = position
         while (item := region.items[number]) in self.called:
             region = self.called[item]
             assert region.function is not None
@@ -118,9 +116,6 @@ class RegionPatterns:
             else:
                 yield self._working.fold_nodes[item]
 
-    def _reads(self, item: int) -> tuple[str, ...]:
-        return self.called[item].formals if item in self.called else self._working.fold_nodes[item].reads
-
     def _kind(self, item: int) -> int:
         """Kinds of nodes are positive; calls of a function are of a kind of their own."""
         if item not in self.called:
@@ -129,20 +124,17 @@ class RegionPatterns:
         assert function is not None
         return -1 - function.number
 
-    def _content(self, item: int) -> int:
-        return 0 if item in self.called else self._working.fold_nodes[item].content
 
-
-def _resolve_read(name: str, values: Mapping[str, Place], formals: dict[str, int]) -> Place:
+def _resolve_read(name: str, values: Mapping[str, Position], formals: dict[str, int]) -> Position:
     if not name:
         return NOTHING
-    if name in values:
-        return values[name]
-    return _FORMAL, formals.setdefault(name, len(formals))
+    # A value that no item has made so far comes from outside: items are in an order in which they run.
+    return values[name] if name in values else (_FORMAL, formals.setdefault(name, len(formals)))
 
 
 # A core that is less than this share of a region is no gain in clarity.
 _LEAST = 0.5
+# A function of fewer nodes costs a reader more than it saves.
 _SMALLEST = 4
 
 
@@ -161,23 +153,25 @@ class _SubpatternMatch:
         self._small = small
         self._large = large
         self._items: dict[int, int] = {}
-        self._given: dict[Place, Place] = {}
+        self._given: dict[Position, Position] = {}
 
     def match_items(self) -> dict[int, int] | None:
+        """By item of the smaller region: that of the larger one; None if one of them has no counterpart."""
         waiting = list(self._results())
         while waiting:
-            item, other = waiting.pop()
+            item, counterpart = waiting.pop()
             if item in self._items:
-                if self._items[item] != other:
+                if self._items[item] != counterpart:
                     return None
                 continue
-            below = self._pair(item, other)
+            below = self._pair(item, counterpart)
             if below is None:
                 return None
             waiting += below
         inside = set(self._items.values())
-        whole = len(self._items) == len(inside) == len(self._small.items)
-        return self._items if whole and all(place[0] not in inside for place in self._given.values()) else None
+        complete = len(self._items) == len(inside) == len(self._small.items)
+        # What the smaller region is given may not be made by the core in the larger one: that would be a cycle.
+        return self._items if complete and inside.isdisjoint(item for item, _ in self._given.values()) else None
 
     def _results(self) -> Iterator[tuple[int, int]]:
         """Results in pairs, in their order; the larger region may have some more."""
@@ -186,17 +180,17 @@ class _SubpatternMatch:
             number, slot = self._small.values[name]
             kind = self._small.rows[number][0]
             same = (item for item, at in results if at == slot and self._large.rows[item][0] == kind)
-            yield from ((number, item) for item in [next(same, None)] if item is not None)
+            yield from ((number, item) for item in islice(same, 1))
 
-    def _pair(self, item: int, other: int) -> list[tuple[int, int]] | None:
+    def _pair(self, item: int, counterpart: int) -> list[tuple[int, int]] | None:
         """Two items that must do the same; what has to be the same before them, or None if they do not."""
-        (kind, reads, makes), (other_kind, other_reads, other_makes) = self._small.rows[item], self._large.rows[other]
-        same = (kind, len(reads), makes) == (other_kind, len(other_reads), other_makes)
-        if not same or self._small.contents[item] != self._large.contents[other]:
+        small, large = self._small.rows[item], self._large.rows[counterpart]
+        same = (small[0], len(small[1]), small[2]) == (large[0], len(large[1]), large[2])
+        if not same or self._small.contents[item] != self._large.contents[counterpart]:
             return None
-        self._items[item] = other
+        self._items[item] = counterpart
         below = []
-        for here, there in zip(reads, other_reads, strict=True):
+        for here, there in zip(small[1], large[1], strict=True):
             if here[0] >= 0:
                 if there[0] < 0 or here[1] != there[1]:
                     return None

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 from modelexport.graph.index import MAIN, node_key
-from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ALONE, INTERLEAVED, SMALL, UNREAD
 from modelexport.transform.fold.patterns import FoldRegion, FunctionPattern, RegionPatterns, Row, find_subpattern
@@ -49,35 +50,31 @@ def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Itera
 
 
 def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Mapping[ModuleCall, CallBranch]:
-    hierarchy = provenance.hierarchy
     branches: dict[ModuleCall, CallBranch] = {}
     for number, fold_node in enumerate(fold_nodes):
-        entry = provenance.nodes.get(node_key(fold_node.proto, MAIN))
-        call = None if entry is None else entry.attribution.ancestor
-        if call is not None and not fold_node.large:
-            _grow_branch(branches, call, hierarchy).own.append(number)
+        # What several calls share goes by the innermost call around all of them.
+        call = provenance.recorded(node_key(fold_node.proto, MAIN)).ancestor
+        if call is None or fold_node.large:
+            continue
+        above: CallBranch | None = None
+        for outer in provenance.hierarchy.stack(call):
+            if outer not in branches:
+                branches[outer] = CallBranch(outer)
+                if above is not None:
+                    above.below.append(branches[outer])
+            above = branches[outer]
+        branches[call].own.append(number)
     return branches
 
 
-def _grow_branch(branches: dict[ModuleCall, CallBranch], call: ModuleCall, hierarchy: Hierarchy) -> CallBranch:
-    """The branch of a call, made if there is none, with all that lead to it."""
-    if call not in branches:
-        above: CallBranch | None = None
-        for outer in hierarchy.stack(call):
-            branch = branches.get(outer)
-            if branch is None:
-                branch = branches[outer] = CallBranch(outer)
-                if above is not None:
-                    above.below.append(branch)
-            above = branch
-    return branches[call]
-
-
 def find_convex_part(working: WorkingGraph, members: Collection[int]) -> list[int]:
-    """The largest part found that can be one call; all of them if they can."""
+    """The largest part found that can be one call; all of them if they can.
+
+    a ─► x ─► b,  a ─► c        a, b, c: inside; x: not       entered: a 0, c 0, b 1       part: a, c
+    """
     window = working.window(members)
     inside = set(members)
-    if len(window) == len(inside):
+    if len(window) == len(inside):  # nothing lies between them, so no path can leave and come back
         return window
     entered = _count_entries(working, window, inside)
     if not any(entered[item] for item in inside):
@@ -100,11 +97,9 @@ def _count_entries(working: WorkingGraph, window: Sequence[int], inside: Collect
     entries: dict[int, int] = {}
     for item in window:
         here = item in inside
-        counts = [
-            entries[before] + (here and before not in inside) for before in working.before(item) if before in entries
-        ]
-        if here or counts:
-            entries[item] = max(counts, default=0)
+        known = working.before(item) & entries.keys()
+        if here or known:
+            entries[item] = max((entries[before] + (here and before not in inside) for before in known), default=0)
     return entries
 
 
@@ -150,21 +145,17 @@ def plan_folding(
 ) -> FoldingPlan:
     """`classes`: those that are folded, also if they are called once; without any, all that repeat."""
     levels = list(list_levels(fold_nodes, provenance))
-    planner = _Planner(
-        WorkingGraph(fold_nodes, kept), provenance, frozenset(classes) or _find_repeated_classes(levels, provenance)
-    )
-    planner.smallest = 1 if classes else 2
+    modules = provenance.hierarchy.modules
+    paths = (branch.call.path for level in levels for branch in level)
+    counts = Counter(modules[path].class_name for path in paths if path in modules)
+    wanted = frozenset(classes) or frozenset(name for name, count in counts.items() if count > 1)
+    # A call in the place of a single node is no gain, unless somebody asks for it.
+    planner = _Planner(WorkingGraph(fold_nodes, kept), provenance, wanted, smallest=1 if classes else 2)
     for level in levels:
         planner.fold(level)
-    return planner.plan()
-
-
-def _find_repeated_classes(levels: Iterable[Iterable[CallBranch]], provenance: Provenance) -> frozenset[str]:
-    """Classes that are called several times."""
-    modules = provenance.hierarchy.modules
-    paths = [branch.call.path for level in levels for branch in level]
-    counts = Counter(modules[path].class_name for path in paths if path in modules)
-    return frozenset(name for name, count in counts.items() if count > 1)
+    functions = tuple(function for function in planner.functions.values() if function.calls)
+    items = tuple(planner.working.items())
+    return FoldingPlan(items, functions, planner.regions, planner.outside, planner.unfolded)
 
 
 def list_hidden_values(plan: FoldingPlan) -> Iterator[str]:
@@ -179,6 +170,12 @@ def list_hidden_values(plan: FoldingPlan) -> Iterator[str]:
 
 @dataclass(eq=False)
 class _Candidate:
+    """A module call that may become a call of a function.
+
+    members  all items of the module
+    region   those of them that can be one call
+    """
+
     branch: CallBranch
     class_name: str
     package: str
@@ -192,21 +189,22 @@ class _Candidate:
 
 @dataclass(eq=False)
 class _Planner:
+    """
+    pending   by the id of a branch: its items, until the call around takes them over
+    smallest  items that a region must have
+    """
+
     working: WorkingGraph
     provenance: Provenance
     classes: frozenset[str]
+    smallest: int
     functions: dict[_Body, FunctionPattern] = field(default_factory=dict)
     pending: dict[int, list[int]] = field(default_factory=dict)
     outside: dict[str, int] = field(default_factory=dict)
     unfolded: dict[str, dict[str, int]] = field(default_factory=dict)
-    smallest: int = 2
 
     def __post_init__(self) -> None:
         self.regions = RegionPatterns(self.working)
-
-    def plan(self) -> FoldingPlan:
-        functions = tuple(function for function in self.functions.values() if function.calls)
-        return FoldingPlan(tuple(self.working.items()), functions, self.regions, self.outside, self.unfolded)
 
     def fold(self, level: list[CallBranch]) -> None:
         """Make calls of the modules of one level, wherever they do the same."""
@@ -219,8 +217,9 @@ class _Planner:
         for group in groups.values():
             self._lift_differing_constants(group)
         bodies: dict[_Body, list[_Candidate]] = {}
-        for candidate in (member for group in groups.values() for member in group):
+        for candidate in chain.from_iterable(groups.values()):
             bodies.setdefault(candidate.body, []).append(candidate)
+        # The smallest first: a larger one may then call it.
         for candidates in sorted(bodies.values(), key=lambda group: len(group[0].region.items)):
             self._find_shared_body(candidates)
             self._make_calls(candidates)
@@ -244,30 +243,28 @@ class _Planner:
         if class_name not in self.classes:
             return ALONE
         weight = self.working.weight
+        # A function with less than half of the nodes would bear the name of a module that it does not do the work of.
         if sum(weight[item] for item in part) * 2 < sum(weight[item] for item in members):
             return INTERLEAVED
         return SMALL if len(part) < self.smallest else ""
 
-    def _refuse(self, class_name: str, reason: str) -> None:
+    def _refuse(self, class_name: str, reason: str, times: int = 1) -> None:
         reasons = self.unfolded.setdefault(class_name, {})
-        reasons[reason] = reasons.get(reason, 0) + 1
+        reasons[reason] = reasons.get(reason, 0) + times
 
     def _part(self, members: Sequence[int]) -> list[int]:
         """What of a module can be one call. Constants that others read as well stay out of it."""
         part = self._without_shared(members)
-        if not part:
-            return []
-        convex = find_convex_part(self.working, part)
+        convex = find_convex_part(self.working, part) if part else []
+        # What was divided has more outside than before, and so more constants that others read.
         return convex if len(convex) == len(part) else self._without_shared(convex)
 
     def _without_shared(self, members: Sequence[int]) -> list[int]:
-        working, inside = self.working, set(members)
-        return [
-            item
-            for item in members
-            if not working.is_source(item)
-            or not any(working.is_read_outside(name, inside) for name in self.regions.makes(item) if name)
-        ]
+        inside = set(members)
+        outputs = {item: self.regions.makes(item) for item in members if self.working.is_source(item)}
+        is_read = self.working.is_read_outside
+        shared = {item for item, names in outputs.items() if any(is_read(name, inside) for name in filter(None, names))}
+        return [item for item in members if item not in shared]
 
     def _lift_differing_constants(self, group: list[_Candidate]) -> None:
         """Constants that are not the same in all calls are given to them."""
@@ -281,14 +278,13 @@ class _Planner:
     def _find_shared_body(self, candidates: list[_Candidate]) -> None:
         """Where another function of the class does most of what these do, they call it."""
         first = candidates[0]
-        known = [
-            function
-            for function in self.functions.values()
-            if function.class_name == first.class_name and function.calls
-        ]
-        for function in sorted(known, key=lambda pattern: -len(pattern.calls[0].items))[:_MOST_TRIED]:
+        if first.body in self.functions:
+            return
+        called = [function for function in self.functions.values() if function.calls]
+        same_class = [function for function in called if function.class_name == first.class_name]
+        for function in sorted(same_class, key=lambda pattern: -len(pattern.calls[0].items))[:_MOST_TRIED]:
             core = find_subpattern(function.calls[0], first.region)
-            if core is not None and first.body not in self.functions:
+            if core is not None:
                 for candidate in candidates:
                     self._call_shared_body(function, candidate, core)
                 return
@@ -296,16 +292,17 @@ class _Planner:
     def _call_shared_body(self, function: FunctionPattern, candidate: _Candidate, core: list[int]) -> None:
         region, pattern = candidate.region, function.calls[0]
         inside = self.regions.build_region(region.call, [region.items[number] for number in core])
+        # The match went by results alone; formals may still be in another order.
         if (inside.rows, inside.contents) != (pattern.rows, pattern.contents):
             return
         if is_convex(self.working, inside.items):
             self._add_outputs(function, [inside])
-            made = self._contract(function, inside)
+            call = self._contract(function, inside)
             gone = set(inside.items)
-            left = [item for item in region.items if item not in gone]
-            candidate.members = [made, *(item for item in candidate.members if item not in gone)]
+            candidate.members = [call, *(item for item in candidate.members if item not in gone)]
             self.pending[id(candidate.branch)] = candidate.members
-            candidate.region = self.regions.build_region(region.call, [*left, made])
+            left = [item for item in region.items if item not in gone]
+            candidate.region = self.regions.build_region(region.call, [*left, call])
 
     def _make_calls(self, candidates: list[_Candidate]) -> None:
         bodies: dict[_Body, list[_Candidate]] = {}
@@ -313,9 +310,9 @@ class _Planner:
             bodies.setdefault(candidate.body, []).append(candidate)
         for body, alike in bodies.items():
             name, regions = body[0], [candidate.region for candidate in alike]
+            # ONNX has no function without outputs.
             if body not in self.functions and not any(region.results for region in regions):
-                for _ in alike:
-                    self._refuse(name, UNREAD)
+                self._refuse(name, UNREAD, len(alike))
                 continue
             function = self.functions.setdefault(body, FunctionPattern(len(self.functions), name))
             self._add_outputs(function, regions)
@@ -331,17 +328,18 @@ class _Planner:
         if not is_convex(self.working, region.items):  # others became calls since it was looked at
             self._refuse(function.class_name, INTERLEAVED)
             return
-        made = self._contract(function, region)
+        call = self._contract(function, region)
         inside = set(region.items)
         left = [item for item in candidate.members if item not in inside]
-        self.pending[id(candidate.branch)] = [made, *left]
+        self.pending[id(candidate.branch)] = [call, *left]
         if left:
             weight = sum(self.working.weight[item] for item in left)
             self.outside[function.class_name] = self.outside.get(function.class_name, 0) + weight
 
     def _contract(self, function: FunctionPattern, region: FoldRegion) -> int:
+        """Make a region a call; returns the item that it is from now on."""
         region.function = function
         function.calls.append(region)
-        made = self.working.contract(region.items, region.formals)
-        self.regions.called[made] = region
-        return made
+        item = self.working.contract(region.items, region.formals)
+        self.regions.called[item] = region
+        return item

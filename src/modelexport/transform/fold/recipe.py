@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import onnx
@@ -29,7 +29,9 @@ from modelexport.transform.fold.working_graph import constant_tensor
 _NAME = "modelexport-folded-1"
 # Some hundred bytes for each node are usual; what torch writes on nodes can take some thousand.
 _LARGEST = 1 << 28
+# What reading a payload raises that somebody has changed: base64, zlib, JSON, and columns that do not fit.
 _DAMAGE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, AttributeError, RecursionError)
+# No number of a text: a field that is empty is not a field that is absent.
 ABSENT = -1
 
 
@@ -48,9 +50,9 @@ class NodeLabels:
 
 @dataclass(frozen=True)
 class HiddenType:
-    """A type of a value that is inside of a function: its place among all types, its name, and all else of it."""
+    """A type of a value that is inside of a function: its position among all types, its name, and all else of it."""
 
-    place: int
+    position: int
     name: int
     rest: int
 
@@ -120,13 +122,14 @@ def read_recipe(model: onnx.ModelProto) -> FlatteningRecipe | None:
 
 
 def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
+    """Column by column: numbers of one kind side by side compress far better than records one after the other."""
     metadata: dict[tuple[tuple[int, int], ...], int] = {}
     columns = [metadata.setdefault(node.metadata, len(metadata)) for node in recipe.nodes]
     return {
         "graph": recipe.graph,
         "flat": recipe.flat,
         "ends": recipe.ends,
-        "header": _text(recipe.header),
+        "header": _encode_bytes(recipe.header),
         "record": recipe.record,
         "texts": recipe.texts,
         "values": _delta_encode(recipe.values),
@@ -136,63 +139,47 @@ def _to_document(recipe: FlatteningRecipe) -> dict[str, Any]:
         "metadata": _delta_encode(columns),
         "metadata_table": [[number for pair in entry for number in pair] for entry in metadata],
         "order": _delta_encode(recipe.order),
-        "explicit": [[number, _text(node)] for number, node in recipe.explicit.items()],
-        "type_places": _delta_encode(hidden.place for hidden in recipe.types),
+        "explicit": [[number, _encode_bytes(node)] for number, node in recipe.explicit.items()],
+        "type_places": _delta_encode(hidden.position for hidden in recipe.types),
         "type_names": _delta_encode(hidden.name for hidden in recipe.types),
         "type_rests": [hidden.rest for hidden in recipe.types],
-        "rests": [_text(rest) for rest in recipe.rests],
+        "rests": [_encode_bytes(rest) for rest in recipe.rests],
     }
 
 
 def _from_document(document: dict[str, Any]) -> FlatteningRecipe:
     table = [tuple(zip(row[::2], row[1::2], strict=True)) for row in document["metadata_table"]]
-    places = [table[number] for number in _delta_decode(document["metadata"])]
-    nodes = zip(_delta_decode(document["names"]), document["docs"], document["tensors"], places, strict=True)
-    types = zip(
-        _delta_decode(document["type_places"]),
-        _delta_decode(document["type_names"]),
-        document["type_rests"],
-        strict=True,
-    )
+    metadata = [table[number] for number in _delta_decode(document["metadata"])]
+    nodes = zip(_delta_decode(document["names"]), document["docs"], document["tensors"], metadata, strict=True)
+    positions, names = _delta_decode(document["type_places"]), _delta_decode(document["type_names"])
+    types = zip(positions, names, document["type_rests"], strict=True)
     return FlatteningRecipe(
         graph=document["graph"],
         flat=document["flat"],
         ends=document["ends"],
-        header=_bytes(document["header"]),
+        header=base64.b64decode(document["header"]),
         record=document["record"],
         texts=tuple(document["texts"]),
         values=_delta_decode(document["values"]),
         nodes=tuple(NodeLabels(*node) for node in nodes),
         order=_delta_decode(document["order"]),
-        explicit={number: _bytes(node) for number, node in document["explicit"]},
-        types=tuple(HiddenType(number, name, rest) for number, name, rest in types),
-        rests=tuple(map(_bytes, document["rests"])),
+        explicit={number: base64.b64decode(node) for number, node in document["explicit"]},
+        types=tuple(HiddenType(*hidden) for hidden in types),
+        rests=tuple(map(base64.b64decode, document["rests"])),
     )
 
 
-def _delta_encode(numbers: Any) -> list[int]:
+def _delta_encode(numbers: Iterable[int]) -> list[int]:
     """Each number as the step from the one before: numbers mostly rise by one, and equal steps compress well."""
-    steps, before = [], 0
-    for number in numbers:
-        steps.append(number - before)
-        before = number
-    return steps
+    return [number - before for before, number in pairwise(chain([0], numbers))]
 
 
-def _delta_decode(steps: Any) -> tuple[int, ...]:
-    numbers, before = [], 0
-    for step in steps:
-        before += step
-        numbers.append(before)
-    return tuple(numbers)
+def _delta_decode(steps: Iterable[int]) -> tuple[int, ...]:
+    return tuple(accumulate(steps, initial=0))[1:]  # from a number: damaged steps of another type must not add up
 
 
-def _text(data: bytes) -> str:
+def _encode_bytes(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)
 
 
 def apply_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> onnx.ModelProto:
@@ -213,7 +200,7 @@ def assemble_flat_model(
     graph.CopyFrom(model.graph)
     del graph.node[:]
     graph.node.extend(nodes)
-    if digest_io(graph) == recipe.ends:
+    if digest_io(graph) == recipe.ends:  # else shapes inside may be others, and none is better than a wrong one
         types = list(_merge_types(model.graph.value_info, recipe))
         del graph.value_info[:]
         graph.value_info.extend(types)
@@ -229,11 +216,10 @@ def unfold_nodes(model: onnx.ModelProto, recipe: FlatteningRecipe) -> list[onnx.
         iter(recipe.nodes),
     )
     unfolded = list(unfolding.nodes(model.graph.node))
-    order = recipe.order or range(len(unfolded))
-    places = dict(zip(order, unfolded, strict=True))
-    if len(places) != len(unfolded) or (places and (min(places) != 0 or max(places) != len(unfolded) - 1)):
+    numbered = dict(zip(recipe.order or range(len(unfolded)), unfolded, strict=True))
+    if numbered.keys() != set(range(len(unfolded))):
         raise ValueError("two nodes have one place")
-    nodes = [places[number] for number in range(len(places))]
+    nodes = [numbered[number] for number in range(len(numbered))]
     for number, explicit in recipe.explicit.items():
         nodes[number] = onnx.NodeProto.FromString(explicit)
     return nodes
@@ -241,13 +227,20 @@ def unfold_nodes(model: onnx.ModelProto, recipe: FlatteningRecipe) -> list[onnx.
 
 @dataclass(eq=False)
 class _Unfolding:
+    """
+    values  names that are still to be given out, by number of a text
+    labels  what is still to be written on nodes
+    open    functions that are being unfolded: one that is met again calls itself
+    """
+
     functions: Mapping[str, onnx.FunctionProto]
     recipe: FlatteningRecipe
     values: Iterator[int]
-    loose: Iterator[NodeLabels]
+    labels: Iterator[NodeLabels]
     open: set[str] = field(default_factory=set)
 
     def nodes(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        """Nodes of the main graph, with those of a function in the place of each call."""
         for node in nodes:
             if node.domain == FOLDED_DOMAIN:
                 yield from self._called(node.op_type, list(node.input), list(node.output))
@@ -265,35 +258,35 @@ class _Unfolding:
             for output in node.output:
                 if output and output not in names:
                     names[output] = self.recipe.texts[next(self.values)]
-            given = [names[name] if name else name for name in node.input]
-            made = [names[name] if name else name for name in node.output]
+            read = [names[name] if name else name for name in node.input]
+            results = [names[name] if name else name for name in node.output]
             if node.domain == FOLDED_DOMAIN:
-                yield from self._called(node.op_type, given, made)
+                yield from self._called(node.op_type, read, results)
             else:
-                yield self._node(node, given, made, names)
+                unfolded = onnx.NodeProto()
+                unfolded.CopyFrom(node)
+                unfolded.input[:], unfolded.output[:] = read, results
+                rename_captured(unfolded, names.__getitem__)
+                self._label(unfolded)
+                yield unfolded
         self.open.discard(name)
 
-    def _node(
-        self, node: onnx.NodeProto, inputs: list[str], outputs: list[str], names: Mapping[str, str]
-    ) -> onnx.NodeProto:
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.input[:], made.output[:] = inputs, outputs
-        rename_captured(made, lambda name: names[name])
-        loose, texts = next(self.loose), self.recipe.texts
-        for field_name, number in (("name", loose.name), ("doc_string", loose.doc_string)):
-            made.ClearField(field_name)
-            if number != ABSENT:
-                setattr(made, field_name, texts[number])
-        tensor = constant_tensor(made)
+    def _label(self, node: onnx.NodeProto) -> None:
+        labels, texts = next(self.labels), self.recipe.texts
+        tensor = constant_tensor(node)
+        fields: list[tuple[onnx.NodeProto | onnx.TensorProto, str, int]] = [
+            (node, "name", labels.name),
+            (node, "doc_string", labels.doc_string),
+        ]
         if tensor is not None:
-            tensor.ClearField("name")
-            if loose.tensor != ABSENT:
-                tensor.name = texts[loose.tensor]
-        del made.metadata_props[:]
-        for key, value in loose.metadata:
-            made.metadata_props.add(key=texts[key], value=texts[value])
-        return made
+            fields.append((tensor, "name", labels.tensor))
+        for message, field_name, number in fields:
+            message.ClearField(field_name)
+            if number != ABSENT:
+                setattr(message, field_name, texts[number])
+        del node.metadata_props[:]
+        for key, value in labels.metadata:
+            node.metadata_props.add(key=texts[key], value=texts[value])
 
 
 def has_same_opsets(model: onnx.ModelProto, recipe: FlatteningRecipe) -> bool:
@@ -326,11 +319,11 @@ def _merge_types(shown: Iterable[onnx.ValueInfoProto], recipe: FlatteningRecipe)
     waiting = iter(shown)
     position = 0
     for hidden in recipe.types:
-        yield from islice(waiting, hidden.place - position)
+        yield from islice(waiting, hidden.position - position)
         value = onnx.ValueInfoProto.FromString(recipe.rests[hidden.rest])
         value.name = recipe.texts[hidden.name]
         yield value
-        position = hidden.place + 1
+        position = hidden.position + 1
     yield from waiting
 
 
@@ -339,11 +332,11 @@ def digest_graph(graph: onnx.GraphProto) -> str:
     digest = hashlib.sha256()
     for part in (*graph.node, *graph.quantization_annotation):
         digest.update(part.SerializeToString(deterministic=True))
-    ends = [
+    inputs, outputs = (
         [(value.name, _type_without_shape(value.type)) for value in values] for values in (graph.input, graph.output)
-    ]
+    )
     headers = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer]
-    digest.update(repr((ends, headers)).encode())
+    digest.update(repr(([inputs, outputs], headers)).encode())  # files that were folded before hold this digest
     return digest.hexdigest()
 
 

@@ -28,16 +28,16 @@ _LARGEST_BODIES = 1 << 16
 class FoldNode:
     """One node of the main graph.
 
-    place    its number in the file
-    reads    what it reads slot by slot, `""` for a slot that is left out; then what its bodies read
-    makes    what it makes slot by slot
-    kind     the same for nodes that do the same; all Constants are of one kind
-    content  the same for Constants that hold the same; 0 for other nodes
-    large    it has bodies that are too large to be kept for every call
+    position  its number in the file, which need not list nodes in an order in which they run
+    reads     what it reads slot by slot, `""` for a slot that is left out; then what its bodies read
+    makes     what it makes slot by slot
+    kind      the same for nodes that do the same; all Constants are of one kind
+    content   the same for Constants that hold the same; 0 for other nodes
+    large     it has bodies that are too large to be kept for every call
     """
 
     proto: onnx.NodeProto
-    place: int
+    position: int
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     kind: int
@@ -52,9 +52,9 @@ class FoldNode:
 def list_fold_nodes(nodes: Sequence[onnx.NodeProto]) -> list[FoldNode]:
     """In an order in which they can run."""
     listed = list(nodes)
-    places = {id(node): index for index, node in enumerate(listed)}
+    positions = {id(node): index for index, node in enumerate(listed)}  # protos have no hash
     kinds: dict[bytes, int] = {}
-    return [_fold_node(node, places[id(node)], kinds) for node in in_order(listed)]
+    return [_fold_node(node, positions[id(node)], kinds) for node in in_order(listed)]
 
 
 def _fold_node(node: onnx.NodeProto, index: int, kinds: dict[bytes, int]) -> FoldNode:
@@ -95,20 +95,20 @@ _NOT_IN_IDENTIFIERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
 class FreeNames:
-    """Names that are not taken yet."""
+    """Names that nobody has yet. Numbers are remembered: a graph can have thousands of nodes called `MatMul`."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = set(taken)
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self._used = set(used)
         self._numbers: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """The name, with a number behind it if it is taken."""
+        """The name, with a number behind it if it is in use."""
         free, number = name, self._numbers.get(name, 1)
-        while free in self._taken:
+        while free in self._used:
             number += 1
             free = f"{name}_{number}"
         self._numbers[name] = number
-        self._taken.add(free)
+        self._used.add(free)
         return free
 
 
@@ -123,6 +123,7 @@ def relative_name(name: str, call: ModuleCall) -> str:
 
     Exporters write paths with dots, or as a scope: `/encoder/layer.0/attention/MatMul`.
     """
+    # In a scope, a number stays with the list that it is an index of: `layer.0` is one step.
     scope = "".join(f"/{step}" for step in re.sub(r"\.(?=\d+(\.|$))", "\0", call.path).split(".")).replace("\0", ".")
     for prefix in (f"{call.path}.", f"{scope}/"):
         at = name.find(prefix)
@@ -132,6 +133,14 @@ def relative_name(name: str, call: ModuleCall) -> str:
 
 
 class WorkingGraph:
+    """
+    reads   by item: the values that it reads
+    first   by item: where the file has the first of its nodes
+    weight  by item: how many nodes it stands for
+    _above  by item: the item that it was contracted into, or itself (a union-find forest)
+    _slots  items in an order in which they can run; -1 for a slot that a contraction has left empty
+    """
+
     def __init__(self, fold_nodes: Sequence[FoldNode], kept: Iterable[str]) -> None:
         """`kept`: values that are wanted whoever reads them, as the outputs of the graph."""
         self.fold_nodes = fold_nodes
@@ -143,64 +152,51 @@ class WorkingGraph:
                 self._readers.setdefault(name, []).append(number)
         self._above = list(range(len(fold_nodes)))
         self.reads: list[tuple[str, ...]] = [tuple(filter(None, fold_node.reads)) for fold_node in fold_nodes]
-        self.first = [fold_node.place for fold_node in fold_nodes]
+        self.first = [fold_node.position for fold_node in fold_nodes]
         self.weight = [1] * len(fold_nodes)
         self._slots: list[int] = self._initial_order()
-        self._place = [0] * len(fold_nodes)
-        for slot, item in enumerate(self._slots):
-            self._place[item] = slot
+        # Nodes of a cycle that leads nowhere are in no slot.
+        self._slot_of = dict.fromkeys(range(len(fold_nodes)), 0) | {item: at for at, item in enumerate(self._slots)}
 
     def _initial_order(self) -> list[int]:
         """Each node right before what first needs it, wherever the file lists it: so modules are close together."""
-        depths = self._depths()
-        order: list[int] = []
+        makers: list[list[int]] = []
+        depths: list[int] = []
+        for node in self.fold_nodes:
+            makers.append(list(dict.fromkeys(self._maker[name] for name in node.reads if name in self._maker)))
+            # A graph with a cycle is not valid, but must not stop the program.
+            depths.append(1 + max((depths[maker] for maker in makers[-1] if maker < len(depths)), default=0))
+        order: dict[int, None] = {}
         seen: set[int] = set()
-        ends = [
-            number
-            for number, fold_node in enumerate(self.fold_nodes)
-            if not any(map(self._readers.get, fold_node.makes))
-        ]
-        waiting = list(reversed(ends))
+        ends = [number for number, node in enumerate(self.fold_nodes) if not any(map(self._readers.get, node.makes))]
+        waiting = ends[::-1]
         while waiting:
             number = waiting[-1]
-            missing = [] if number in seen else self._unseen(number, seen)
+            missing = [] if number in seen else [maker for maker in makers[number] if maker not in seen]
             seen.add(number)
             if missing:  # what takes longest to make comes first, and what is soon made stays close to its reader
                 missing.sort(key=depths.__getitem__, reverse=True)
                 waiting += reversed(missing)
             else:
-                waiting.pop()
-                order.append(number)
-        return list(dict.fromkeys(order))
-
-    def _depths(self) -> list[int]:
-        depths: list[int] = []
-        for fold_node in self.fold_nodes:
-            makers = [self._maker[name] for name in fold_node.reads if name in self._maker]
-            depths.append(1 + max((depths[maker] for maker in makers if maker < len(depths)), default=0))
-        return depths
-
-    def _unseen(self, number: int, seen: Collection[int]) -> list[int]:
-        makers = (self._maker.get(name) for name in self.fold_nodes[number].reads)
-        return [maker for maker in dict.fromkeys(makers) if maker is not None and maker not in seen]
+                order.setdefault(waiting.pop())
+        return list(order)
 
     def find_item(self, item: int) -> int:
         """The item that an item is part of by now."""
         root = item
         while self._above[root] != root:
             root = self._above[root]
-        while self._above[item] != root:
+        while self._above[item] != root:  # path compression: each step is walked about once
             self._above[item], item = root, self._above[item]
         return root
 
     def maker(self, name: str) -> int | None:
-        number = self._maker.get(name)
-        return None if number is None else self.find_item(number)
+        """The item that makes a value; None for an input or a weight."""
+        return self.find_item(self._maker[name]) if name in self._maker else None
 
     def before(self, item: int) -> set[int]:
         """The items that an item reads from."""
-        makers = {self.maker(name) for name in self.reads[item]}
-        return {maker for maker in makers if maker is not None}
+        return {maker for maker in map(self.maker, self.reads[item]) if maker is not None}
 
     def is_read_outside(self, name: str, members: Collection[int]) -> bool:
         readers = self._readers.get(name, ())
@@ -211,8 +207,8 @@ class WorkingGraph:
 
     def window(self, members: Iterable[int]) -> list[int]:
         """Everything from the first to the last of some items."""
-        places = [self._place[item] for item in members]
-        return [item for item in self._slots[min(places) : max(places) + 1] if item >= 0]
+        slots = [self._slot_of[item] for item in members]
+        return [item for item in self._slots[min(slots) : max(slots) + 1] if item >= 0]
 
     def contract(self, members: Sequence[int], reads: tuple[str, ...]) -> int:
         """Make a convex region one item; returns its number."""
@@ -222,22 +218,21 @@ class WorkingGraph:
         for item in reversed(window):
             if item in needed:
                 needed |= self.before(item)
-        made = len(self._above)
+        call = len(self._above)
         earlier = [item for item in window if item in needed and item not in inside]
         later = [item for item in window if item not in needed]
-        start, end = self._place[window[0]], self._place[window[-1]] + 1
-        self._above.append(made)
+        start, end = self._slot_of[window[0]], self._slot_of[window[-1]] + 1
+        self._above.append(call)
         for item in members:
-            self._above[item] = made
+            self._above[item] = call
         self.reads.append(reads)
         self.first.append(min(self.first[item] for item in members))
         self.weight.append(sum(self.weight[item] for item in members))
-        self._place.append(0)
-        moved = [*earlier, made, *later]
-        for slot, item in enumerate(moved, start):
-            self._place[item] = slot
+        moved = [*earlier, call, *later]
+        self._slot_of.update({item: slot for slot, item in enumerate(moved, start)})
+        # Slots stay empty rather than being removed: all that comes later would have to be numbered anew.
         self._slots[start:end] = [*moved, *[-1] * (end - start - len(moved))]
-        return made
+        return call
 
     def in_file_order(self, items: Iterable[int]) -> list[int]:
         """Some items, each after those of them that it reads from, and otherwise as the file lists them."""

@@ -47,6 +47,7 @@ def names_of(selection: Selection) -> tuple[str, ...]:
 
 
 def further(node: Node) -> tuple[str, ...]:
+    """Names that ONNX Runtime's quantizers give to a node before they ask whether it is excluded."""
     suffix = _TAKEN_APART.get(node.op_type)
     return () if suffix is None or node.domain not in ONNX_DOMAINS else (node.name + suffix,)
 
@@ -57,6 +58,7 @@ ORT_EXCLUDE = Dialect(
 
 
 def write_modelopt(selection: Selection, settings: Settings) -> Text:  # noqa: ARG001 - there are none for it
+    """Names with all that a regular expression takes for something else escaped, from `^` to `$`."""
     patterns = [f"^{re.escape(name)}$" for name in dict.fromkeys(node.name for node in selection.nodes)]
     return Text(json.dumps({"nodes_to_exclude": patterns}, indent=1) + "\n")
 
@@ -85,7 +87,8 @@ def write_tensorrt(selection: Selection, settings: Settings) -> Text:
             f"none of the {left_out} selected nodes computes floating-point numbers, so that they have no precision",
             "Select nodes that compute with floats.",
         )
-    typed = [node for node in layers if _makes_floats_alone(node, selection)]
+    # The type of an output is set where all of them are floats: the indices of a TopK have no precision.
+    typed = [node for node in layers if all(selection.types.get(name) in FLOATS for name in node.outputs if name)]
     arguments = ["--precisionConstraints=obey", _listed("--layerPrecisions", layers, precision)]
     if typed:
         arguments.append(_listed("--layerOutputTypes", typed, precision))
@@ -114,10 +117,6 @@ def _computes_floats(node: Node, selection: Selection) -> bool:
     """What is not known may be a float. A constant is no layer of its own."""
     types = {selection.types.get(output) for output in node.outputs if output}
     return node.op_type != "Constant" and (None in types or not FLOATS.isdisjoint(types))
-
-
-def _makes_floats_alone(node: Node, selection: Selection) -> bool:
-    return all(selection.types.get(output) in FLOATS for output in node.outputs if output)
 
 
 TENSORRT = Dialect(

@@ -2,6 +2,9 @@
 
 A selection is refused, with the reason, if the tool does not see the graph that a node is in (a subgraph of If, a
 function), if it tells nodes by name and two have the same one, or if a name means something else in its syntax.
+
+    selected   MatMul_1 of layer.0           ort-exclude   ["MatMul_1"]
+    refused    a second node is called MatMul_1, and it is not selected: the tool would leave both in float
 """
 
 from __future__ import annotations
@@ -68,14 +71,6 @@ class Text:
     notes: tuple[str, ...] = ()
 
 
-def _any_name(name: str) -> str:  # noqa: ARG001 - a dialect that takes all names looks at none
-    return ""
-
-
-def _no_more(node: Node) -> tuple[str, ...]:  # noqa: ARG001 - likewise
-    return ()
-
-
 @dataclass(frozen=True)
 class Dialect:
     """
@@ -94,13 +89,14 @@ class Dialect:
     write: Callable[[Selection, Settings], Text]
     sight: Sight
     by_name: bool = True
-    refuses: Callable[[str], str] = _any_name
-    further: Callable[[Node], tuple[str, ...]] = _no_more
+    refuses: Callable[[str], str] = lambda _: ""
+    further: Callable[[Node], tuple[str, ...]] = lambda _: ()
     grouped: bool = False
     annotate: Callable[[onnx.ModelProto, Selection, Settings], None] | None = None
     takes: frozenset[str] = frozenset()
 
 
+# Nodes that a message names: enough to see what they have in common.
 _SHOWN = 5
 _FLATTEN = "Flatten the file first: modelexport flatten FILE -o FLAT; or leave them out of the query."
 
@@ -123,9 +119,9 @@ def check(selection: Selection, dialect: Dialect) -> None:
 
 def name_problems(selection: Selection, dialect: Dialect) -> Iterator[tuple[str, str]]:
     """By the key of a node that cannot be told by its name: how it is called, and why that is no use."""
-    group_of = {node.key: number for number, group in enumerate(selection.groups) for node in group}
-    if not dialect.grouped:
-        group_of = dict.fromkeys(group_of, 0)
+    # Without groups, all that is selected is one: two selected nodes may share a name.
+    groups = selection.groups if dialect.grouped else (selection.nodes,)
+    group_of = {node.key: number for number, group in enumerate(groups) for node in group}
     bearers: dict[str, list[Node]] = {}
     for node in selection.graph.nodes:
         bearers.setdefault(node.name, []).append(node)
@@ -140,14 +136,11 @@ def _reason(node: Node, bearers: dict[str, list[Node]], group_of: dict[str, int]
         return "it has no name; this is its output"
     group = group_of[node.key]
     for name in (node.name, *dialect.further(node)):
-        others = [bearer for bearer in bearers.get(name, ()) if group_of.get(bearer.key) != group]
-        if others:
-            return f"not selected with it, and called {name} as well: {_count(others)}"
+        count = sum(group_of.get(bearer.key) != group for bearer in bearers.get(name, ()))
+        if count:
+            namesakes = "another node" if count == 1 else f"{count} other nodes"
+            return f"not selected with it, and called {name} as well: {namesakes}"
     return dialect.refuses(node.name)
-
-
-def _count(nodes: list[Node]) -> str:
-    return "another node" if len(nodes) == 1 else f"{len(nodes)} other nodes"
 
 
 def _check_groups(selection: Selection, dialect: Dialect) -> None:
@@ -166,11 +159,11 @@ def _check_sight(selection: Selection, dialect: Dialect) -> None:
     unseen = [node for node in selection.nodes if not _is_seen(node, selection, dialect, chosen)]
     if not unseen:
         return
-    in_functions = [node for node in unseen if not _is_body(node.graph, selection)]
+    # A graph is under the main graph as a body, however deep, or under a function.
+    in_functions = [node for node in unseen if root_of(node.graph, graph) != MAIN]
     if in_functions:
         raise SelectionInexpressible(
-            f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are",
-            _FLATTEN,
+            f"{dialect.name} does not look into functions, where {_some(map(_called, in_functions))} are", _FLATTEN
         )
     owners = dict.fromkeys(_called(graph.by_key[_outermost(node, selection)]) for node in unseen)
     how = "as well" if dialect.grouped else "instead"
@@ -197,14 +190,9 @@ def _is_seen(node: Node, selection: Selection, dialect: Dialect, chosen: set[str
     """A body goes where its node goes: for a tool that does not look inside, naming the node is enough."""
     if node.graph == MAIN or dialect.sight is Sight.ALL:
         return True
-    if not _is_body(node.graph, selection):
+    if root_of(node.graph, selection.graph) != MAIN:
         return False
     return dialect.sight is Sight.BODIES or (dialect.grouped and _outermost(node, selection) in chosen)
-
-
-def _is_body(graph_id: str, selection: Selection) -> bool:
-    """Whether it is a body, or one in a body, of the main graph; not one in a function."""
-    return root_of(graph_id, selection.graph) == MAIN
 
 
 def _outermost(node: Node, selection: Selection) -> str:

@@ -31,7 +31,13 @@ def write_olive(selection: Selection, settings: Settings) -> Text:  # noqa: ARG0
     placed = _placed(selection.graph, wanted)
     _check_order(selection.graph, wanted, placed)
     names = dict(_assignments(selection.graph, wanted, placed))
-    _check_none_is_empty(wanted, names)
+    # Olive counts the splits that it is told of, and takes them to be the first ones.
+    empty = sorted(set(wanted.values()) - set(names.values()))
+    if empty:
+        raise SelectionInexpressible(
+            f"there would be nothing in split {empty[0]}: Olive puts constants and the like where they are read",
+            "Select nodes that compute something for each split.",
+        )
     return Text(json.dumps({"split_assignments": names}, indent=1) + "\n")
 
 
@@ -66,7 +72,10 @@ def _following(selection: Selection) -> Iterator[str]:
 
 
 def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Where Olive will put each node of the main graph."""
+    """Where Olive will put each node of the main graph: the rules of its SplitModel, gone through in its order.
+
+    A node runs no earlier than all that it reads from; what reads nothing goes to the first split that reads it.
+    """
     placed: dict[str, int] = {}
     nodes = list(_main(graph))
     for node in nodes:
@@ -82,31 +91,27 @@ def _placed(graph: Graph, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def _check_order(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> None:
-    moved = [key for key, split in wanted.items() if _counts(graph.by_key[key]) and placed[key] != split]
+    moved = [
+        f"{graph.by_key[key].name!r} (of split {split}, reads from split {placed[key]})"
+        for key, split in wanted.items()
+        if _counts(graph.by_key[key]) and placed[key] != split
+    ]
     if moved:
-        described = [
-            f"{graph.by_key[key].name!r} (of split {wanted[key]}, reads from split {placed[key]})" for key in moved
-        ]
         raise SelectionInexpressible(
             f"Olive's splits run one after the other, and some nodes read what a later split makes: "
-            f"{some_of(described, _SHOWN)}",
+            f"{some_of(moved, _SHOWN)}",
             "Let each query select a stretch of the model, with all that lies between; the first one first.",
-        )
-
-
-def _check_none_is_empty(wanted: Mapping[str, int], names: Mapping[str, int]) -> None:
-    """Olive counts the splits that it is told of, and takes them to be the first ones."""
-    empty = sorted(set(wanted.values()) - set(names.values()))
-    if empty:
-        raise SelectionInexpressible(
-            f"there would be nothing in split {empty[0]}: Olive puts constants and the like where they are read",
-            "Select nodes that compute something for each split.",
         )
 
 
 @dataclass
 class _Step:
-    """A step of names: the splits of all nodes at or below it, whether any was asked for, and those of its own."""
+    """A step of names.
+
+    splits  of all nodes at or below it
+    asked   whether somebody asked for one of these nodes
+    own     splits of the nodes whose names end here
+    """
 
     splits: set[int] = field(default_factory=set)
     asked: bool = False
@@ -129,6 +134,7 @@ def _assignments(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, i
                 f"Olive does not tell nodes apart whose names it all reads as {name!r}",
                 "Write a copy with other names: --named FILE.onnx.",
             )
+        # The longest beginning wins, so that only what differs from the step above has to be written.
         if step.own and step.own != {inherited}:
             inherited = next(iter(step.own))
             yield name, inherited
@@ -137,15 +143,14 @@ def _assignments(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, i
 
 
 def _steps(graph: Graph, wanted: Mapping[str, int], placed: Mapping[str, int]) -> _Step:
+    """The names of all nodes as a tree of their steps: `/encoder/layer.0/MatMul` has four for Olive."""
     root = _Step()
-    for node in filter(_counts, _main(graph)):
-        if not node.name:
-            continue
-        step, asked = root, node.key in wanted
+    for node in (node for node in _main(graph) if _counts(node) and node.name):
+        step = root
         for part in node.name.replace("/", ".").lstrip(".").split("."):
             step = step.below.setdefault(part, _Step())
             step.splits.add(placed[node.key])
-            step.asked |= asked
+            step.asked |= node.key in wanted
         step.own.add(placed[node.key])
     return root
 
@@ -155,6 +160,7 @@ def _main(graph: Graph) -> Iterator[Node]:
 
 
 def _counts(node: Node) -> bool:
+    """Whether Olive asks for a node's split; constants and the like go where they are read."""
     return node.op_type not in OLIVE_FOLLOWERS
 
 
@@ -168,8 +174,10 @@ OLIVE_SPLIT = Dialect(
 
 
 KEY = "layer_ann"
+# The first is meant if none is given.
 _DEVICES = ("gpu", "cpu", "cuda", "dml", "npu", "fpga", "accelerator")
 _PROVIDER = re.compile(r"\w+ExecutionProvider")
+# What separates devices and labels in the session option; it has no escape for them.
 _RESERVED = re.compile(r"[(),;]")
 
 
@@ -183,6 +191,7 @@ def write_layer_ann(selection: Selection, settings: Settings) -> Text:
 
 
 def annotate(model: onnx.ModelProto, selection: Selection, settings: Settings) -> None:
+    """Write labels on the nodes, in place: ONNX Runtime reads them from `metadata_props`."""
     labels = _labels(selection, settings)
     wanted = {node.key: label for group, label in zip(selection.groups, labels, strict=True) for node in group}
     for key, node in walk_nodes(model):
@@ -194,21 +203,19 @@ def annotate(model: onnx.ModelProto, selection: Selection, settings: Settings) -
 
 
 def _labels(selection: Selection, settings: Settings) -> tuple[str, ...]:
+    """One for each query; checked, because a label is compared as text and a wrong one matches nothing silently."""
     count = len(selection.groups)
     labels = settings.labels or tuple(f"selection{number or ''}" for number in range(count))
     if len(labels) != count:
         raise UserError(
             f"{len(labels)} labels for {count} {'query' if count == 1 else 'queries'}", "Give one for each query."
         )
-    if len(set(labels)) < count:
-        raise UserError(f"two groups are called {_first_twice(labels)!r}", "Give each a label of its own.")
+    repeated = next((label for label in labels if labels.count(label) > 1), None)
+    if repeated is not None:
+        raise UserError(f"two groups are called {repeated!r}", "Give each a label of its own.")
     for label in labels:
         _check_label(label)
     return labels
-
-
-def _first_twice(labels: tuple[str, ...]) -> str:
-    return next(label for label in labels if labels.count(label) > 1)
 
 
 def _check_label(label: str) -> None:
@@ -239,20 +246,15 @@ def _devices(selection: Selection, settings: Settings) -> tuple[str, ...]:
 
 def _check_free(selection: Selection, settings: Settings) -> None:
     """A label that other nodes bear already would take them along."""
-    labels = set(_labels(selection, settings))
-    strangers = list(_strangers(selection, labels))
-    if strangers:
+    labels = _labels(selection, settings)
+    chosen = {node.key for node in selection.nodes}
+    bearers = [node for node in selection.graph.nodes if node.key not in chosen and node.metadata.get(KEY) in labels]
+    if bearers:
+        first = f"{bearers[0].name or bearers[0].key!r} ({bearers[0].metadata[KEY]})"
         raise SelectionInexpressible(
-            f"{len(strangers)} nodes that are not selected bear the label already, among them {strangers[0]}",
+            f"{len(bearers)} nodes that are not selected bear the label already, among them {first}",
             "Give another one: --label NAME.",
         )
-
-
-def _strangers(selection: Selection, labels: set[str]) -> Iterator[str]:
-    chosen = {node.key for node in selection.nodes}
-    for node in selection.graph.nodes:
-        if node.key not in chosen and node.metadata.get(KEY) in labels:
-            yield f"{node.name or node.key!r} ({node.metadata[KEY]})"
 
 
 LAYER_ANN = Dialect(

@@ -18,6 +18,10 @@ from modelexport.transform.tools.tool import Job, Tool, read_whole, save_ir, wri
 
 
 def convert_opset(job: Job) -> None:
+    """By ONNX's own converter, which has no adapter for some operators and then refuses the model.
+
+    https://onnx.ai/onnx/api/version_converter.html
+    """
     from onnx import version_converter
 
     write_whole(version_converter.convert_version(read_whole(job.source), int(job.option)), job.target)
@@ -33,6 +37,7 @@ def convert_opset_by_onnxscript(job: Job) -> None:
 
 
 def convert_to_half(job: Job) -> None:
+    """Inputs and outputs stay in float, so that the same feeds run both files."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     write_whole(convert_float_to_float16(read_whole(job.source), keep_io_types=True), job.target)
@@ -70,8 +75,7 @@ _TOOLS = (
     Tool("shapes", "symbolic shape inference", _ORT, infer_symbolic_shapes),
 )
 TOOLS = {tool.name: tool for tool in _TOOLS}
-_CHAIN = "+"
-_OPTION = ":"
+_CHAIN, _OPTION = "+", ":"
 # What people write between tools in the place of a plus.
 _OTHER_CHAINS = re.compile(r"\s*(?:[,;|>&\s]|->)\s*")
 
@@ -94,7 +98,8 @@ def _parse_tool(text: str) -> tuple[Tool, str]:
     tool = TOOLS.get(name)
     if tool is None:
         raise _unknown_tool(text)
-    if option and not _is_known(tool, option):
+    known = tool.any_option or option in tool.options or (option.isdecimal() and _takes_number(tool))
+    if option and not known:
         raise UserError(f"{name} has no option {option!r}", _describe_options(tool))
     return tool, option or next(iter(tool.options), "")
 
@@ -106,10 +111,6 @@ def _unknown_tool(text: str) -> UserError:
     written = {f"{tool.name}{_OPTION}{option}" for tool in TOOLS.values() for option in tool.options}
     alike = [name for name in written if re.sub(r"\W|_", "", name) == re.sub(r"\W|_", "", text.casefold())]
     return UnknownName("tool", text, alike or TOOLS)
-
-
-def _is_known(tool: Tool, option: str) -> bool:
-    return tool.any_option or option in tool.options or (option.isdecimal() and _takes_number(tool))
 
 
 def _takes_number(tool: Tool) -> bool:

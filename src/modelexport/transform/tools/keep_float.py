@@ -49,6 +49,7 @@ def keep_nodes_float(
 
 
 def _screen_nodes(graph: onnx.GraphProto, surroundings: _QuantizedGraph) -> int:
+    # A node of no kind stands for whoever reads the outputs of the model: it reads floats.
     readers: dict[str, list[onnx.NodeProto]] = {value.name: [onnx.NodeProto()] for value in graph.output}
     for node in graph.node:
         for name in names_read(node):
@@ -56,8 +57,8 @@ def _screen_nodes(graph: onnx.GraphProto, surroundings: _QuantizedGraph) -> int:
     candidates = {node.name: surroundings.screen(node, old, readers) for node, old in surroundings.to_be_free()}
     screens = {name: screen for name, screen in candidates.items() if screen is not None}
     if screens:
-        both = [kept for node in graph.node for kept in (screens.get(node.name), node) if kept is not None]
-        _replace_nodes(graph, both)
+        pairs = ((screens.get(node.name), node) for node in graph.node)
+        _replace_nodes(graph, [kept for pair in pairs for kept in pair if kept is not None])
     return len(screens)
 
 
@@ -111,18 +112,19 @@ class _QuantizedGraph:
 
     def free(self, node: onnx.NodeProto, before: onnx.NodeProto) -> int:
         """How many of its inputs were changed, at nobody's cost."""
-        places = list(self._places(node))
-        return sum(self._weight_back(node, before, index) or self._own_back(node, index) for index in places)
+        indices = list(self._quantized_inputs(node))  # a list, because the inputs change on the way
+        return sum(self._weight_back(node, before, index) or self._own_back(node, index) for index in indices)
 
     def screen(
         self, node: onnx.NodeProto, before: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]
     ) -> onnx.NodeProto | None:
         """A node through which this one reads a value, if it would be run in integers otherwise."""
-        rounded = set(self._places(node))
-        places = [index for index in self._floats(before) if not self._may_be_rounded(before, index)]
-        if not places or not rounded.issuperset(places) or not self._ends_in_integers(node, readers):
+        rounded = set(self._quantized_inputs(node))
+        later = self.weights.keys() if before.op_type in _ROUNDED_LATER else ()
+        floats = [index for index in self._floats(before) if before.input[index] not in later]
+        if not floats or not rounded.issuperset(floats) or not self._ends_in_integers(node, readers):
             return None
-        index = places[0]
+        index = floats[0]  # one float input is enough to keep a node out of integers
         value = f"{node.output[0]}_reads_{index}"
         screen = onnx.helper.make_node(_SCREEN, [node.input[index]], [value], name=f"{node.name}_reads_{index}")
         node.input[index] = value
@@ -133,18 +135,15 @@ class _QuantizedGraph:
         end = _BIAS.get(before.op_type, len(before.input))
         return (index for index, name in enumerate(before.input[:end]) if self.types.is_float(name))
 
-    def _may_be_rounded(self, before: onnx.NodeProto, index: int) -> bool:
-        return before.op_type in _ROUNDED_LATER and before.input[index] in self.weights
-
     def _ends_in_integers(self, node: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> bool:
         """Whether what a node makes is rounded by all that read it, be it after it was moved."""
         if node.op_type in _MAKING_FLOATS:
             return True
         reading = [reader for output in node.output for reader in readers.get(output, ())]
+        # ONNX Runtime moves a QuantizeLinear up through Reshape, Transpose and the like.
+        moving = [reader for reader in reading if reader.op_type != _QUANTIZE]
         return bool(reading) and all(
-            reader.op_type == _QUANTIZE
-            or (reader.op_type in QDQ_PROPAGATED and self._ends_in_integers(reader, readers))
-            for reader in reading
+            reader.op_type in QDQ_PROPAGATED and self._ends_in_integers(reader, readers) for reader in moving
         )
 
     def _is_quantized(self, node: onnx.NodeProto) -> bool:
@@ -152,10 +151,10 @@ class _QuantizedGraph:
         before = self.was.get(node.name)
         if before is None or node.name in self.names or node.op_type not in self.in_integers:
             return False
-        rounded, floats = set(self._places(node)), list(self._floats(before))
+        rounded, floats = set(self._quantized_inputs(node)), list(self._floats(before))
         return bool(floats) and rounded.issuperset(floats)
 
-    def _places(self, node: onnx.NodeProto) -> Iterator[int]:
+    def _quantized_inputs(self, node: onnx.NodeProto) -> Iterator[int]:
         """Where a node reads out of a DequantizeLinear that the quantizer has put there."""
         for index, name in enumerate(node.input):
             maker = self.makers.get(name)
@@ -180,27 +179,22 @@ class _QuantizedGraph:
     def _own_back(self, node: onnx.NodeProto, index: int) -> bool:
         """A value that no quantized node reads needs no pair, unless the one that makes it does."""
         quantizer = self.makers.get(self.makers[node.input[index]].input[0])
-        maker = None if quantizer is None else self.makers.get(quantizer.input[0])
-        costs = maker is not None and maker.op_type not in _MAKING_FLOATS and self._is_quantized(maker)
-        return not costs and node.input[index] not in self.needed and self._value_back(node, index)
-
-    def _value_back(self, node: onnx.NodeProto, index: int) -> bool:
-        maker = self.makers.get(self.makers[node.input[index]].input[0])
-        if maker is None or maker.op_type != _QUANTIZE:
+        if quantizer is None or quantizer.op_type != _QUANTIZE or node.input[index] in self.needed:
             return False
-        node.input[index] = maker.input[0]
+        maker = self.makers.get(quantizer.input[0])
+        if maker is not None and maker.op_type not in _MAKING_FLOATS and self._is_quantized(maker):
+            return False
+        node.input[index] = quantizer.input[0]
         return True
 
 
 def _remove_unread_pairs(graph: onnx.GraphProto) -> None:
     """Pairs that nobody reads any more, and the scales that were for them."""
     kept = list(graph.node)
-    while True:
-        read = {value.name for value in graph.output}
-        read.update(name for node in kept for name in names_read(node))
-        left = [
-            node for node in kept if node.op_type not in (_QUANTIZE, _DEQUANTIZE) or not read.isdisjoint(node.output)
-        ]
+    pairs = (_QUANTIZE, _DEQUANTIZE)
+    while True:  # without its DequantizeLinear, a QuantizeLinear is unread only in the next round
+        read = {value.name for value in graph.output}.union(*map(names_read, kept))
+        left = [node for node in kept if node.op_type not in pairs or not read.isdisjoint(node.output)]
         if len(left) == len(kept):
             break
         kept = left

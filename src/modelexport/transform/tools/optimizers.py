@@ -1,6 +1,10 @@
 """Optimizers: ONNX Runtime's own graph optimizations, its optimizer for transformers, onnxslim, onnxsim, onnxscript.
 
+    ort:all        MatMul, Add, Gelu   →   FusedMatMul, BiasGelu, in the layout of this machine's CPU
+    onnxslim       Shape, Gather, Concat of known sizes   →   an initializer
+
 Each is a function of a `Job` that writes the target. To add one, see `catalogue.py`.
+https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ LEVELS = {
     "basic": "ORT_ENABLE_BASIC",
     "none": "ORT_DISABLE_ALL",
 }
+# Only fatal messages: warnings about optimizations that depend on the machine are no news to whoever asks for them.
 _SILENT = 4
+# Bytes: smaller tensors stay in the graph, so that shape inference can read axes and sizes without the other file.
 _SMALL = 1024
 
 
@@ -73,6 +79,7 @@ def transformers(job: Job) -> None:
     if job.option and job.option not in MODEL_TYPES:
         raise UserError(f"transformers has no option {job.option!r}", f"It knows: {', '.join(MODEL_TYPES)}.")
     kind = {"model_type": job.option} if job.option else {}
+    # Zero heads: it reads their number from the graph. Level 0: ONNX Runtime's own optimizer is another tool here.
     optimized = optimize_model(str(job.source), num_heads=0, hidden_size=0, opt_level=0, **kind)
     optimized.save_model_to_file(str(job.target))
 
@@ -86,7 +93,7 @@ def onnxslim(job: Job) -> None:
 def onnxsim(job: Job) -> None:
     import onnxsim as sim
 
-    simplified = sim.simplify(read_whole(job.source))
+    simplified = sim.simplify(read_whole(job.source))  # some versions return whether they have checked it, too
     write_whole(simplified[0] if isinstance(simplified, tuple) else simplified, job.target)
 
 

@@ -11,6 +11,7 @@ https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,6 +40,7 @@ TYPES = {
     "float8": "QFLOAT8E4M3FN",
 }
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile", "distribution": "Distribution"}
+# The only types that ONNX Runtime's integer kernels take.
 _BYTES = frozenset({"int8", "uint8"})
 FORMS = {"qdq": "QDQ", "qoperator": "QOperator"}
 
@@ -65,10 +67,10 @@ class Quantization:
 
 def make_quantizer(settings: Quantization) -> Tool:
     """A tool that quantizes in this way."""
-    name = settings.form or "int8"
-    work = partial(_static if settings.form else _dynamic, settings)
     static = bool(settings.form)
-    return Tool(name, "quantization by ONNX Runtime", "onnxruntime", work, calibrates=static, remedy=_remedy(settings))
+    run = partial(_static if static else _dynamic, settings)
+    does, remedy = "quantization by ONNX Runtime", _remedy(settings)
+    return Tool(settings.form or "int8", does, "onnxruntime", run, calibrates=static, remedy=remedy)
 
 
 def _remedy(settings: Quantization) -> str:
@@ -114,6 +116,7 @@ def quantize_static_operators(job: Job) -> None:
 
 
 def quantize_four_bits(job: Job) -> None:
+    """MatMul by a constant becomes MatMulNBits, an operator of ONNX Runtime's; nothing else changes."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     quantizer = MatMulNBitsQuantizer(read_whole(job.source), block_size=_BLOCK, is_symmetric=True)
@@ -126,10 +129,10 @@ def _dynamic(settings: Quantization, job: Job) -> None:
 
     with copy_model(job.source, job.target.parent, _unshare_gemm_weights) as source:
         quantize_dynamic(source, job.target, **_shared_options(settings, source))
-        made = read_whole(job.target)
+        quantized = read_whole(job.target)
         # Its order of nodes takes no account of what the bodies of If and Loop read.
-        if in_order(made.graph.node) is not made.graph.node:
-            write_whole(made, job.target, spread=is_spread(source))
+        if in_order(quantized.graph.node) is not quantized.graph.node:
+            write_whole(quantized, job.target, spread=is_spread(source))
 
 
 def _static(settings: Quantization, job: Job) -> None:
@@ -142,16 +145,13 @@ def _static(settings: Quantization, job: Job) -> None:
         more["calibrate_method"] = quantization.CalibrationMethod[METHODS[settings.method]]
     form = quantization.QuantFormat[FORMS[settings.form]]
     with copy_model(job.source, job.target.parent) as source:
-        common = _shared_options(settings, source)
-        quantization.quantize_static(
-            source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **common, **more
-        )
+        more |= _shared_options(settings, source)
+        quantization.quantize_static(source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **more)
         if settings.exclude:
-            made = read_whole(job.target)
-            if keep_nodes_float(
-                made, read_whole(source), frozenset(settings.exclude), quantizable_operators("qoperator")
-            ):
-                write_whole(made, job.target, spread=is_spread(source))
+            quantized = read_whole(job.target)
+            in_integers = quantizable_operators("qoperator")  # those with a kernel for integers, whatever the form
+            if keep_nodes_float(quantized, read_whole(source), frozenset(settings.exclude), in_integers):
+                write_whole(quantized, job.target, spread=is_spread(source))
 
 
 def _shared_options(settings: Quantization, source: Path) -> dict[str, Any]:
@@ -181,25 +181,25 @@ def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
         kept = onnx.GraphProto(value_info=stated)
         del graph.value_info[:]
         graph.value_info.extend(kept.value_info)
-    readers: dict[str, int] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for node in graph.node for name in node.input)
     weights = dict(model.weights)
     for number, node in enumerate(graph.node):
         transposed = node.op_type == "Gemm" and integer_attribute(node, "transB")
-        if transposed and node.input[1] in stored and readers[node.input[1]] > 1:
+        name = node.input[1] if transposed else ""
+        if name in stored and readers[name] > 1:
             copied = graph.initializer.add()
-            copied.CopyFrom(stored[node.input[1]])
-            copied.name = f"{node.input[1]}_of_gemm_{number}"
-            if node.input[1] in weights:
-                weights[copied.name] = weights[node.input[1]]
-            node.input[1] = copied.name
+            copied.CopyFrom(stored[name])
+            copied.name = node.input[1] = f"{name}_of_gemm_{number}"
+            if name in weights:
+                weights[copied.name] = weights[name]
     return replace(model, weights=weights)
 
 
 class _CalibrationFeeds:
-    """Inputs, handed out one after the other as the calibration wants them."""
+    """Inputs, handed out one after the other as the calibration wants them: a CalibrationDataReader by its methods.
+
+    It is no subclass, because onnxruntime may be imported only when a tool runs.
+    """
 
     def __init__(self, feeds: tuple[Feed, ...]) -> None:
         self._left: Iterator[Feed] = iter(feeds)

@@ -2,6 +2,8 @@
 
 A tool takes and writes complete files, weights included; files with weights beside them stay so (`is_spread`), because
 protobuf cannot hold more than two gigabytes.
+
+    Tool("ort", …).run(Job(Path("in.onnx"), Path("out.onnx"), option="all", feeds=()))
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from modelexport.graph.protos import in_order
 
 Feed = Mapping[str, np.ndarray]
 
+# Packages that other verbs need as well; all the rest comes with the extra `tools`.
 _EXTRAS = {"onnxruntime": "runtime", "onnxscript": "export"}
 
 
@@ -85,7 +88,7 @@ def write_whole(model: onnx.ModelProto, path: Path, *, spread: bool = False) -> 
     """
     ordered = in_order(model.graph.node)
     if ordered is not model.graph.node:
-        kept = onnx.GraphProto(node=ordered)
+        kept = onnx.GraphProto(node=ordered)  # copies: the nodes are gone once the graph has let go of them
         del model.graph.node[:]
         model.graph.node.extend(kept.node)
     (path.parent / data_beside(path)).unlink(missing_ok=True)  # it would be appended to

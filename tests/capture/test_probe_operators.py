@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelexport.capture.arguments import CallArguments, bind_arguments, negate_or_mask, with_mask
+from modelexport.capture.arguments import CallArguments, bind_arguments
 from modelexport.capture.export import ProbedRun, probe_operators, trace_model
 from modelexport.errors import InputError
 
@@ -15,8 +15,8 @@ IDLE = torch.ones(2, 3, dtype=torch.int64)
 
 
 def masked(**tensors: Tensor) -> dict[str, Tensor] | None:
-    found = with_mask(CallArguments(tensors), tensors)
-    return None if found is None else dict(found.tensors)
+    arguments = CallArguments(tensors).with_mask(tensors)
+    return None if arguments is None else dict(arguments.tensors)
 
 
 def test_a_mask_that_hides_nothing_hides_the_last_place() -> None:
@@ -36,10 +36,11 @@ def test_nothing_else_is_taken_for_a_mask(tensor: Tensor) -> None:
 
 
 def test_other_values_change_sign_or_hide() -> None:
-    assert torch.equal(negate_or_mask(X), -X)
-    assert negate_or_mask(IDLE).tolist() == [[1, 1, 0]] * 2
     ids = torch.tensor([[5, 6]])
-    assert negate_or_mask(ids) is ids
+    values = CallArguments({"x": X, "mask": IDLE, "ids": ids}).negate_or_mask()
+    assert torch.equal(values["x"], -X)
+    assert values["mask"].tolist() == [[1, 1, 0]] * 2
+    assert values["ids"] is ids
 
 
 class Masking(nn.Module):
@@ -123,4 +124,4 @@ def test_a_probe_has_the_calls_of_the_first_run() -> None:
 
 
 def test_what_the_graph_does_not_take_stays_as_it_was() -> None:
-    assert with_mask(CallArguments({"x": X, "mask": IDLE}), {"x"}) is None
+    assert CallArguments({"x": X, "mask": IDLE}).with_mask({"x"}) is None
