@@ -1,4 +1,12 @@
-"""How two files differ: nodes aligned by what they compute, put into the modules that they belong to."""
+"""Diff verb: opens two files, finds out where their modules are known from, and compares them.
+
+    record of this very graph      RECORD     the modules that it says
+    record of an earlier graph     RELINKED   the modules that lineage carries over
+    record of the other file alone OTHER      borrowed from there, node by node
+    none                           NODES      what is written on nodes; NONE if nothing is
+
+The comparison itself is in `inspect.diff`; here is what needs files, records and lineage.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +58,9 @@ def diff(
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
-    files = _open_files(Path(left), Path(right))
+    # A file that is compared with itself is opened, indexed and unpacked once.
+    first = open_tagged(Path(left))
+    files = first, first if Path(left) == Path(right) else open_tagged(Path(right))
     for file in dict.fromkeys(files):
         ensure_sound(file.proto, file.graph, str(file.path))
     parts = left_module or "", right_module or ""
@@ -59,22 +69,16 @@ def diff(
     same = parts[0] == parts[1] and _are_equal(*files)
     before, after = _sides(files, parts, read_weights=weights and not same)
     if same:
-        found = diff_equal_files(before, after)
-        return replace(found, weights_read=weights, notes=tuple(_notes(found)))
+        result = diff_equal_files(before, after)
+        return replace(result, weights_read=weights, notes=tuple(_notes(result)))
     small = max(len(side.graph.nodes) for side in (before, after)) <= _COUNTED
     costs = (lambda: (_costs(before), _costs(after))) if (small if cost is None else cost) else None
-    found = find_differences(before, after, lambda: _links(before, after, weights=weights), costs)
-    _ensure_related(found, *files)
-    notes = _notes(found)
-    if cost is None and not small and not found.identical:
+    result = find_differences(before, after, lambda: _links(before, after, weights=weights), costs)
+    _ensure_related(result, *files)
+    notes = _notes(result)
+    if cost is None and not small and not result.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
-    return replace(found, weights_read=weights, notes=tuple(notes))
-
-
-def _open_files(left: Path, right: Path) -> tuple[TaggedFile, TaggedFile]:
-    """A file that is compared with itself is opened, indexed and unpacked once."""
-    file = open_tagged(left)
-    return file, file if left == right else open_tagged(right)
+    return replace(result, weights_read=weights, notes=tuple(notes))
 
 
 def _are_equal(file: TaggedFile, other: TaggedFile) -> bool:
@@ -88,13 +92,13 @@ def _are_equal(file: TaggedFile, other: TaggedFile) -> bool:
 
 def _sides(files: tuple[TaggedFile, TaggedFile], parts: tuple[str, str], *, read_weights: bool) -> list[DiffSide]:
     """What is compared: two modules or two whole files; the same twice for a file and itself."""
-    made: dict[tuple[int, Source, bool, str], DiffSide] = {}
+    known: dict[tuple[int, Source, bool, str], DiffSide] = {}
     sides = []
     for file, (source, record), part in zip(files, _sources(*files), parts, strict=True):
         key = id(file), source, record is None, part
-        if key not in made:
-            made[key] = _part(_compared(file, source, record, read_weights=read_weights), part, file)
-        sides.append(made[key])
+        if key not in known:
+            known[key] = _part(_compared(file, source, record, read_weights=read_weights), part, file)
+        sides.append(known[key])
     return sides
 
 
@@ -112,36 +116,35 @@ def _sources(
     left: TaggedFile, right: TaggedFile
 ) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
     """Where each file's modules are known from, and the record that says so."""
-    one, other = _current_record(left), _current_record(right)
-    if one is not None and other is None and _has_own_tree(right, one):
+    record, other = _current_record(left), _current_record(right)
+    # Relinking takes as long as the diff. A record that names the same modules can be borrowed instead.
+    if record is not None and other is None and _has_own_tree(right, record):
         other = _relinked(right)
-    if other is not None and one is None and _has_own_tree(left, other):
-        one = _relinked(left)
-    if one is None and other is None:
-        one = _relinked(left)
-        other = _relinked(right) if one is None else None
-    found = [(Source.RELINKED if _current_record(file) is None else Source.RECORD) for file in (left, right)]
-    lent = Source.NONE if one is None and other is None else Source.OTHER
-    return (found[0] if one else lent, one), (found[1] if other else lent, other)
+    if other is not None and record is None and _has_own_tree(left, other):
+        record = _relinked(left)
+    if record is None and other is None:
+        record = _relinked(left)
+        other = _relinked(right) if record is None else None
+    own = [(Source.RELINKED if _current_record(file) is None else Source.RECORD) for file in (left, right)]
+    lent = Source.NONE if record is None and other is None else Source.OTHER
+    return (own[0] if record else lent, record), (own[1] if other else lent, other)
 
 
 def _has_own_tree(file: TaggedFile, other: Provenance) -> bool:
     """Whether a file's record speaks of other modules than that of the other file."""
     if file.related_record is None:
         return False
-    mine, theirs = (
-        {path: one.class_name for path, one in tree.modules.items()}
-        for tree in (file.related_record.hierarchy, other.hierarchy)
-    )
-    return mine != theirs
+    trees = (file.related_record.hierarchy, other.hierarchy)
+    own, lent = ({path: module.class_name for path, module in tree.modules.items()} for tree in trees)
+    return own != lent
 
 
 def _relinked(file: TaggedFile) -> Provenance | None:
     """The record for the graph that a tool made of the one that it was made for."""
     if _stale_record(file) is None or file.outline is None:
         return None
-    found = relink_graph(outlined_ancestor(file), file, "diff")
-    return found.provenance if found.related else None
+    relinked = relink_graph(outlined_ancestor(file), file, "diff")
+    return relinked.provenance if relinked.related else None
 
 
 def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, read_weights: bool) -> DiffSide:
@@ -154,7 +157,7 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
         calls |= _hinted(calls, flat)
     else:
         calls |= {key: str(call) for key, call in _put_in(record, flat.origins).items()}
-    exporter = record or file.related_record
+    exporter, initializers = record or file.related_record, {} if record is None else record.initializers
     return DiffSide(
         path=str(file.path),
         file=file,
@@ -162,7 +165,8 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
         model=model,
         holdings=ConstantStore(file, model.graph, read_weights=read_weights),
         calls=calls,
-        held={} if record is None else _held(record),
+        # A weight of several modules belongs to what reads it.
+        held={name: str(item.owners[0]) for name, item in initializers.items() if len(item.owners) == 1},
         hierarchy=None if record is None else record.hierarchy,
         source=source,
         exporter="" if exporter is None else exporter.origin.exporter,
@@ -171,30 +175,25 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
 
 
 def _calls(record: Provenance) -> dict[str, str]:
-    found = ((key, entry.attribution.ancestor) for key, entry in record.nodes.items())
-    return {key: str(call) for key, call in found if call is not None}
+    calls = ((key, entry.attribution.ancestor) for key, entry in record.nodes.items())
+    return {key: str(call) for key, call in calls if call is not None}
 
 
 def _put_in(record: Provenance, origins: Mapping[str, Sequence[str]]) -> dict[str, ModuleCall]:
     """A node of a function is one of each call of it, and belongs to that of its modules which the call is for."""
-    found = {}
+    calls = {}
     for key, around in origins.items():
-        *calls, own = map(record.recorded, around)
-        call = narrow_attribution(own, calls, record.hierarchy).ancestor
+        *outer, own = map(record.recorded, around)
+        call = narrow_attribution(own, outer, record.hierarchy).ancestor
         if call is not None:
-            found[key] = call
-    return found
+            calls[key] = call
+    return calls
 
 
 def _hinted(calls: Mapping[str, str], flat: Inlined) -> dict[str, str]:
     """What the innermost of a node and the calls around it says."""
-    said = {key: [calls[one] for one in reversed(origins) if one in calls] for key, origins in flat.origins.items()}
-    return {key: found[0] for key, found in said.items() if found}
-
-
-def _held(record: Provenance) -> dict[str, str]:
-    """Weights of one module alone."""
-    return {name: str(one.owners[0]) for name, one in record.initializers.items() if len(one.owners) == 1}
+    hints = {key: [calls[inner] for inner in reversed(keys) if inner in calls] for key, keys in flat.origins.items()}
+    return {key: hint[0] for key, hint in hints.items() if hint}
 
 
 def _hints(file: TaggedFile) -> dict[str, str]:
@@ -250,28 +249,29 @@ def _costs(side: DiffSide) -> dict[str, NodeCost]:
     )
 
 
-def _ensure_related(found: Diff, left: TaggedFile, right: TaggedFile) -> None:
-    if are_comparable(found.alike, found.same_weights):
+def _ensure_related(result: Diff, left: TaggedFile, right: TaggedFile) -> None:
+    if are_comparable(result.alike, result.same_weights):
         return
+    # Two trainings of one model, exported in two ways, may share neither nodes nor weights, but they share modules.
     trees = [None if (record := file.related_record) is None else record.hierarchy for file in (left, right)]
-    whole = not (found.left.module or found.right.module)
+    whole = not (result.left.module or result.right.module)
     if whole and trees[0] is not None and trees[1] is not None and module_overlap(trees[0], trees[1]).related:
         return
-    what = [f"{side.module} in {side.path}" if side.module else side.path for side in (found.left, found.right)]
+    what = [f"{side.module} in {side.path}" if side.module else side.path for side in (result.left, result.right)]
     raise ModelMismatch(
-        f"{what[0]} and {what[1]} have little in common: {100 * found.alike:.0f} % of their nodes and "
-        f"{100 * found.same_weights:.0f} % of their weights",
+        f"{what[0]} and {what[1]} have little in common: {100 * result.alike:.0f} % of their nodes and "
+        f"{100 * result.same_weights:.0f} % of their weights",
         "Give two files of one model, or two modules of one kind.",
     )
 
 
-def _notes(found: Diff) -> list[str]:
+def _notes(result: Diff) -> list[str]:
     notes = []
-    for one, other in ((found.left, found.right), (found.right, found.left)):
-        if one.source is Source.OTHER:
-            notes.append(f"{one.path} has no record of its own: its modules are those of {other.path}, node by node")
-        elif one.source is Source.RELINKED:
-            notes.append(f"{one.path} was changed after its record was made: its modules are found by lineage")
-    if found.left.source is Source.NONE and found.right.source is Source.NONE:
+    for side, other in ((result.left, result.right), (result.right, result.left)):
+        if side.source is Source.OTHER:
+            notes.append(f"{side.path} has no record of its own: its modules are those of {other.path}, node by node")
+        elif side.source is Source.RELINKED:
+            notes.append(f"{side.path} was changed after its record was made: its modules are found by lineage")
+    if result.left.source is Source.NONE and result.right.source is Source.NONE:
         notes.append("neither file has a record: nodes are aligned by lineage alone, and modules are not known")
     return notes

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -88,7 +89,12 @@ def from_document(document: object) -> Provenance:
     try:
         provenance = Provenance(
             hierarchy=Hierarchy.of(map(module_in, document["modules"]), map(_call_in, document["calls"])),
-            nodes={entry.key: entry for entry in map(_node_in, document["nodes"])},
+            nodes={
+                text_in(item["key"]): NodeEntry(
+                    item["key"], text_in(item["name"]), text_in(item["op_type"]), attribution_in(item)
+                )
+                for item in document["nodes"]
+            },
             initializers={text_in(item["name"]): attribution_in(item) for item in document["initializers"]},
             origin=origin_in(document["origin"]),
             policy=policy_in(document["policy"]),
@@ -121,13 +127,8 @@ def check_version(version: object) -> None:
 
 
 def policy_out(policy: TagPolicy) -> Json:
-    return {
-        "scope": policy.scope.value,
-        "torch_nn": policy.torch_nn.value,
-        "torch_nn_exceptions": list(policy.torch_nn_exceptions),
-        "keep": list(policy.keep),
-        "drop": list(policy.drop),
-    }
+    # Its fields are keys of the schema: to rename one of them is a new version of that.
+    return asdict(policy)
 
 
 def policy_in(item: Json) -> TagPolicy:
@@ -218,22 +219,14 @@ def _module_call_in(item: list[Any]) -> ModuleCall:
     return ModuleCall(text_in(path), int(index))
 
 
-def _node_in(item: Json) -> NodeEntry:
-    return NodeEntry(text_in(item["key"]), text_in(item["name"]), text_in(item["op_type"]), attribution_in(item))
-
-
 def attribution_out(attribution: Attribution) -> Json:
     ancestor = attribution.ancestor
-    item: Json = {
-        "ancestor": None if ancestor is None else _module_call_out(ancestor),
-        "owners": [_module_call_out(owner) for owner in attribution.owners],
-        "confidence": attribution.confidence.label,
-        "evidence": [_evidence_out(evidence) for evidence in attribution.evidence],
-    }
+    item = {"ancestor": None if ancestor is None else _module_call_out(ancestor), **_claimed_out(attribution)}
+    # What most nodes do not have is left out: a record of schema 1 may lack these keys altogether.
     if attribution.reason:
         item["reason"] = attribution.reason
     if attribution.lost:
-        item["lost"] = [_claim_out(claim) for claim in attribution.lost]
+        item["lost"] = [{**_claimed_out(claim), "strategy": claim.strategy} for claim in attribution.lost]
     if attribution.role:
         item["role"] = attribution.role
     if attribution.layer_id is not None:
@@ -261,22 +254,18 @@ def _layer_in(value: object) -> int | None:
     return value
 
 
-def _evidence_out(evidence: Evidence) -> list[str]:
-    return [evidence.kind.value, evidence.source, evidence.detail]
+def _claimed_out(claim: Attribution | Claim) -> Json:
+    """What an answer and the claims that it was chosen from have in common."""
+    return {
+        "owners": [_module_call_out(owner) for owner in claim.owners],
+        "confidence": claim.confidence.label,
+        "evidence": [[evidence.kind.value, evidence.source, evidence.detail] for evidence in claim.evidence],
+    }
 
 
 def _evidence_in(item: list[Any]) -> Evidence:
     kind, source, detail = item
     return Evidence(EvidenceKind(kind), text_in(source), text_in(detail))
-
-
-def _claim_out(claim: Claim) -> Json:
-    return {
-        "owners": [_module_call_out(owner) for owner in claim.owners],
-        "confidence": claim.confidence.label,
-        "evidence": [_evidence_out(evidence) for evidence in claim.evidence],
-        "strategy": claim.strategy,
-    }
 
 
 def _claim_in(item: Json) -> Claim:

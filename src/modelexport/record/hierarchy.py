@@ -6,6 +6,8 @@ that later asks "which module?" is answered from it.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,10 +58,7 @@ class TensorInfo:
 
     @property
     def size(self) -> int:
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +124,7 @@ class Hierarchy:
 
     @cached_property
     def call_counts(self) -> Mapping[str, int]:
-        counts: dict[str, int] = {}
-        for site in self.calls:
-            counts[site.call.path] = counts.get(site.call.path, 0) + 1
-        return counts
+        return Counter(site.call.path for site in self.calls)
 
     @cached_property
     def tensor_owners(self) -> Mapping[str, tuple[str, ...]]:
@@ -182,6 +178,7 @@ class Hierarchy:
 
     def common_ancestor(self, calls: Iterable[ModuleCall]) -> ModuleCall | None:
         """The innermost call inside of which all of `calls` ran."""
+        # Nearly every node has one owner, and a record may hold thousands of them.
         distinct = set(calls)
         if len(distinct) < 2:
             return next(iter(distinct), None)
@@ -200,15 +197,16 @@ class Hierarchy:
         return shared[-1] if shared else None
 
     def children(self, path: str) -> tuple[str, ...]:
-        return self._children.get(path, ())
+        return tuple(self._children.get(path, ()))
 
     @cached_property
-    def _children(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, list[str]] = {}
+    def _children(self) -> Mapping[str, list[str]]:
+        children: dict[str, list[str]] = {}
         for path in self.modules:
+            # The root would be its own parent.
             if path != ROOT:
-                found.setdefault(parent_path(path), []).append(path)
-        return {path: tuple(children) for path, children in found.items()}
+                children.setdefault(parent_path(path), []).append(path)
+        return children
 
 
 def common_prefix(stacks: Iterable[Sequence[_Frame]]) -> tuple[_Frame, ...]:

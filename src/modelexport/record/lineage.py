@@ -53,8 +53,7 @@ class Link:
     confidence: Confidence = Confidence.EXACT
 
     def __str__(self) -> str:
-        """As evidence tells it."""
-        return _told(self.relation, len(self.sources))
+        return str(Descent(self.relation, len(self.sources)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,8 @@ class Descent:
     sources: int = 1
 
     def __str__(self) -> str:
-        return _told(self.relation, self.sources)
+        """As evidence says it, and `_parse_descent` reads it back."""
+        return f"{self.relation}{_FROM}{self.sources}" if self.sources > 1 else str(self.relation)
 
 
 def descent_of(attribution: Attribution) -> Descent | None:
@@ -73,19 +73,15 @@ def descent_of(attribution: Attribution) -> Descent | None:
     if not attribution.owners:
         return None
     details = (item.detail for item in reversed(attribution.evidence) if item.kind is EvidenceKind.LINEAGE)
-    return next(filter(None, map(_parsed, details)), Descent(Relation.KEPT))
+    return next(filter(None, map(_parse_descent, details)), Descent(Relation.KEPT))
 
 
-def _parsed(detail: str) -> Descent | None:
+def _parse_descent(detail: str) -> Descent | None:
     """None for what says something else: a strategy gives evidence of this kind too."""
     relation, _, sources = detail.partition(_FROM)
     if relation not in tuple(Relation) or not (sources or "1").isdecimal():
         return None
     return Descent(Relation(relation), int(sources or 1))
-
-
-def _told(relation: Relation, sources: int) -> str:
-    return f"{relation}{_FROM}{sources}" if sources > 1 else str(relation)
 
 
 def is_introduced(attribution: Attribution) -> bool:
@@ -96,6 +92,7 @@ def is_introduced(attribution: Attribution) -> bool:
 
 def is_made_by_tool(attribution: Attribution) -> bool:
     """Whether a weight or node is not as it was exported: a tool made it of others, or put it in their place."""
+    # What the exporter does to a node belongs to the export: the file is as it was exported.
     exporting = (TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING)
     return any(item.kind is EvidenceKind.LINEAGE and item.source not in exporting for item in attribution.evidence)
 

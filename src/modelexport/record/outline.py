@@ -17,7 +17,8 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
+from operator import mul
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
@@ -81,7 +82,10 @@ class Sketch:
         """Up to 1 for numbers that go up and down together, 0 for others."""
         if self.sides != other.sides:
             return 0.0
-        correlation = _correlation(self.steps, other.steps)
+        x, y = ([step - sum(steps) / len(steps) for step in steps] for steps in (self.steps, other.steps))
+        scale = math.sqrt(sum(map(mul, x, x)) * sum(map(mul, y, y)))
+        # Pearson's correlation: scale and zero point of a quantized weight do not count.
+        correlation = sum(map(mul, x, y)) / scale if scale else 0.0
         return correlation if correlation >= _QUANTIZED else 0.0
 
 
@@ -92,19 +96,12 @@ def shortened(number: float) -> int:
 
 
 def lengthened(short: int) -> float:
-    found: float = _FLOAT.unpack(_BITS.pack(short << 16))[0]
-    return found
+    number: float = _FLOAT.unpack(_BITS.pack(short << 16))[0]
+    return number
 
 
 # By the name of a constant; None for what cannot be sketched.
 Sketches = Callable[[str], "Sketch | None"]
-
-
-def _correlation(a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    x = [value - sum(a) / len(a) for value in a]
-    y = [value - sum(b) / len(b) for value in b]
-    scale = math.sqrt(sum(value * value for value in x) * sum(value * value for value in y))
-    return sum(left * other for left, other in zip(x, y, strict=True)) / scale if scale else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +196,19 @@ def _fold(outline: Outline, record: Provenance) -> dict[str, Any]:
     return {
         "inputs": outline.inputs,
         "outputs": outline.outputs,
-        "domains": [domains.place(node.domain) for node in outline.nodes],
-        "graphs": [graphs.place(node.graph) for node in outline.nodes],
-        "attributes": [attributes.place(node.attributes) for node in outline.nodes],
-        "constants": [contents.place(node.constant) for node in outline.nodes],
+        "domains": [domains.number(node.domain) for node in outline.nodes],
+        "graphs": [graphs.number(node.graph) for node in outline.nodes],
+        "attributes": [attributes.number(node.attributes) for node in outline.nodes],
+        "constants": [contents.number(node.constant) for node in outline.nodes],
         "arities": [len(node.inputs) for node in outline.nodes],
         "reads": [code for node in outline.nodes for code in coder.codes(node)],
         "others": list(coder.others),
         # Most nodes make the one value that they are named after.
-        "made": {place: node.outputs for place, node in enumerate(outline.nodes) if node.outputs != (node.key,)},
+        "made": {index: node.outputs for index, node in enumerate(outline.nodes) if node.outputs != (node.key,)},
         "initializers": None if names == list(record.initializers) else names,
         "dtypes": [tensor.dtype for tensor in tensors],
-        "shapes": [shapes.place(tensor.shape) for tensor in tensors],
-        "contents": [contents.place(tensor.content) for tensor in tensors],
+        "shapes": [shapes.number(tensor.shape) for tensor in tensors],
+        "contents": [contents.number(tensor.content) for tensor in tensors],
         "bodies": {name: [body.owner, body.takes, body.yields] for name, body in outline.bodies.items()},
         "sketches": _fold_sketches(outline.sketches, [*names, *(node.key for node in outline.nodes)]),
         "domain_table": domains.values,
@@ -223,15 +220,17 @@ def _fold(outline: Outline, record: Provenance) -> dict[str, Any]:
 
 
 def _unfold(folded: Mapping[str, Any], record: Provenance) -> Outline:
-    stored = folded["initializers"]
-    names = list(map(text_in, record.initializers if stored is None else stored))
+    # Left out where they are those of the record, which is nearly always.
+    written = folded["initializers"]
+    names = list(map(text_in, record.initializers if written is None else written))
     entries = list(record.nodes.values())
-    made = {int(place): tuple(map(text_in, values)) for place, values in folded["made"].items()}
+    made = {int(index): tuple(map(text_in, values)) for index, values in folded["made"].items()}
     if not made.keys() <= set(range(len(entries))):
         raise IndexError(f"there are {len(entries)} nodes, and results of others")
-    outputs = [made.get(place, (entry.key,)) for place, entry in enumerate(entries)]
+    outputs = [made.get(index, (entry.key,)) for index, entry in enumerate(entries)]
     inputs = tuple(map(text_in, folded["inputs"]))
-    reads = _Decoder(inputs, names, folded["others"], outputs).inputs(folded["arities"], folded["reads"])
+    stored = [*dict.fromkeys((*inputs, *names)), *map(text_in, folded["others"])]
+    reads = _decode_inputs(stored, outputs, folded["arities"], folded["reads"])
     columns = zip(entries, reads, outputs, *(folded[name] for name in _COLUMNS), strict=True)
     nodes = tuple(
         OutlineNode(
@@ -258,16 +257,15 @@ def _unfold(folded: Mapping[str, Any], record: Provenance) -> Outline:
         inputs=inputs,
         outputs=tuple(map(text_in, folded["outputs"])),
         initializers=tensors,
-        bodies={text_in(name): _body_in(*body) for name, body in folded["bodies"].items()},
+        bodies={
+            text_in(name): Body(text_in(owner), tuple(map(text_in, takes)), tuple(map(text_in, yields)))
+            for name, (owner, takes, yields) in folded["bodies"].items()
+        },
         sketches=dict(_unfold_sketches(folded["sketches"], [*names, *(node.key for node in nodes)])),
     )
 
 
 _COLUMNS = ("domains", "graphs", "attributes", "constants")
-
-
-def _body_in(owner: Any, takes: Sequence[Any], yields: Sequence[Any]) -> Body:
-    return Body(text_in(owner), tuple(map(text_in, takes)), tuple(map(text_in, yields)))
 
 
 class _Coder:
@@ -280,14 +278,12 @@ class _Coder:
         stored = [*outline.inputs, *outline.initializers]
         self.others: dict[str, None] = {}
         self._stored = {value: number for number, value in enumerate(dict.fromkeys(stored))}
-        self._made: dict[str, int] = {}
-        for node in outline.nodes:
-            for value in node.outputs:
-                self._made.setdefault(value, len(self._made))
+        made = dict.fromkeys(value for node in outline.nodes for value in node.outputs)
+        self._made = {value: number for number, value in enumerate(made)}
         self._last = 0
 
     def codes(self, node: OutlineNode) -> Iterator[int]:
-        here = self._made[next(iter(node.outputs), "")] if node.outputs else 0
+        here = self._made[node.outputs[0]] if node.outputs else 0
         for value in node.inputs:
             if not value:
                 yield 0
@@ -305,37 +301,35 @@ class _Coder:
         return step
 
 
-class _Decoder:
-    def __init__(
-        self, inputs: Sequence[str], names: Sequence[str], others: Sequence[Any], outputs: Sequence[tuple[str, ...]]
-    ) -> None:
-        self._stored = [*dict.fromkeys((*inputs, *names)), *map(text_in, others)]
-        self._made = list(dict.fromkeys(value for values in outputs for value in values))
-        places = {value: number for number, value in enumerate(self._made)}
-        self._here = [places[values[0]] if values else 0 for values in outputs]
-
-    def inputs(self, arities: Sequence[int], codes: Sequence[int]) -> list[tuple[str, ...]]:
-        if sum(arities) != len(codes) or min(arities, default=0) < 0:
-            raise ValueError(f"nodes read {sum(arities)} values, and {len(codes)} are there")
-        left = iter(codes)
-        last = 0
-        found = []
-        for here, arity in zip(self._here, arities, strict=True):
-            read = []
-            for code in islice(left, arity):
-                if code < 0:
-                    last += _signed(-1 - code)
-                    read.append(_at(self._stored, last))
-                else:
-                    read.append(_at(self._made, here - _signed(code)) if code else "")
-            found.append(tuple(read))
-        return found
+def _decode_inputs(
+    stored: Sequence[str], outputs: Sequence[tuple[str, ...]], arities: Sequence[int], codes: Sequence[int]
+) -> list[tuple[str, ...]]:
+    """By node: the values that it reads, as `_Coder` numbered them."""
+    if sum(arities) != len(codes) or min(arities, default=0) < 0:
+        raise ValueError(f"nodes read {sum(arities)} values, and {len(codes)} are there")
+    made = list(dict.fromkeys(value for values in outputs for value in values))
+    numbers = {value: number for number, value in enumerate(made)}
+    waiting = iter(codes)
+    last = 0
+    inputs = []
+    for values, arity in zip(outputs, arities, strict=True):
+        here = numbers[values[0]] if values else 0
+        read = []
+        for code in islice(waiting, arity):
+            if code < 0:
+                last += _signed(-1 - code)
+                read.append(_at(stored, last))
+            else:
+                read.append(_at(made, here - _signed(code)) if code else "")
+        inputs.append(tuple(read))
+    return inputs
 
 
-def _at(values: Sequence[str], place: int) -> str:
-    if place < 0:
-        raise IndexError(f"there is no value {place}")
-    return values[place]
+def _at(values: Sequence[str], index: int) -> str:
+    # Python would count a number below zero from the end, and a damaged outline would pass for a sound one.
+    if index < 0:
+        raise IndexError(f"there is no value {index}")
+    return values[index]
 
 
 def _positive(number: int) -> int:
@@ -349,29 +343,20 @@ def _signed(number: int) -> int:
 
 def _fold_sketches(sketches: Mapping[str, Sketch], names: Sequence[str]) -> list[Any]:
     """Which constants have one, as steps from one to the next; all of them in one string; how long their sides are."""
-    places = [place for place, name in enumerate(names) if name in sketches]
-    chosen = [sketches[names[place]] for place in places]
-    steps = [place - before for before, place in zip([0, *places], places, strict=False)]
+    indices = [index for index, name in enumerate(names) if name in sketches]
+    chosen = [sketches[names[index]] for index in indices]
+    steps = [index - before for before, index in zip([0, *indices], indices, strict=False)]
     data = b"".join(
         _SKETCH.pack(shortened(sketch.middle), shortened(sketch.spread), *sketch.steps) for sketch in chosen
     )
     sides = Table()
-    return [
-        steps,
-        base64.b85encode(data).decode("ascii"),
-        [sides.place(sketch.sides) for sketch in chosen],
-        sides.values,
-    ]
+    numbers = [sides.number(sketch.sides) for sketch in chosen]
+    return [steps, base64.b85encode(data).decode("ascii"), numbers, sides.values]
 
 
 def _unfold_sketches(folded: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Sketch]]:
     steps, data, sides, table = folded
-    place = 0
-    for step, side, (middle, spread, *numbers) in zip(
-        steps, sides, _SKETCH.iter_unpack(base64.b85decode(data)), strict=True
-    ):
-        place += step
-        yield (
-            _at(names, place),
-            Sketch(tuple(map(int, table[side])), lengthened(middle), lengthened(spread), tuple(numbers)),
-        )
+    sketches = _SKETCH.iter_unpack(base64.b85decode(data))
+    for index, side, (middle, spread, *numbers) in zip(accumulate(steps), sides, sketches, strict=True):
+        lengths = tuple(map(int, table[side]))
+        yield _at(names, index), Sketch(lengths, lengthened(middle), lengthened(spread), tuple(numbers))

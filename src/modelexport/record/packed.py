@@ -44,15 +44,15 @@ class Table:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self._places: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
-    def place(self, value: Any) -> int:
+    def number(self, value: Any) -> int:
         # Lists cannot be keys, and 1 and True must stay two values.
         key = json.dumps(value)
-        if key not in self._places:
-            self._places[key] = len(self.values)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
             self.values.append(value)
-        return self._places[key]
+        return self._numbers[key]
 
 
 def squeeze(document: Any) -> str:
@@ -106,24 +106,24 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
 
     @cache
     def answer(attribution: Attribution) -> int:
-        return answers.place(_fold_answer(attribution, numbers))
+        return answers.number(_fold_answer(attribution, numbers))
 
     return {
         "origin": origin_out(provenance.origin),
         "policy": policy_out(provenance.policy),
-        "absent": _fold_absent(provenance.absent, numbers),
+        "absent": [[numbers.get(path, path) for path in provenance.absent], list(provenance.absent.values())],
         "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
         "calls": _fold_calls(provenance.hierarchy, numbers),
         "through": [_NOT_THROUGH if site.through is None else site.through for site in provenance.hierarchy.calls],
         # Columns: alike values stand side by side, which compresses far better than rows.
         "keys": [entry.key for entry in entries],
         "names": [entry.name for entry in entries],
-        "operators": [operators.place(entry.op_type) for entry in entries],
+        "operators": [operators.number(entry.op_type) for entry in entries],
         "answers": [answer(entry.attribution) for entry in entries],
-        "roles": [roles.place(entry.attribution.role) for entry in entries],
+        "roles": [roles.number(entry.attribution.role) for entry in entries],
         "initializers": list(provenance.initializers),
         "owners": [answer(item) for item in weights],
-        "weight_roles": [roles.place(item.role) for item in weights],
+        "weight_roles": [roles.number(item.role) for item in weights],
         "operator_table": operators.values,
         "answer_table": answers.values,
         "role_table": roles.values,
@@ -136,7 +136,10 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     calls = _unfold_calls(folded["calls"], paths)
     # Records were written without this at first.
     through = folded.get("through", [_NOT_THROUGH] * len(calls))
-    hierarchy = Hierarchy.of(modules, [_with_axes(*each) for each in zip(calls, through, strict=True)])
+    sites = zip(calls, through, strict=True)
+    hierarchy = Hierarchy.of(
+        modules, [site if axes == _NOT_THROUGH else replace(site, through=int(axes)) for site, axes in sites]
+    )
     answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
     operators = list(map(text_in, folded["operator_table"]))
     # Records were written without roles at first.
@@ -148,13 +151,13 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     owners = zip(map(text_in, folded["initializers"]), folded["owners"], weight_roles, strict=True)
 
     @cache
-    def answer(place: int, role: int) -> Attribution:
-        return replace(answers[place], role=roles[role])
+    def answer(index: int, role: int) -> Attribution:
+        return replace(answers[index], role=roles[role])
 
     return Provenance(
         hierarchy=hierarchy,
-        nodes={key: NodeEntry(key, name, operators[op], answer(place, role)) for key, name, op, place, role in columns},
-        initializers={name: answer(place, role) for name, place, role in owners},
+        nodes={key: NodeEntry(key, name, operators[op], answer(index, role)) for key, name, op, index, role in columns},
+        initializers={name: answer(index, role) for name, index, role in owners},
         origin=origin_in(folded["origin"]),
         policy=policy_in(folded["policy"]),
         absent=_unfold_absent(folded["absent"], paths),
@@ -169,36 +172,35 @@ def _fold_modules(modules: Iterable[Module], numbers: Mapping[str, int]) -> dict
     rows = Table()
     listed = list(modules)
     documents = [module_out(module, "") for module in listed]
+    parents = [numbers.get(parent_path(module.path), -1) if module.path else -1 for module in listed]
+    columns = list(zip(listed, parents, strict=True))
     return {
-        "parents": [numbers.get(parent_path(module.path), -1) if module.path else -1 for module in listed],
-        "names": [_own_name(module.path, numbers) for module in listed],
-        "rows": [rows.place([document[name] for name in _ROW]) for document in documents],
-        "aliases": {str(place): module.aliases for place, module in enumerate(listed) if module.aliases},
+        "parents": parents,
+        # A module whose parent is not listed keeps its whole path.
+        "names": [module.path if parent < 0 else module.path.rpartition(".")[2] for module, parent in columns],
+        "rows": [rows.number([row[name] for name in _ROW]) for row in documents],
+        "aliases": {str(index): module.aliases for index, module in enumerate(listed) if module.aliases},
         "row_table": rows.values,
     }
-
-
-def _own_name(path: str, numbers: Mapping[str, int]) -> str:
-    return path.rpartition(".")[2] if path and parent_path(path) in numbers else path
 
 
 def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
     paths: list[str] = []
     modules: list[Module] = []
     columns = zip(folded["parents"], folded["names"], folded["rows"], strict=True)
-    for place, (parent, name, row) in enumerate(columns):
+    for index, (parent, name, row) in enumerate(columns):
         paths.append(join(paths[parent], name) if parent >= 0 else name)
         fields = dict(zip(_ROW, folded["row_table"][row], strict=True))
-        modules.append(module_in({**fields, "path": paths[-1], "aliases": folded["aliases"].get(str(place), [])}))
+        modules.append(module_in({**fields, "path": paths[-1], "aliases": folded["aliases"].get(str(index), [])}))
     return modules
 
 
 def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[int]]:
-    """Modules in the order of their calls, and for each the place of the call that it was made from."""
-    places = hierarchy.call_order
+    """Modules in the order of their calls, and for each the index of the call that it was made from."""
+    indices = hierarchy.call_order
     called = [numbers[site.call.path] for site in hierarchy.calls]
     # Relative to the call itself, because that repeats from layer to layer.
-    parents = [0 if site.parent is None else place - places[site.parent] for place, site in enumerate(hierarchy.calls)]
+    parents = [0 if site.parent is None else index - indices[site.parent] for index, site in enumerate(hierarchy.calls)]
     return [called, parents]
 
 
@@ -207,16 +209,12 @@ def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list
     counts: dict[str, int] = {}
     calls: list[ModuleCall] = []
     sites: list[CallSite] = []
-    for place, (module, back) in enumerate(zip(*folded, strict=True)):
+    for index, (module, back) in enumerate(zip(*folded, strict=True)):
         path = paths[module]
         calls.append(ModuleCall(path, counts.get(path, 0)))
         counts[path] = counts.get(path, 0) + 1
-        sites.append(CallSite(calls[-1], calls[place - back] if back else None))
+        sites.append(CallSite(calls[-1], calls[index - back] if back else None))
     return sites
-
-
-def _with_axes(site: CallSite, axes: int) -> CallSite:
-    return site if axes == _NOT_THROUGH else replace(site, through=int(axes))
 
 
 def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[Any]:
@@ -241,10 +239,6 @@ def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hiera
             "layer": next(iter(folded[5:]), None),
         }
     )
-
-
-def _fold_absent(absent: Mapping[str, str], numbers: Mapping[str, int]) -> list[list[Any]]:
-    return [[numbers.get(path, path) for path in absent], list(absent.values())]
 
 
 def _unfold_absent(folded: Sequence[Sequence[Any]], paths: Sequence[str]) -> dict[str, str]:

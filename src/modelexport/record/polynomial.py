@@ -7,6 +7,7 @@ polynomials compare equal, and one without axes is equal to the number that it i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -26,7 +27,8 @@ class Function:
 
     def __str__(self) -> str:
         if self.name == "floor":
-            return "⌊" + "/".join(map(_factor_text, self.arguments)) + "⌋"
+            factors = [f"({size})" if len(size.terms) > 1 else str(size) for size in self.arguments]
+            return f"⌊{'/'.join(factors)}⌋"
         return f"{self.name}({', '.join(map(str, self.arguments))})"
 
     @property
@@ -56,12 +58,9 @@ class Polynomial:
         return cls(((ONE, int(size)),)) if size else cls()
 
     @classmethod
-    def axis(cls, name: str) -> Polynomial:
-        return cls._of_atom(name)
-
-    @classmethod
-    def _of_atom(cls, atom: Atom) -> Polynomial:
-        return cls(((((atom, 1),), 1),))
+    def axis(cls, name: Atom) -> Polynomial:
+        """One unknown: the size of an axis, or a function of such sizes."""
+        return cls(((((name, 1),), 1),))
 
     @property
     def value(self) -> int | None:
@@ -90,37 +89,31 @@ class Polynomial:
         """With these axes replaced by their sizes; others stay."""
         if not any(name in sizes for name in self.axes):
             return self
-        found = Polynomial()
+        total = Polynomial()
         for monomial, factor in self.terms:
             term = Polynomial.of(factor)
             for atom, power in monomial:
-                term *= _replaced(atom, sizes) ** power
-            found += term
-        return found
+                term *= _replace_axes(atom, sizes) ** power
+            total += term
+        return total
 
     def __add__(self, other: Size) -> Polynomial:
         if not isinstance(other, int | Polynomial):
             return NotImplemented
-        summed = dict(self.terms)
-        for monomial, factor in Polynomial.of(other).terms:
-            summed[monomial] = summed.get(monomial, 0) + factor
-        return _ordered(summed)
+        return sizes_sum((self, other))
 
     def __mul__(self, other: Size) -> Polynomial:
         if isinstance(other, int):
-            return (
-                Polynomial(tuple((monomial, factor * other) for monomial, factor in self.terms))
-                if other
-                else Polynomial()
-            )
+            # Much the most frequent product: the order of terms stays, so there is nothing to sort.
+            return Polynomial(tuple((monomial, factor * other) for monomial, factor in self.terms if other))
         if not isinstance(other, Polynomial):
             return NotImplemented
         product: dict[Monomial, int] = {}
         for right, times in other.terms:
             for left, factor in self.terms:
-                both = _multiplied(left, right)
+                both = _multiply_monomials(left, right)
                 product[both] = product.get(both, 0) + factor * times
-        return _ordered(product)
+        return _sort_terms(product)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -129,7 +122,7 @@ class Polynomial:
         return self * -1
 
     def __sub__(self, other: Size) -> Polynomial:
-        return self + -Polynomial.of(other)
+        return self + other * -1
 
     def __rsub__(self, other: Size) -> Polynomial:
         return -self + other
@@ -190,7 +183,7 @@ def sizes_sum(sizes: Iterable[Size]) -> Polynomial:
     for size in sizes:
         for monomial, factor in Polynomial.of(size).terms:
             summed[monomial] = summed.get(monomial, 0) + factor
-    return _ordered(summed)
+    return _sort_terms(summed)
 
 
 def quotient(above: Polynomial, below: Polynomial) -> Polynomial:
@@ -202,13 +195,14 @@ def quotient(above: Polynomial, below: Polynomial) -> Polynomial:
         return exact
     divisor = below.value
     if divisor is None or divisor < 0:
-        return Polynomial._of_atom(Function("floor", (above, below)))
+        return Polynomial.axis(Function("floor", (above, below)))
+    # ⌊(4x + y)/4⌋ = x + ⌊y/4⌋: what divides goes in front of the brackets, so that equal sizes look equal.
     whole = Polynomial(tuple((monomial, factor // divisor) for monomial, factor in above.terms if factor // divisor))
     rest = above - whole * divisor
     if rest.value is not None:
         return whole + rest.value // divisor
     inner, within = _nested(rest)
-    return whole + Polynomial._of_atom(Function("floor", (inner, Polynomial.of(within * divisor))))
+    return whole + Polynomial.axis(Function("floor", (inner, Polynomial.of(within * divisor))))
 
 
 def smallest(*sizes: Size) -> Polynomial:
@@ -222,33 +216,30 @@ def largest(*sizes: Size) -> Polynomial:
 def _extreme(name: str, opposite: str, sizes: Iterable[Size]) -> Polynomial:
     choose: Callable[..., int] = min if name == "min" else max
     kept: list[Polynomial] = []
-    for size in dict.fromkeys(Polynomial.of(size) for size in _flat(name, sizes)):
-        for place, other in enumerate(kept):
+    # min(a, min(b, c)) is min(a, b, c).
+    flat = (inner for size in map(Polynomial.of, sizes) for inner in _arguments(size, name) or (size,))
+    for size in dict.fromkeys(flat):
+        for index, other in enumerate(kept):
+            # Two sizes that are a number apart can be compared, whatever their axes are.
             apart = (size - other).value
             if apart is not None:
-                kept[place] = size if choose(0, apart) == apart else other
+                kept[index] = size if choose(0, apart) == apart else other
                 break
         else:
             kept.append(size)
     # max(a, min(a, b)) is a, whatever b is.
-    left = [one for one in kept if not any(other is not one and _is_among(other, one, opposite) for other in kept)]
+    left = [
+        size for size in kept if not any(other in _arguments(size, opposite) for other in kept if other is not size)
+    ]
     if len(left) == 1:
         return left[0]
-    return Polynomial._of_atom(Function(name, tuple(sorted(left, key=lambda argument: argument.expression))))
+    return Polynomial.axis(Function(name, tuple(sorted(left, key=lambda argument: argument.expression))))
 
 
-def _flat(name: str, sizes: Iterable[Size]) -> Iterator[Size]:
-    for size in sizes:
-        found = _only_function(Polynomial.of(size))
-        if found is not None and found.name == name:
-            yield from found.arguments
-        else:
-            yield size
-
-
-def _is_among(one: Polynomial, other: Polynomial, name: str) -> bool:
-    found = _only_function(other)
-    return found is not None and found.name == name and one in found.arguments
+def _arguments(size: Polynomial, name: str) -> tuple[Polynomial, ...]:
+    """Those of a size that is nothing but this function."""
+    function = _only_function(size)
+    return function.arguments if function is not None and function.name == name else ()
 
 
 def _only_function(size: Polynomial) -> Function | None:
@@ -264,11 +255,8 @@ def _only_function(size: Polynomial) -> Function | None:
 def _nested(size: Polynomial) -> tuple[Polynomial, int]:
     """`⌊x/a⌋ + c` as what it is the quotient of, and `a`: quotients of quotients are quotients."""
     constant = dict(size.terms).get(ONE, 0)
-    found = _only_function(size - constant)
-    if found is None or found.name != "floor":
-        return size, 1
-    above, below = found.arguments
-    divisor = below.value
+    above, below = _arguments(size - constant, "floor") or (size, None)
+    divisor = None if below is None else below.value
     return (size, 1) if divisor is None else (above + constant * divisor, divisor)
 
 
@@ -280,18 +268,19 @@ def _divided(above: Polynomial, below: Polynomial) -> Polynomial | None:
         return max(size.terms, key=lambda term: [dict(term[0]).get(atom, 0) for atom in order])
 
     first, factor = leading(below)
-    found, rest = Polynomial(), above
+    # Long division: the leading term goes with each round, in one order of atoms, so that it comes to an end.
+    result, rest = Polynomial(), above
     while rest:
         monomial, count = leading(rest)
-        left = _without(monomial, first)
+        left = _divide_monomial(monomial, first)
         if left is None or count % factor:
             return None
         term = Polynomial(((left, count // factor),))
-        found, rest = found + term, rest - term * below
-    return found
+        result, rest = result + term, rest - term * below
+    return result
 
 
-def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+def _divide_monomial(monomial: Monomial, part: Monomial) -> Monomial | None:
     powers = dict(monomial)
     for atom, power in part:
         powers[atom] = powers.get(atom, 0) - power
@@ -300,21 +289,18 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
     return tuple((atom, power) for atom, power in powers.items() if power)
 
 
-def _multiplied(one: Monomial, other: Monomial) -> Monomial:
-    if not one or not other:
-        return one or other
-    powers = dict(one)
-    for atom, power in other:
-        powers[atom] = powers.get(atom, 0) + power
+def _multiply_monomials(left: Monomial, right: Monomial) -> Monomial:
+    if not left or not right:
+        return left or right
+    powers = Counter(dict(left))
+    powers.update(dict(right))
     return tuple(sorted(powers.items(), key=lambda item: _atom_key(item[0])))
 
 
-def _ordered(terms: Mapping[Monomial, int]) -> Polynomial:
+def _sort_terms(terms: Mapping[Monomial, int]) -> Polynomial:
     """The highest powers first, then by name."""
     kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
-    if len(kept) > 1:
-        kept.sort(key=_term_key)
-    return Polynomial(tuple(kept))
+    return Polynomial(tuple(sorted(kept, key=_term_key) if len(kept) > 1 else kept))
 
 
 def _term_key(term: tuple[Monomial, int]) -> tuple[int, list[tuple[str, int]]]:
@@ -326,7 +312,7 @@ def _atom_key(atom: Atom) -> str:
     return atom if isinstance(atom, str) else f"{atom.name} {atom.expression}"
 
 
-def _replaced(atom: Atom, sizes: Mapping[str, int]) -> Polynomial:
+def _replace_axes(atom: Atom, sizes: Mapping[str, int]) -> Polynomial:
     if isinstance(atom, str):
         return Polynomial.of(sizes[atom]) if atom in sizes else Polynomial.axis(atom)
     arguments = [argument.at(sizes) for argument in atom.arguments]
@@ -344,19 +330,13 @@ def _names(atom: Atom) -> Iterator[str]:
 
 def _term_text(monomial: Monomial, factor: int) -> str:
     parts = [f"{atom}{str(power).translate(_SUPERSCRIPTS) if power > 1 else ''}" for atom, power in monomial]
-    if not parts:
-        return str(factor)
-    sign = "-" if factor < 0 else ""
-    return sign + "·".join([*([str(abs(factor))] if abs(factor) != 1 else []), *parts])
+    sign, size = "-" if factor < 0 else "", abs(factor)
+    return sign + "·".join([str(size), *parts] if size != 1 or not parts else parts)
 
 
 def _term_expression(monomial: Monomial, factor: int) -> str:
     parts = [f"{_atom_expression(atom)}{f'**{power}' if power > 1 else ''}" for atom, power in monomial]
-    return "*".join([*([str(factor)] if factor != 1 or not parts else []), *parts])
-
-
-def _factor_text(size: Polynomial) -> str:
-    return str(size) if len(size.terms) <= 1 else f"({size})"
+    return "*".join([str(factor), *parts] if factor != 1 or not parts else parts)
 
 
 def _atom_expression(atom: Atom) -> str:

@@ -60,10 +60,11 @@ class TagPolicy:
             return False
         if _matches(module, self.keep):
             return True
-        top = module.package.partition(".")[0]
-        if _is_torch_nn(module.package):
+        # torch.ao.nn has the quantized twins of torch.nn: https://docs.pytorch.org/docs/stable/quantization.html
+        if module.package == "torch.nn" or module.package.startswith(("torch.nn.", "torch.ao.nn.")):
             return self._keeps_torch_nn(module)
         # Code that transformers imports from a model folder lives in the package `transformers_modules`.
+        top = module.package.partition(".")[0]
         return self.scope is Scope.ANY or top in ("transformers", "transformers_modules")
 
     def _keeps_torch_nn(self, module: Module) -> bool:
@@ -93,26 +94,17 @@ class Tags:
 
     def tag(self, path: str) -> str:
         """The tag of the module, or of the nearest module above it that the policy keeps; empty if there is none."""
-        path = self.hierarchy.canonical.get(path, path)
-        return self._nearest(path)
+        above = lineage_of(self.hierarchy.canonical.get(path, path))
+        kept = [self.by_path[path] for path in above if path in self.by_path]
+        return kept[-1] if kept else ""
 
     def path(self, tag: str) -> str | None:
         """The module that a tag names."""
         return self.by_tag.get(tag)
 
-    def _nearest(self, path: str) -> str:
-        for above in reversed(list(lineage_of(path))):
-            if above in self.by_path:
-                return self.by_path[above]
-        return ""
-
 
 def _matches(module: Module, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(module.path, glob) or fnmatchcase(module.class_name, glob) for glob in globs)
-
-
-def _is_torch_nn(package: str) -> bool:
-    return package == "torch.nn" or package.startswith(("torch.nn.", "torch.ao.nn."))
 
 
 def _build_tags(hierarchy: Hierarchy, kept: list[str]) -> dict[str, str]:
@@ -152,23 +144,17 @@ def _labels(hierarchy: Hierarchy, parent: str | None, paths: list[str]) -> dict[
 
 
 def _tails(parent: str | None, paths: list[str]) -> dict[str, str]:
-    relative = {path: _relative(parent, path) for path in paths}
-    for length in range(1, max(map(len, relative.values())) + 1):
-        tails = {path: "".join(f".{_escape(part)}" for part in parts[-length:]) for path, parts in relative.items()}
-        if len(set(tails.values())) == len(paths):
-            return tails
-    return {path: "".join(f".{_escape(part)}" for part in parts) for path, parts in relative.items()}
-
-
-def _relative(parent: str | None, path: str) -> list[str]:
-    return path[len(parent) + 1 if parent else 0 :].split(".")
+    start = len(parent) + 1 if parent else 0
+    relative = {path: [f".{_escape(part)}" for part in path[start:].split(".")] for path in paths}
+    lengths = range(1, max(map(len, relative.values())) + 1)
+    candidates = ({path: "".join(parts[-length:]) for path, parts in relative.items()} for length in lengths)
+    # The longest tails are whole paths, and these are unique.
+    return next(tails for tails in candidates if len(set(tails.values())) == len(paths))
 
 
 def _in_container(hierarchy: Hierarchy, path: str) -> bool:
-    if path == ROOT:
-        return False
     holder = hierarchy.modules.get(parent_path(path))
-    return holder is not None and holder.container
+    return path != ROOT and holder is not None and holder.container
 
 
 def _escape(text: str) -> str:

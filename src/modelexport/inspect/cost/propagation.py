@@ -93,7 +93,7 @@ class Propagation:
         return self._node_work(node, work, times, _output_bytes(op, outputs))
 
     def _node_work(self, node: Node, work: Work, times: Polynomial, makes: Polynomial | None) -> NodeWork:
-        calls, key = self.model.origin(node)
+        calls, key = self.model.inlined.origin(node.key)
         reads = tuple(dict.fromkeys(name for name in node.inputs if name in self._graph.initializers))
         weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
         return NodeWork(key, calls, work, times, reads, weights, makes)

@@ -73,28 +73,24 @@ def diff_equal_files(left: DiffSide, right: DiffSide) -> Diff:
     """
     pairs = {node.key: node.key for node in left.flow.order}
     modules = align_equal(left, right)
-    summary, other_summary = _summarize_side(left, modules.node_count(0)), _summarize_side(right, modules.node_count(1))
-    return Diff(summary, other_summary, aligned=modules.aligned, pairs=pairs)
+    return Diff(*_summarize_sides(modules), aligned=modules.aligned, pairs=pairs)
 
 
 def _may_change_cost(diff: Diff) -> bool:
     """Other numbers alone cost the same."""
     numbers = (WeightForm.VALUES, WeightForm.TRANSPOSED)
-    nodes = any(True for _ in diff.node_changes()) or any(
-        module.change is not Change.CHANGED for module in diff.modules
-    )
+    nodes = any(module.changes or module.change is not Change.CHANGED for module in diff.modules)
     return nodes or bool(diff.model) or any(change.form not in numbers for _, change in diff.weight_changes())
 
 
 class _DifferenceFinder:
     def __init__(self, left: DiffSide, right: DiffSide, links: Links) -> None:
         self._left, self._right = left, right
-        found_ends = match_io(left, right)
-        self._inputs, self._outputs = found_ends.inputs, found_ends.outputs
-        ends = {f"i:{name}": now for name, now in self._inputs.items()}
-        ends.update({f"o:{name}": now for name, now in self._outputs.items()})
+        # One part of a model has no inputs, outputs and opsets of its own that could differ.
+        self._compares_models = not (left.module or right.module)
+        self._io = match_io(left, right)
         links = cache(links)
-        self._pairs = pair_nodes(left.flow, right.flow, ends, links)
+        self._pairs = pair_nodes(left.flow, right.flow, self._io, links)
         for index, side in enumerate((left, right)):
             if side.hierarchy is not None:
                 prefer_same_module(self._pairs, index, side.calls, side.stack)
@@ -103,15 +99,14 @@ class _DifferenceFinder:
         self._replaced = ReplacedWeights(self._pairs, self._nodes, self._weights)
         self._entries: dict[str, _ModuleFindings] = {}
         self._states: tuple[dict[str, Change], dict[str, Change]] = ({}, {})
-        changed = list(self._nodes.compare_nodes())
-        self._returned = () if left.module or right.module else tuple(self._nodes.compare_outputs())
+        # Before regions are looked for: these need to know which paired nodes are altered.
+        self._changed = list(self._nodes.compare_nodes())
+        self._returned = tuple(self._nodes.compare_outputs()) if self._compares_models else ()
         one_sided = len(self._pairs.right) < max(len(left.flow.order), len(right.flow.order))
-        found_links = links() if one_sided else {}
-        self.modules = align_modules(left, right, self._pairs, found_links)
-        self._regions = RegionFinder(
-            self._pairs, self.modules.homes, found_links, self._nodes.is_altered
-        ).find_regions()
-        self._changed = changed
+        known_links = links() if one_sided else {}
+        self.modules = align_modules(left, right, self._pairs, known_links)
+        finder = RegionFinder(self._pairs, self.modules.homes, known_links, self._nodes.altered)
+        self._regions = finder.find_regions()
 
     def build_diff(self) -> Diff:
         replaced = {node.key for region in self._regions for node in region.left}
@@ -119,16 +114,19 @@ class _DifferenceFinder:
         self._add_regions(gone)
         for node, other, fields in self._changed:
             if node.key not in replaced:
-                self._add_changed(node, other, fields)
+                entry = self._entry(0, self.modules.calls[0][node.key])
+                entry.changes.append(NodeChange(Change.CHANGED, (node_ref(node),), (node_ref(other),), fields))
+                self._mark(node.key, other.key)
         self._add_constants(replaced)
-        model = () if self._left.module or self._right.module else tuple(self._model_changes())
+        left, right = _summarize_sides(self.modules)
+        nodes = len(self._left.flow.order) + len(self._right.flow.order)
         return Diff(
-            left=_summarize_side(self._left, self.modules.node_count(0)),
-            right=_summarize_side(self._right, self.modules.node_count(1)),
-            model=model,
+            left,
+            right,
+            model=tuple(self._model_changes()) if self._compares_models else (),
             modules=tuple(self._in_order(gone)),
             renamed=tuple(self._renamed()),
-            alike=self._alike(),
+            alike=2 * len(self._pairs.right) / nodes if nodes else 1.0,
             same_weights=self._same_weights(),
             aligned=self.modules.aligned,
             pairs={key: node.key for key, node in self._pairs.right.items()},
@@ -136,40 +134,26 @@ class _DifferenceFinder:
             right_nodes=self._states[1],
         )
 
-    # nodes
-
     def _add_regions(self, gone: Iterable[ModuleChange]) -> None:
-        lost = {(0, module.left) for module in gone if module.change is Change.REMOVED}
-        lost |= {(1, module.right) for module in gone if module.change is Change.ADDED}
+        lost = {module.left for module in gone if module.left is not None}
+        new = {module.right for module in gone if module.right is not None}
         for region in self._regions:
+            kind = _kind_of_change(region)
             for nodes, states in zip((region.left, region.right), self._states, strict=True):
-                states.update((node.key, _kind_of_change(region)) for node in nodes)
-            left = self._outside(region.left, 0, lost) if not region.right else region.left
-            right = self._outside(region.right, 1, lost) if not region.left else region.right
-            if left or right:
-                self._add_region(ChangedRegion(left, right))
+                states.update((node.key, kind) for node in nodes)
+            # A node of a module that is gone, or new, is told of with that module.
+            left = region.left if region.right else self._outside(region.left, 0, lost)
+            right = region.right if region.left else self._outside(region.right, 1, new)
+            if not left and not right:
+                continue
+            side, nodes = (0, left) if left else (1, right)
+            entry = self._entry(side, self.modules.common_call(side, (node.key for node in nodes)))
+            entry.changes.append(NodeChange(kind, tuple(map(node_ref, left)), tuple(map(node_ref, right))))
+            entry.weights.extend(self._replaced.changes(ChangedRegion(left, right)))
 
-    def _outside(self, nodes: tuple[Node, ...], side: int, lost: set[tuple[int, str | None]]) -> tuple[Node, ...]:
-        """Nodes that are in no module that is said to be gone, or new."""
-        calls = self.modules.left if side == 0 else self.modules.right
-        return tuple(
-            node
-            for node in nodes
-            if not any((side, call) in lost for call in self.modules.stack(side, calls[node.key]))
-        )
-
-    def _add_region(self, region: ChangedRegion) -> None:
-        side, nodes = (0, region.left) if region.left else (1, region.right)
-        entry = self._entry(side, self.modules.common_call(side, (node.key for node in nodes)))
-        entry.changes.append(
-            NodeChange(_kind_of_change(region), tuple(map(node_ref, region.left)), tuple(map(node_ref, region.right)))
-        )
-        entry.weights.extend(self._replaced.changes(region))
-
-    def _add_changed(self, node: Node, other: Node, fields: tuple[FieldChange, ...]) -> None:
-        entry = self._entry(0, self.modules.left[node.key])
-        entry.changes.append(NodeChange(Change.CHANGED, (node_ref(node),), (node_ref(other),), fields))
-        self._mark(node.key, other.key)
+    def _outside(self, nodes: tuple[Node, ...], side: int, calls: set[str]) -> tuple[Node, ...]:
+        stacks = ((node, self.modules.stack(side, self.modules.calls[side][node.key])) for node in nodes)
+        return tuple(node for node, stack in stacks if calls.isdisjoint(stack))
 
     def _mark(self, key: str, other: str) -> None:
         self._states[0].setdefault(key, Change.CHANGED)
@@ -178,15 +162,13 @@ class _DifferenceFinder:
     def _add_constants(self, replaced: set[str]) -> None:
         """Constants of nodes that are paired, once for each pair of constants."""
         for constant_pairs in self._nodes.constants.values():
-            readers = tuple(
-                pair.reader for pair in constant_pairs if pair.reader is not None and pair.reader not in replaced
-            )
-            is_shown = bool(readers) or any(pair.reader is None for pair in constant_pairs)
-            change = (
-                self._weights.compare(constant_pairs[0].left, constant_pairs[0].right, readers) if is_shown else None
-            )
+            # No reader: the model returns the constant as it is.
+            shown = [pair.reader for pair in constant_pairs if pair.reader not in replaced]
+            readers = tuple(reader for reader in shown if reader is not None)
+            left, right = constant_pairs[0].left, constant_pairs[0].right
+            change = self._weights.compare(left, right, readers) if shown else None
             if change is not None:
-                held = self._left.held.get(constant_pairs[0].left.name)
+                held = self._left.held.get(left.name)
                 call = self.modules.common_call(0, readers) if held is None else held
                 self._entry(0, call).weights.append(change)
                 for reader in readers:
@@ -195,103 +177,76 @@ class _DifferenceFinder:
     def _entry(self, side: int, call: str) -> _ModuleFindings:
         modules = self.modules
         left, right = (modules.reversed.get(call), call) if side == 1 else (call, modules.aligned.get(call))
-        word = self.modules.label(left, right)
-        return self._entries.setdefault(word, _ModuleFindings(left, right))
-
-    # the model
+        return self._entries.setdefault(modules.label(left, right), _ModuleFindings(left, right))
 
     def _model_changes(self) -> Iterator[FieldChange]:
         left, right = self._left, self._right
-        yield from compare_io("input", left.inputs, right.inputs, self._inputs)
-        yield from compare_io("output", left.outputs, right.outputs, self._outputs)
+        yield from compare_io("input", left.inputs, right.inputs, self._io.inputs)
+        yield from compare_io("output", left.outputs, right.outputs, self._io.outputs)
         yield from self._returned
         used = [frozenset(node.domain for node in side.graph.nodes) for side in (left, right)]
         yield from compare_headers(left.proto, right.proto, used)
 
     def _renamed(self) -> Iterator[Renamed]:
-        if not (self._left.module or self._right.module):
-            yield from list_renamed_io("input", self._inputs)
+        if self._compares_models:
+            yield from list_renamed_io("input", self._io.inputs)
             others = {change.what for change in self._returned}
-            same = {name: now for name, now in self._outputs.items() if output_label(name) not in others}
+            same = {name: now for name, now in self._io.outputs.items() if output_label(name) not in others}
             yield from list_renamed_io("output", same)
         shown: set[tuple[str, str]] = set()
         for call, other in self.modules.aligned.items():
             if self._left.relative(call) == self._right.relative(other):
                 continue
             # Modules inside of a renamed one keep their own names.
-            tail = call.rpartition(".")[2]
-            above = call.rpartition(".")[0], other.rpartition(".")[0]
+            (above, _, tail), (other_above, _, other_tail) = call.rpartition("."), other.rpartition(".")
             shown.add((call, other))
-            if above not in shown or tail != other.rpartition(".")[2]:
+            if (above, other_above) not in shown or tail != other_tail:
                 yield Renamed("module", call, other)
 
-    # modules
-
-    def _in_order(self, gone: list[ModuleChange]) -> Iterator[ModuleChange]:
+    def _in_order(self, gone: list[ModuleChange]) -> list[ModuleChange]:
         changes = {self.modules.label(module.left, module.right): module for module in gone}
-        for word, entry in self._entries.items():
-            changes.setdefault(word, self._module_change(entry.left, entry.right, entry))
+        for label, entry in self._entries.items():
+            changes.setdefault(label, self._module_change(entry))
         for call, other in self.modules.aligned.items():
-            classes = self.modules.class_of(0, call), self.modules.class_of(1, other)
-            if all(classes) and classes[0] != classes[1]:
-                changes.setdefault(
-                    self.modules.label(call, other), self._module_change(call, other, _ModuleFindings(call, other))
-                )
-        places = _ModuleOrder(self.modules)
-        yield from sorted(changes.values(), key=places.of)
+            change = self._module_change(_ModuleFindings(call, other))
+            if change.class_changed:
+                changes.setdefault(self.modules.label(call, other), change)
+        return _sort_modules(changes.values(), self.modules)
 
-    def _module_change(self, left: str | None, right: str | None, entry: _ModuleFindings) -> ModuleChange:
-        classes = tuple(
-            "" if call is None else self.modules.class_of(side, call) for side, call in enumerate((left, right))
-        )
-        return ModuleChange(
-            Change.CHANGED,
-            left,
-            right,
-            (classes[0], classes[1]),
-            changes=tuple(entry.changes),
-            weights=tuple(entry.weights),
-        )
-
-    # how much there is in common
-
-    def _alike(self) -> float:
-        nodes = len(self._left.flow.order) + len(self._right.flow.order)
-        return 2 * len(self._pairs.right) / nodes if nodes else 1.0
+    def _module_change(self, entry: _ModuleFindings) -> ModuleChange:
+        calls = entry.left, entry.right
+        left, right = ("" if call is None else self.modules.class_of(side, call) for side, call in enumerate(calls))
+        changes, weights = tuple(entry.changes), tuple(entry.weights)
+        return ModuleChange(Change.CHANGED, *calls, (left, right), changes=changes, weights=weights)
 
     def _same_weights(self) -> float:
         flows = (self._left.flow, self._right.flow)
         left, right = ({weight.digest for weight in flow.list_weights(flow.order)} - {None} for flow in flows)
-        whole = len(left | right)
-        return len(left & right) / whole if whole else 1.0
+        return len(left & right) / len(left | right) if left | right else 1.0
 
 
-class _ModuleOrder:
-    """The order of modules: that of the first file; what is new behind what comes before it in the second."""
+def _sort_modules(changes: Iterable[ModuleChange], modules: ModuleAlignment) -> list[ModuleChange]:
+    """In the order of the first file; what is new behind what comes before it in the second."""
+    left, right = _first_positions(modules, 0), _first_positions(modules, 1)
 
-    def __init__(self, modules: ModuleAlignment) -> None:
-        self.modules = modules
-        self._left = _first_positions(modules, 0)
-        self._right = _first_positions(modules, 1)
-
-    def of(self, change: ModuleChange) -> tuple[float, float]:
+    def position(change: ModuleChange) -> tuple[float, float]:
         if change.left is not None:
-            return self._left.get(change.left, -1.0), 0.0
-        own = self._right.get(change.right or "", -1.0)
-        before = [
-            self._left[call] for call, other in self.modules.aligned.items()
-            if call in self._left and self._right.get(other, own) < own
-        ]  # fmt: skip
+            return left.get(change.left, -1.0), 0.0
+        own = right.get(change.right or "", -1.0)
+        aligned = ((call, other) for call, other in modules.aligned.items() if call in left)
+        before = [left[call] for call, other in aligned if right.get(other, own) < own]
         return max(before, default=-1.0), 1.0 + own
+
+    return sorted(changes, key=position)
 
 
 def _first_positions(modules: ModuleAlignment, side: int) -> dict[str, float]:
-    """By call: the place of its first node; a call comes before those inside of it."""
-    calls = modules.left if side == 0 else modules.right
+    """By call: the position of its first node; a call comes before those inside of it."""
     first_positions: dict[str, float] = {}
     for node in modules.sides[side].flow.order:
-        stack = modules.stack(side, calls[node.key])
+        stack = modules.stack(side, modules.calls[side][node.key])
         for depth, call in enumerate(stack):
+            # Less than one for each depth: the node behind has the next whole number.
             first_positions.setdefault(call, node.position + depth / (1 + len(stack)))
     return first_positions
 
@@ -307,5 +262,10 @@ def node_ref(node: Node) -> NodeRef:
     return NodeRef(node.key, node.name, node.op_type if own else f"{node.domain}.{node.op_type}")
 
 
-def _summarize_side(side: DiffSide, nodes: int) -> Side:
-    return Side(side.path, nodes, len(side.graph.initializers), side.source, side.exporter, side.module)
+def _summarize_sides(modules: ModuleAlignment) -> tuple[Side, Side]:
+    counts = modules.node_count(0), modules.node_count(1)
+    left, right = (
+        Side(side.path, nodes, len(side.graph.initializers), side.source, side.exporter, side.module)
+        for side, nodes in zip(modules.sides, counts, strict=True)
+    )
+    return left, right

@@ -42,14 +42,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
-    """A reader of a value, and the place where it reads it."""
+    """A reader of a value, and the operand that the value is to it."""
 
     reader: Node
-    place: int
-
-    @property
-    def operand(self) -> int:
-        return operand(self.reader, self.place)
+    operand: int
 
 
 def reads_unordered(node: Node) -> bool:
@@ -75,7 +71,7 @@ class DiffGraph:
     ) -> None:
         self.graph = graph
         self.calls: Mapping[str, str] = calls or {}
-        self.constants = dict(_list_constants(graph, digest_of))
+        self.constants = {constant.name: constant for constant in _list_constants(graph, digest_of)}
         self.order = [node for node in graph.running_order if node.key not in self.constants]
         self.by_key = {node.key: node for node in self.order}
 
@@ -83,7 +79,7 @@ class DiffGraph:
     def uses(self) -> Mapping[str, tuple[InputUse, ...]]:
         """By value: the nodes that read it, in file order; constants are described with the node that reads them."""
         return {
-            value: tuple(InputUse(*use) for use in uses)
+            value: tuple(InputUse(reader, operand(reader, index)) for reader, index in uses)
             for value, uses in self.graph.uses.items()
             if value not in self.constants
         }
@@ -92,6 +88,16 @@ class DiffGraph:
     def producers(self) -> Mapping[str, tuple[Node, int]]:
         """By value: the node that makes it, and as which of its outputs."""
         return {value: (node, index) for node in self.order for index, value in enumerate(node.outputs) if value}
+
+    def maker(self, value: str) -> Node | None:
+        """None for inputs of the model or of a body, and for constants."""
+        return self.producers[value][0] if value in self.producers else None
+
+    def makers(self, node: Node) -> Iterator[Node]:
+        return (self.producers[value][0] for value in node.inputs if value in self.producers)
+
+    def readers(self, node: Node) -> Iterator[Node]:
+        return (use.reader for value in node.outputs for use in self.uses.get(value, ()))
 
     def read_constants(self, node: Node) -> Iterator[tuple[int, Constant]]:
         """The constants that a node reads, with their places."""
@@ -105,23 +111,18 @@ class DiffGraph:
         return [constant for constant in read.values() if not constant.small]
 
 
-def _list_constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator[tuple[str, Constant]]:
-    for name, tensor in graph.initializers.items():
-        yield name, _make_constant(name, tensor.dtype, tensor.shape, digest_of(name))
-    for node in graph.nodes:
-        if is_literal(node):
-            dtype, shape = type_of(node.constant)
-            yield node.key, _make_constant(node.key, dtype, shape, digest_of(node.key))
+def _list_constants(graph: Graph, digest_of: Callable[[str], str | None]) -> Iterator[Constant]:
+    stored = [(name, (tensor.dtype, tensor.shape)) for name, tensor in graph.initializers.items()]
+    literals = [(node.key, type_of(node.constant)) for node in graph.nodes if is_literal(node)]
+    for name, (dtype, shape) in (*stored, *literals):
+        size = prod(shape)
+        # A single float is a scale or an epsilon, but a short vector of floats is a bias: that is a weight.
+        yield Constant(name, dtype, shape, digest_of(name), small=size < FEW and (dtype not in FLOATS or size <= 1))
 
 
 def is_literal(node: Node) -> bool:
     """Whether a node only holds a constant."""
     return node.op_type == "Constant" and node.domain in ONNX_DOMAINS and bool(node.outputs)
-
-
-def _make_constant(name: str, dtype: int, shape: tuple[int, ...], digest: str | None) -> Constant:
-    size = prod(shape)
-    return Constant(name, dtype, shape, digest, small=size < FEW and (dtype not in FLOATS or size <= 1))
 
 
 def operator_key(node: Node) -> tuple[str, str]:
@@ -133,16 +134,12 @@ _Seen = Callable[[Constant], object]
 
 def by_content(constant: Constant) -> object:
     """What a constant holds; where that is not to be read, what room it takes."""
-    if constant.digest is None:
-        return constant.dtype, constant.shape
-    return constant.digest
+    return (constant.dtype, constant.shape) if constant.digest is None else constant.digest
 
 
 def by_shape(constant: Constant) -> object:
     """The content of what says how a node works; of weights, what room they take."""
-    if constant.small and constant.digest is not None:
-        return constant.digest
-    return constant.dtype, constant.shape
+    return by_content(constant) if constant.small else (constant.dtype, constant.shape)
 
 
 class NodeSignatures:
@@ -166,8 +163,8 @@ class NodeSignatures:
 
     def readers(self, node: Node) -> int:
         """Who reads what a node makes, in whatever place."""
-        uses = (use.reader.key for value in node.outputs for use in self.flow.uses.get(value, ()))
-        return self._numbers(("readers", tuple(sorted((self.own[key], self.up[key]) for key in uses))))
+        described = sorted((self.own[reader.key], self.up[reader.key]) for reader in self.flow.readers(node))
+        return self._numbers(("readers", tuple(described)))
 
     def _own(self, node: Node) -> int:
         read = self.flow.read_constants(node)
@@ -181,28 +178,21 @@ class NodeSignatures:
         numbers: dict[str, int] = {}
         for name in (*graph.inputs, *graph.body_inputs.get(MAIN, ())):
             numbers[name] = self._numbers(("input", self._ends.get(f"i:{name}", name)))
-        self._take_all(numbers)
+        # What bodies are given is known by its position: the node around them says what that is.
+        for body, owner in graph.body_owner.items():
+            for index, value in enumerate(graph.body_inputs[body] if owner in self.flow.by_key else ()):
+                numbers[value] = self._numbers(("take", self.own[owner], body.removeprefix(owner), index))
         for node in self.flow.order:
+            # Constants went into `own` already, with the operand that they are.
             read = [self._input(value, numbers) for value in node.inputs if value not in self.flow.constants]
-            inside = tuple(
-                self._input(value, numbers)
-                for body in graph.subgraphs.get(node.key, ())
-                for value in graph.body_outputs[body]
-            )
+            bodies = graph.subgraphs.get(node.key, ())
+            inside = tuple(self._input(value, numbers) for body in bodies for value in graph.body_outputs[body])
             operator, commutative = (self.own[node.key], inside), reads_unordered(node)
             operation = self._numbers.number_operation(operator, read, commutative=commutative)
             for index, value in enumerate(node.outputs):
                 if value:
                     numbers[value] = self._numbers.number_output(operation, index)
         return numbers
-
-    def _take_all(self, numbers: dict[str, int]) -> None:
-        """What bodies are given is known by its place: the node around them tells what that is."""
-        for body, owner in self.flow.graph.body_owner.items():
-            if owner in self.flow.by_key:
-                around = self.own[owner]
-                for index, value in enumerate(self.flow.graph.body_inputs[body]):
-                    numbers[value] = self._numbers(("take", around, body.removeprefix(owner), index))
 
     def _input(self, value: str, numbers: Mapping[str, int]) -> int:
         if value in numbers:
@@ -213,7 +203,10 @@ class NodeSignatures:
 
     def _up(self) -> dict[str, int]:
         flow, graph = self.flow, self.flow.graph
-        returned = self._returned()
+        returned: dict[str, list[int]] = {}
+        for index, value in enumerate(graph.outputs):
+            number = self._numbers(("output", self._ends.get(f"o:{value}", f"{index} {value}")))
+            returned.setdefault(value, []).append(number)
         numbers: dict[str, int] = {}
         for node in reversed(flow.order):
             uses = []
@@ -227,18 +220,11 @@ class NodeSignatures:
                 body = node.graph.removeprefix(owner)
                 for index, value in enumerate(graph.body_outputs[node.graph]):
                     if value and value in node.outputs:
-                        uses.append(
-                            (node.outputs.index(value), -1, self._numbers(("yield", body, index, numbers[owner])))
-                        )
+                        end = self._numbers(("yield", body, index, numbers[owner]))
+                        uses.append((node.outputs.index(value), -1, end))
+            # Sorted: a reader may come earlier or later in another file.
             numbers[node.key] = self._numbers(("up", tuple(sorted(uses))))
         return numbers
-
-    def _returned(self) -> dict[str, list[int]]:
-        returned: dict[str, list[int]] = {}
-        for index, value in enumerate(self.flow.graph.outputs):
-            number = self._numbers(("output", self._ends.get(f"o:{value}", f"{index} {value}")))
-            returned.setdefault(value, []).append(number)
-        return returned
 
 
 def number_neighbourhoods(
@@ -248,9 +234,8 @@ def number_neighbourhoods(
     neighbourhoods = [dict(own)]
     for _ in range(steps):
         near = neighbourhoods[-1]
-        neighbourhoods.append(
-            {node.key: numbers(("near", near[node.key], _describe_neighbours(node, flow, near))) for node in flow.order}
-        )
+        described = {node.key: ("near", near[node.key], _describe_neighbours(node, flow, near)) for node in flow.order}
+        neighbourhoods.append({key: numbers(description) for key, description in described.items()})
     return neighbourhoods
 
 
@@ -326,11 +311,10 @@ def neighbourhood_key(near: Mapping[str, int]) -> Key:
 
 def same_value_keys(signatures: Sequence[NodeSignatures]) -> tuple[Key, Key]:
     left, right = signatures
-    return (lambda node: _own_value_key(left, node)), (lambda node: _own_value_key(right, node))
-
-
-def _own_value_key(signatures: NodeSignatures, node: Node) -> object:
-    return signatures.of_value(node), signatures.own[node.key]
+    return (
+        lambda node: (left.of_value(node), left.own[node.key]),
+        lambda node: (right.of_value(node), right.own[node.key]),
+    )
 
 
 def own_keys(signatures: Sequence[NodeSignatures]) -> tuple[Key, Key]:
@@ -342,38 +326,27 @@ def attribute_key(node: Node) -> object:
     return operator_key(node), node.attributes
 
 
-def within_module(key: Description, signatures: NodeSignatures, flow: DiffGraph | None) -> Key:
-    """flow  if given, nodes that are said to be in different modules are not the same"""
+def within_module(key: Description, signatures: NodeSignatures) -> Key:
+    """Nodes that are said to be in different modules are not the same."""
 
     def describe(node: Node) -> object:
         description = key(signatures, node)
-        if description is None or flow is None:
-            return description
-        return description, flow.calls.get(node.key)
+        return None if description is None else (description, signatures.flow.calls.get(node.key))
 
     return describe
 
 
 def module_neighbourhood_key(flow: DiffGraph, near: Mapping[str, int]) -> Key:
     """What is said to be in the same module, and has the same around it."""
-
-    def describe(node: Node) -> object:
-        call = flow.calls.get(node.key)
-        return None if call is None else (call, near[node.key])
-
-    return describe
+    return lambda node: (flow.calls[node.key], near[node.key]) if node.key in flow.calls else None
 
 
-class WeightKey:
+def weight_key(flow: DiffGraph) -> Key:
     """By a node: its operator and the weights that it reads; None for a node that reads none."""
 
-    def __init__(self, flow: DiffGraph) -> None:
-        self._flow = flow
+    def describe(node: Node) -> object:
+        weights = [(index, weight.digest) for index, weight in flow.read_constants(node) if not weight.small]
+        read = tuple((index, digest) for index, digest in weights if digest is not None)
+        return (operator_key(node), read) if read else None
 
-    def __call__(self, node: Node) -> object:
-        read = [
-            (index, constant.digest)
-            for index, constant in self._flow.read_constants(node)
-            if not constant.small and constant.digest is not None
-        ]
-        return (operator_key(node), tuple(read)) if read else None
+    return describe

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 
-import onnx
+from onnx.helper import tensor_dtype_to_np_dtype as np_dtype
 
 from modelexport.graph.index import Node
 from modelexport.inspect.diff.changed_regions import ChangedRegion
@@ -35,13 +36,12 @@ _SAME_NAME, _SAME_CLASS = 0.1, 0.05
 @dataclass(frozen=True)
 class ModuleAlignment:
     """
-    left, right  by the key of a node: the call that it belongs to
-    aligned      calls of the first file, mapped to calls of the second
+    calls    of both files, by the key of a node: the call that it belongs to
+    aligned  calls of the first file, mapped to calls of the second
     """
 
     sides: tuple[DiffSide, DiffSide]
-    left: Mapping[str, str]
-    right: Mapping[str, str]
+    calls: tuple[Mapping[str, str], Mapping[str, str]]
     aligned: Mapping[str, str]
 
     @cached_property
@@ -51,8 +51,8 @@ class ModuleAlignment:
     @cached_property
     def homes(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """By key: a word for where a node belongs, the same in both files for the same module."""
-        right = {key: self.label(None, call) for key, call in self.right.items()}
-        return {key: self.label(call, None) for key, call in self.left.items()}, right
+        left, right = self.calls
+        return dict(left), {key: self.label(None, call) for key, call in right.items()}
 
     def label(self, call: str | None, other: str | None) -> str:
         """The call in the first file, if there is one."""
@@ -75,13 +75,13 @@ class ModuleAlignment:
 
         Without functions and Constants that others read, it is what `analyze` says of the module.
         """
-        compared, calls = self.sides[side], self.left if side == 0 else self.right
+        compared, calls = self.sides[side], self.calls[side]
         if call is None and not compared.module:
             return len(compared.graph.nodes)
         stacks = (self.stack(side, calls.get(node.key, ROOT)) for node in compared.graph.nodes)
-        return sum(
-            any(compared.is_part(around) if call is None else around == call for around in stack) for stack in stacks
-        )
+        if call is None:
+            return sum(any(map(compared.is_part, stack)) for stack in stacks)
+        return sum(call in stack for stack in stacks)
 
     def parameter_count(self, side: int, call: str, nodes: Iterable[Node], *, recorded: bool) -> int:
         """Numbers of the parameters of a module; `recorded`: of those that its record knows, if it has one."""
@@ -93,29 +93,35 @@ class ModuleAlignment:
 
     def common_call(self, side: int, keys: Iterable[str]) -> str:
         """The innermost call around all of some nodes."""
-        calls = self.left if side == 0 else self.right
-        return _innermost([self.stack(side, call) for call in dict.fromkeys(calls.get(key, ROOT) for key in keys)])
+        calls = dict.fromkeys(self.calls[side].get(key, ROOT) for key in keys)
+        return _innermost(self.stack(side, call) for call in calls)
+
+    def nodes_by_call(self, side: int) -> dict[str, list[Node]]:
+        """By call: the nodes in it and in everything inside of it."""
+        nodes_by_call: dict[str, list[Node]] = {}
+        for node in self.sides[side].flow.order:
+            for call in self.stack(side, self.calls[side][node.key]):
+                nodes_by_call.setdefault(call, []).append(node)
+        return nodes_by_call
 
 
 def align_modules(left: DiffSide, right: DiffSide, pairs: NodePairs, links: Mapping[str, Link]) -> ModuleAlignment:
     left_calls, right_calls = dict(left.calls), dict(right.calls)
     if left.source is Source.OTHER:
-        left_calls.update(
-            (node.key, right_calls[other.key]) for other, node in _list_pairs(pairs) if other.key in right_calls
-        )
+        left_calls |= {key: right_calls[other.key] for key, other in pairs.right.items() if other.key in right_calls}
     if right.source is Source.OTHER:
-        right_calls.update(
-            (other.key, left_calls[node.key]) for other, node in _list_pairs(pairs) if node.key in left_calls
-        )
-        right_calls.update(_inherit_calls(links, left_calls, right_calls, left, pairs))
+        right_calls |= {other.key: left_calls[key] for key, other in pairs.right.items() if key in left_calls}
+        right_calls |= _inherit_calls(links, left_calls, right_calls, left, pairs)
     _spread_calls(left, left_calls)
     _spread_calls(right, right_calls)
-    lent = Source.OTHER in (left.source, right.source)
-    borrowed = ModuleAlignment((left, right), left_calls, right_calls, {})
-    calls = dict.fromkeys((*left_calls.values(), *right_calls.values()))
-    same = {call: call for inner in calls for call in borrowed.stack(0, inner)} if lent else {}
-    aligned = same or _align_calls(left, right, pairs, left_calls, right_calls)
-    return ModuleAlignment((left, right), left_calls, right_calls, aligned)
+    # A borrowed call is the call that it was borrowed from: there is nothing to align.
+    if Source.OTHER in (left.source, right.source):
+        speaker = right if left.source is Source.OTHER else left
+        calls = dict.fromkeys((*left_calls.values(), *right_calls.values()))
+        aligned = {call: call for inner in calls for call in speaker.stack(inner)}
+    else:
+        aligned = _align_calls(left, right, pairs, left_calls, right_calls)
+    return ModuleAlignment((left, right), (left_calls, right_calls), aligned)
 
 
 def align_equal(left: DiffSide, right: DiffSide) -> ModuleAlignment:
@@ -129,12 +135,7 @@ def align_equal(left: DiffSide, right: DiffSide) -> ModuleAlignment:
     lent = Source.OTHER in (left.source, right.source)
     issuing = calls.values() if lent else (calls[node.key] for node in speaker.flow.order)
     aligned = {call: call for inner in dict.fromkeys(issuing) for call in speaker.stack(inner)}
-    return ModuleAlignment((left, right), calls, calls, aligned)
-
-
-def _list_pairs(pairs: NodePairs) -> list[tuple[Node, Node]]:
-    """Nodes of the second file, each with its partner."""
-    return [(other, pairs.left[other.key]) for other in pairs.right.values()]
+    return ModuleAlignment((left, right), (calls, calls), aligned)
 
 
 def _inherit_calls(
@@ -149,7 +150,7 @@ def _inherit_calls(
     for key, link in links.items():
         calls = [left_calls[source] for source in link.sources if source in left_calls and source not in pairs.right]
         if key not in right_calls and calls:
-            inherited[key] = _innermost([left.stack(call) for call in dict.fromkeys(calls)])
+            inherited[key] = _innermost(map(left.stack, dict.fromkeys(calls)))
     return inherited
 
 
@@ -164,48 +165,49 @@ def _spread_calls(side: DiffSide, calls: dict[str, str]) -> None:
     """
     flow = side.flow
     for node in flow.order:
-        if node.key not in calls:
-            makers = (flow.producers.get(value) for value in node.inputs)
-            known = [calls[maker[0].key] for maker in makers if maker is not None and maker[0].key in calls]
-            if known:
-                calls[node.key] = known[0]
+        known = next((calls[maker.key] for maker in flow.makers(node) if maker.key in calls), None)
+        if known is not None:
+            calls.setdefault(node.key, known)
+    # Against the order, so that a chain without a call passes on the call of what reads its end.
     for node in reversed(flow.order):
         if node.key not in calls:
-            readers = (use.reader.key for value in node.outputs for use in flow.uses.get(value, ()))
-            calls[node.key] = next((calls[key] for key in readers if key in calls), ROOT)
+            calls[node.key] = next((calls[reader.key] for reader in flow.readers(node) if reader.key in calls), ROOT)
     for node in side.graph.nodes:
         if node.key not in calls:
             reading = (reader.key for value in node.outputs for reader in side.graph.consumers.get(value, ()))
-            calls[node.key] = _innermost([side.stack(calls[key]) for key in reading if key in calls])
+            calls[node.key] = _innermost(side.stack(calls[key]) for key in reading if key in calls)
 
 
 def _align_calls(
     left: DiffSide, right: DiffSide, pairs: NodePairs, left_calls: Mapping[str, str], right_calls: Mapping[str, str]
 ) -> dict[str, str]:
     """By the nodes that they have in common, names and classes where that does not decide."""
-    leaves = Counter((left_calls[node.key], right_calls[other.key]) for other, node in _list_pairs(pairs))
+    leaves = Counter((left_calls[key], right_calls[other.key]) for key, other in pairs.right.items())
     sizes = (_count_nodes(left, left_calls), _count_nodes(right, right_calls))
     shared: Counter[tuple[str, str]] = Counter()
     for (call, other), count in leaves.items():
-        for above in left.inner_stack(call):
-            for upper in right.inner_stack(other):
-                shared[above, upper] += count
-    rated = sorted(
-        ((_rate_pair(left, right, pair, count / (sizes[0][pair[0]] + sizes[1][pair[1]] - count)), pair))
-        for pair, count in shared.items()
-    )
-    calls: dict[str, str] = {}
-    aligned: set[str] = set()
-    for _, (call, other) in reversed(rated):
-        if call not in calls and other not in aligned:
-            calls[call] = other
-            aligned.add(other)
-    return calls | _align_by_name(left, right, calls, aligned, sizes)
+        for pair in product(left.inner_stack(call), right.inner_stack(other)):
+            shared[pair] += count
 
+    def rate_pair(call: str, other: str) -> float:
+        # The share of nodes in common (Jaccard), so that a module is not aligned with the one around it.
+        share = shared[call, other] / (sizes[0][call] + sizes[1][other] - shared[call, other])
+        same_name, same_class = (
+            left.relative(call) == right.relative(other),
+            left.class_of(call) == right.class_of(other),
+        )
+        return share + _SAME_NAME * same_name + _SAME_CLASS * same_class
 
-def _rate_pair(left: DiffSide, right: DiffSide, pair: tuple[str, str], share: float) -> float:
-    same_name = left.relative(pair[0]) == right.relative(pair[1])
-    return share + _SAME_NAME * same_name + _SAME_CLASS * (left.class_of(pair[0]) == right.class_of(pair[1]))
+    aligned: dict[str, str] = {}
+    unaligned = set(sizes[1])
+    for _, (call, other) in sorted(((rate_pair(*pair), pair) for pair in shared), reverse=True):
+        if call not in aligned and other in unaligned:
+            aligned[call] = other
+            unaligned.remove(other)
+    # Modules that have no nodes in common, under the same name in what is aligned.
+    by_name = {right.relative(call): call for call in sizes[1] if call in unaligned}
+    names = {call: left.relative(call) for call in sizes[0] if call not in aligned}
+    return aligned | {call: by_name[name] for call, name in names.items() if name in by_name}
 
 
 def _count_nodes(side: DiffSide, calls: Mapping[str, str]) -> Counter[str]:
@@ -217,23 +219,6 @@ def _count_nodes(side: DiffSide, calls: Mapping[str, str]) -> Counter[str]:
     return counts
 
 
-def _align_by_name(
-    left: DiffSide,
-    right: DiffSide,
-    aligned: Mapping[str, str],
-    taken_calls: set[str],
-    sizes: tuple[Counter[str], Counter[str]],
-) -> dict[str, str]:
-    """Modules that have no nodes in common, under the same name in what is aligned."""
-    more: dict[str, str] = {}
-    by_name = {right.relative(call): call for call in sizes[1] if call not in taken_calls}
-    for call in sizes[0]:
-        other = by_name.get(left.relative(call))
-        if call not in aligned and other is not None:
-            more[call] = other
-    return more
-
-
 def find_absent_modules(modules: ModuleAlignment, regions: Sequence[ChangedRegion]) -> list[ModuleChange]:
     """The outermost modules all of whose nodes are gone, without any others in their place; and those that are new."""
     plain = [region for region in regions if not (region.left and region.right)]
@@ -243,50 +228,26 @@ def find_absent_modules(modules: ModuleAlignment, regions: Sequence[ChangedRegio
 
 
 def _list_absent(modules: ModuleAlignment, side: int, keys: set[str]) -> Iterator[ModuleChange]:
-    inside = _nodes_by_call(modules, side)
-    whole = {call for call, nodes in inside.items() if call != ROOT and _is_whole(modules, side, nodes, keys)}
-    whole -= set(_find_rerouted(modules, side, whole))
-    for call in inside:
-        outer = modules.stack(side, call)[:-1]
-        if call in whole and whole.isdisjoint(outer) and _is_gone(modules, side, call, inside[call]):
-            yield _describe_absent(modules, side, call, inside[call])
+    inside, other_inside = modules.nodes_by_call(side), modules.nodes_by_call(1 - side)
+    other, partners = modules.sides[1 - side], (modules.aligned, modules.reversed)[side]
+    absent = {call for call, nodes in inside.items() if call != ROOT and _is_absent(modules, side, nodes, keys)}
+    # A partner that has weights is still there: these may reach its nodes by another way.
+    shared = {call: other_inside.get(partners[call], ()) for call in absent if call in partners}
+    absent -= {call for call, nodes in shared.items() if other.flow.list_weights(nodes)}
+    for call, nodes in inside.items():
+        if call not in absent or not absent.isdisjoint(modules.stack(side, call)[:-1]):
+            continue
+        # A module without weights may be there still and have nothing to do.
+        is_known = other.hierarchy is not None and ModuleCall.parse(call).path in other.hierarchy.modules
+        if modules.sides[side].flow.list_weights(nodes) or not is_known:
+            yield _describe_absent(modules, side, call, nodes)
 
 
-def _is_whole(modules: ModuleAlignment, side: int, nodes: Sequence[Node], keys: set[str]) -> bool:
+def _is_absent(modules: ModuleAlignment, side: int, nodes: Sequence[Node], keys: set[str]) -> bool:
     """Whether all nodes are among some; or most, and all with weights: others may need what the rest makes."""
     rest = [node for node in nodes if node.key not in keys]
-    if not rest:
-        return True
     flow = modules.sides[side].flow
-    return len(rest) < len(nodes) / 2 and bool(flow.list_weights(nodes)) and not flow.list_weights(rest)
-
-
-def _find_rerouted(modules: ModuleAlignment, side: int, calls: Iterable[str]) -> Iterator[str]:
-    """Calls whose partner in the other file has weights: these may reach its nodes by another way."""
-    inside = _nodes_by_call(modules, 1 - side)
-    partners = modules.aligned if side == 0 else modules.reversed
-    for call in calls:
-        nodes = inside.get(partners[call], ()) if call in partners else ()
-        if modules.sides[1 - side].flow.list_weights(nodes):
-            yield call
-
-
-def _nodes_by_call(modules: ModuleAlignment, side: int) -> Mapping[str, list[Node]]:
-    """By call: the nodes in it and in everything inside of it."""
-    calls = modules.left if side == 0 else modules.right
-    nodes_by_call: dict[str, list[Node]] = {}
-    for node in modules.sides[side].flow.order:
-        for call in modules.stack(side, calls[node.key]):
-            nodes_by_call.setdefault(call, []).append(node)
-    return nodes_by_call
-
-
-def _is_gone(modules: ModuleAlignment, side: int, call: str, nodes: Iterable[Node]) -> bool:
-    """A module without weights may be there still and have nothing to do."""
-    if modules.sides[side].flow.list_weights(nodes):
-        return True
-    other = modules.sides[1 - side]
-    return other.hierarchy is None or ModuleCall.parse(call).path not in other.hierarchy.modules
+    return not rest or (len(rest) < len(nodes) / 2 and bool(flow.list_weights(nodes)) and not flow.list_weights(rest))
 
 
 def _describe_absent(modules: ModuleAlignment, side: int, call: str, nodes: Sequence[Node]) -> ModuleChange:
@@ -303,62 +264,41 @@ _Costs = Mapping[str, NodeCost]
 
 def add_costs(diff: Diff, modules: ModuleAlignment, costs: tuple[_Costs, _Costs]) -> Diff:
     """The diff with what differs in the cost of everything, and of each module in which something does."""
-    calls = ((0, ROOT), (1, ROOT), *((0, module.left) for module in diff.modules))
-    wanted = {*calls, *((1, module.right) for module in diff.modules)}
-    inside = _nodes_by_place(modules, wanted)
-    sums = {place: dict(_sum_costs(nodes, modules, place, costs[place[0]])) for place, nodes in inside.items()}
-    total = _compare_costs(sums.get((0, ROOT), {}), sums.get((1, ROOT), {}))
-    changes = tuple(_add_cost(module, sums) for module in diff.modules)
-    return replace(diff, cost=total, modules=changes)
+    inside = [modules.nodes_by_call(side) | {ROOT: modules.sides[side].flow.order} for side in (0, 1)]
 
+    def compare_costs(*calls: str | None) -> CostChange | None:
+        left, right = (
+            {} if call is None else dict(_sum_costs(inside[side].get(call, []), modules, side, call, costs[side]))
+            for side, call in enumerate(calls)
+        )
+        both = {what: (left[what], right[what]) for what in left if what in right and left[what] != right[what]}
+        # Axes of other names cannot be told from other sizes.
+        same = {what: pair for what, pair in both.items() if pair[0].axes == pair[1].axes}
+        return CostChange(same) if same else None
 
-def _add_cost(module: ModuleChange, sums: Mapping[tuple[int, str | None], Mapping[str, Polynomial]]) -> ModuleChange:
-    if module.change is not Change.CHANGED or not module.path:
-        return module  # of a module that is gone its size says enough; that of the model is said of the whole
-    return replace(module, cost=_compare_costs(sums.get((0, module.left), {}), sums.get((1, module.right), {})))
-
-
-def _nodes_by_place(
-    modules: ModuleAlignment, wanted: set[tuple[int, str | None]]
-) -> dict[tuple[int, str | None], list[Node]]:
-    nodes_by_side: dict[tuple[int, str | None], list[Node]] = {}
-    for side, calls in enumerate((modules.left, modules.right)):
-        for node in modules.sides[side].flow.order:
-            for call in {*modules.stack(side, calls[node.key]), ROOT}:
-                if (side, call) in wanted:
-                    nodes_by_side.setdefault((side, call), []).append(node)
-    return nodes_by_side
+    # Of a module that is gone its size says enough; that of the model is said of the whole.
+    changes = (
+        replace(module, cost=compare_costs(module.left, module.right))
+        if module.change is Change.CHANGED and module.path
+        else module
+        for module in diff.modules
+    )
+    return replace(diff, cost=compare_costs(ROOT, ROOT), modules=tuple(changes))
 
 
 def _sum_costs(
-    nodes: list[Node], modules: ModuleAlignment, place: tuple[int, str | None], costs: _Costs
+    nodes: list[Node], modules: ModuleAlignment, side: int, call: str, costs: _Costs
 ) -> Iterator[tuple[str, Polynomial]]:
     """What is not known of a node is not known of the whole."""
-    side, call = place
+    if not nodes:
+        return
     known = [costs.get(node.key) for node in nodes]
     for measure in ("flops", "activation_bytes"):
         sizes: list[Polynomial | None] = [None if cost is None else getattr(cost, measure) for cost in known]
         if None not in sizes:
             yield measure, sizes_sum(size for size in sizes if size is not None)
-    flow = modules.sides[side].flow
-    read = flow.list_weights(nodes)
     # By one yardstick: a file without a record does not know buffers from parameters.
     recorded = all(side.record is not None for side in modules.sides)
-    parameters = modules.parameter_count(side, call or ROOT, nodes, recorded=recorded)
-    yield "parameters", Polynomial.of(parameters)
-    yield "weight_bytes", Polynomial.of(sum(prod(item.shape) * _width(item.dtype) for item in read))
-
-
-def _width(dtype: int) -> int:
-    return onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize if dtype else 0
-
-
-def _compare_costs(costs: Mapping[str, Polynomial], other_costs: Mapping[str, Polynomial]) -> CostChange | None:
-    both = {
-        what: (costs[what], other_costs[what])
-        for what in costs
-        if what in other_costs and costs[what] != other_costs[what]
-    }
-    # Axes of other names cannot be told from other sizes.
-    same = {what: pair for what, pair in both.items() if pair[0].axes == pair[1].axes}
-    return CostChange(same) if same else None
+    yield "parameters", Polynomial.of(modules.parameter_count(side, call, nodes, recorded=recorded))
+    read = [weight for weight in modules.sides[side].flow.list_weights(nodes) if weight.dtype]
+    yield "weight_bytes", Polynomial.of(sum(prod(item.shape) * np_dtype(item.dtype).itemsize for item in read))

@@ -6,23 +6,16 @@ well; that follows, and is not told again. A node without a partner explains wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx
 
 from modelexport.graph.index import KEY_SEPARATOR, Node
-from modelexport.inspect.diff.io_matching import (
-    Opsets,
-    ValueType,
-    compare_attributes,
-    list_opsets,
-    shapes_differ,
-    types_differ,
-)
-from modelexport.inspect.diff.match_keys import Constant, DiffGraph, NodeSignatures, reads_unordered
-from modelexport.inspect.diff.sides import DiffSide
+from modelexport.inspect.diff.io_matching import Opsets, compare_attributes, list_opsets, shapes_differ, types_differ
+from modelexport.inspect.diff.match_keys import Constant, DiffGraph, NodeSignatures, by_content, reads_unordered
+from modelexport.inspect.diff.sides import DiffSide, MatchedIO
 from modelexport.record.results.diff import FieldChange
 
 
@@ -31,13 +24,12 @@ class NodePairs:
     """
     right  by the key of a node of the first graph: the node of the second
     left   the other way round
-    ends   inputs and outputs of the first graph (`i:name`, `o:name`), mapped to their names in the second
     exact  the signatures of both, with what weights hold
     """
 
     left_graph: DiffGraph
     right_graph: DiffGraph
-    ends: Mapping[str, str]
+    io: MatchedIO
     exact: tuple[NodeSignatures, NodeSignatures]
     right: dict[str, Node] = field(default_factory=dict)
     left: dict[str, Node] = field(default_factory=dict)
@@ -53,17 +45,14 @@ class NodePairs:
         made, other_made = self.left_graph.producers.get(value), self.right_graph.producers.get(other)
         if made is None or other_made is None:
             return made is None and other_made is None and self._are_given(value, other)
-        if made[1] != other_made[1]:
+        (maker, index), (other_maker, other_index) = made, other_made
+        partner, origin = self.right.get(maker.key), self.left.get(other_maker.key)
+        if index != other_index or partner is None or origin is None:
             return False
-        partner, origin = self.right.get(made[0].key), self.left.get(other_made[0].key)
-        if partner is None or origin is None:
-            return False
-        if partner is other_made[0]:
-            return True
         # Several nodes may compute one value: it does not matter which of them is read.
         left, right = self.exact[0].down, self.exact[1].down
-        twins = right.get(partner.outputs[other_made[1]]) == right.get(other)
-        return twins or left.get(origin.outputs[made[1]]) == left.get(value)
+        twins = right.get(partner.outputs[index]) == right.get(other)
+        return partner is other_maker or twins or left.get(origin.outputs[index]) == left.get(value)
 
     def aligned_inputs(self, node: Node, other: Node) -> list[tuple[str, str]]:
         """What two paired nodes read in the same place; an input that only one of them has goes with an empty name.
@@ -96,14 +85,12 @@ class NodePairs:
         return constant is not None and now is not None and (constant.digest, constant.shape) == (now.digest, now.shape)
 
     def _are_given(self, value: str, other: str) -> bool:
-        if self.ends.get(f"i:{value}") == other:
+        if self.io.inputs.get(value) == other:
             return True
         left, right = _subgraph_input(value, self.left_graph), _subgraph_input(other, self.right_graph)
-        if left is None or right is None:
+        if left is None or right is None or left[0] not in self.right:
             return False
-        owner, body, index = left
-        partner = self.right.get(owner)
-        return partner is not None and (partner.key, body, index) == right
+        return (self.right[left[0]].key, *left[1:]) == right
 
 
 def _subgraph_input(value: str, flow: DiffGraph) -> tuple[str, str, int] | None:
@@ -129,6 +116,7 @@ class NodeComparison:
     constants  pairs that are not known to be equal, by the names of both: the readers of the first file
     folded     by the key of a node of the first file without partner: constants of the second that stand for its result
     unfolded   by the key of a node of the second file without partner: constants of the first in whose place it is
+    altered    keys of paired nodes of the second file that read other constants, or work in another way
     """
 
     def __init__(self, left: DiffSide, right: DiffSide, pairs: NodePairs) -> None:
@@ -136,12 +124,8 @@ class NodeComparison:
         self.constants: dict[tuple[str, str], list[ConstantPair]] = {}
         self.folded: dict[str, list[Constant]] = {}
         self.unfolded: dict[str, list[Constant]] = {}
+        self.altered: set[str] = set()
         self._retyped: set[str] = set()  # values of the first file whose type or shape is another one
-        self._altered: set[str] = set()  # keys of nodes of the second file
-
-    def is_altered(self, key: str) -> bool:
-        """Whether a paired node of the second file reads other constants, or works in another way."""
-        return key in self._altered
 
     def right_proto(self, node: Node) -> onnx.NodeProto:
         """What the second file says of a node."""
@@ -149,34 +133,35 @@ class NodeComparison:
 
     def compare_nodes(self) -> Iterator[tuple[Node, Node, tuple[FieldChange, ...]]]:
         """Every paired node that is not the same, in the order of the first file."""
-        self._retyped.update(self._list_retyped_inputs())
+        # From the inputs on: what is read has been compared before its reader, so that its new shape explains that.
+        self._retyped.update(value for value, now in self._pairs.io.inputs.items() if self._differ(value, now))
         for node in self._pairs.left_graph.order:
             other = self._pairs.right.get(node.key)
-            if other is not None:
-                changes = tuple(self._compare_node(node, other))
-                if changes:
-                    self._altered.add(other.key)
-                    yield node, other, changes
+            changes = () if other is None else tuple(self._compare_node(node, other))
+            if other is not None and changes:
+                self.altered.add(other.key)
+                yield node, other, changes
 
     def _compare_node(self, node: Node, other: Node) -> Iterator[FieldChange]:
         if node.attributes != other.attributes:
-            yield from self._compare_attributes(node, other)
-        unexplained = True
-        for index, (value, other_value) in enumerate(self._pairs.aligned_inputs(node, other)):
-            change, explains = self._compare_values(f"input {index}", (value, other_value), (node, other))
-            unexplained &= not explains
+            # Equal attributes need no look at the protos, and nearly all nodes have equal ones.
+            protos = self._left.model.node_proto(node), self.right_proto(other)
+            yield from compare_attributes(*protos, self._opsets)
+        explained = False
+        for index, values in enumerate(self._pairs.aligned_inputs(node, other)):
+            change, explains = self._compare_values(f"input {index}", values, (node, other))
+            explained |= explains
             if change is not None:
                 yield change
         yield from self._compare_subgraphs(node, other)
-        yield from self._compare_results(node, other, explained=not unexplained)
+        yield from self._compare_results(node, other, explained=explained)
 
     def compare_outputs(self) -> Iterator[FieldChange]:
         """Outputs of the model that are other values than before, where no other nodes have taken over."""
-        for end, other_value in self._pairs.ends.items():
-            if end.startswith("o:"):
-                change, _ = self._compare_values(output_label(end[2:]), (end[2:], other_value), None)
-                if change is not None:
-                    yield change
+        changes = (
+            self._compare_values(output_label(pair[0]), pair, None)[0] for pair in self._pairs.io.outputs.items()
+        )
+        return (change for change in changes if change is not None)
 
     def _compare_subgraphs(self, node: Node, other: Node) -> Iterator[FieldChange]:
         """What the bodies of a node return."""
@@ -188,10 +173,6 @@ class NodeComparison:
                 change, _ = self._compare_values(f"{name.lstrip(KEY_SEPARATOR)} output {index}", values, (node, other))
                 if change is not None:
                     yield change
-
-    def _compare_attributes(self, node: Node, other: Node) -> Iterator[FieldChange]:
-        protos = self._left.model.node_proto(node), self.right_proto(other)
-        yield from compare_attributes(*protos, self._opsets)
 
     @cached_property
     def _opsets(self) -> tuple[Opsets, Opsets]:
@@ -208,64 +189,53 @@ class NodeComparison:
             return None, self._note_constants(constant, now, readers)
         if self._pairs.are_same(value, other_value):
             return None, value in self._retyped
-        maker = self._pairs.left_graph.producers.get(value)
-        other_maker = self._pairs.right_graph.producers.get(other_value)
-        if maker is not None and maker[0].key not in self._pairs.right:
+        maker, other_maker = self._pairs.left_graph.maker(value), self._pairs.right_graph.maker(other_value)
+        # A maker without a partner has an entry of its own, as removed or added: the reader has nothing to add.
+        if maker is not None and maker.key not in self._pairs.right:
             if now is not None:
-                self.folded.setdefault(maker[0].key, []).append(now)
+                self.folded.setdefault(maker.key, []).append(now)
             return None, True
-        if other_maker is not None and other_maker[0].key not in self._pairs.left:
+        if other_maker is not None and other_maker.key not in self._pairs.left:
             if constant is not None:
-                self.unfolded.setdefault(other_maker[0].key, []).append(constant)
+                self.unfolded.setdefault(other_maker.key, []).append(constant)
             return None, True
-        return FieldChange(what, self._left_text(value), self._right_text(other_value)), True
+        return FieldChange(what, _value_text(value, self._pairs.left_graph), self._right_text(other_value)), True
 
     def _note_constants(self, constant: Constant, now: Constant, readers: tuple[Node, Node] | None) -> bool:
-        if constant.digest is not None and constant.digest == now.digest:
-            return False
-        if (
-            constant.digest is None
-            and now.digest is None
-            and (constant.dtype, constant.shape) == (now.dtype, now.shape)
-        ):
+        # Where none was read, type and shape are all that can differ.
+        if by_content(constant) == by_content(now):
             return False
         reader = None if readers is None else readers[0].key
         self.constants.setdefault((constant.name, now.name), []).append(ConstantPair(constant, now, reader))
         if readers is not None:
-            self._altered.add(readers[1].key)
+            self.altered.add(readers[1].key)
         return True
-
-    def _left_text(self, value: str) -> str:
-        return _value_text(value, self._pairs.left_graph)
 
     def _right_text(self, value: str) -> str:
         """As the first file calls it, if it is there: names of two files do not go together."""
-        maker = self._pairs.right_graph.producers.get(value)
-        partner = None if maker is None else self._pairs.left.get(maker[0].key)
-        if maker is None or partner is None or maker[1] >= len(partner.outputs) or not partner.outputs[maker[1]]:
+        maker, index = self._pairs.right_graph.producers.get(value, (None, 0))
+        partner = None if maker is None else self._pairs.left.get(maker.key)
+        if partner is None or index >= len(partner.outputs) or not partner.outputs[index]:
             return _value_text(value, self._pairs.right_graph)
-        return self._left_text(partner.outputs[maker[1]])
-
-    # what a node makes
+        return _value_text(partner.outputs[index], self._pairs.left_graph)
 
     def _compare_results(self, node: Node, other: Node, *, explained: bool) -> Iterator[FieldChange]:
         """Types and shapes that do not follow from what is different before."""
         for index, (value, other_value) in enumerate(zip(node.outputs, other.outputs, strict=False)):
-            stated, now = self._left.types.get(value), self._right.types.get(other_value)
-            if stated is None or now is None or not _differ(stated, now):
-                continue
-            self._retyped.add(value)
-            if not explained:
-                yield FieldChange(f"output {index}", str(stated), str(now))
-        if len([value for value in node.outputs if value]) != len([value for value in other.outputs if value]):
+            if self._differ(value, other_value):
+                self._retyped.add(value)
+                if not explained:
+                    yield FieldChange(
+                        f"output {index}", str(self._left.types[value]), str(self._right.types[other_value])
+                    )
+        # An output that nothing reads may be left out, or written as an empty name.
+        if len(list(filter(None, node.outputs))) != len(list(filter(None, other.outputs))):
             yield FieldChange("outputs", str(len(node.outputs)), str(len(other.outputs)))
 
-    def _list_retyped_inputs(self) -> Iterator[str]:
-        for end, other_value in self._pairs.ends.items():
-            if end.startswith("i:"):
-                stated, now = self._left.types.get(end[2:]), self._right.types.get(other_value)
-                if stated is not None and now is not None and _differ(stated, now):
-                    yield end[2:]
+    def _differ(self, value: str, other_value: str) -> bool:
+        """Whether both files state a type, and not the same."""
+        stated, now = self._left.types.get(value), self._right.types.get(other_value)
+        return stated is not None and now is not None and (types_differ(stated, now) or shapes_differ(stated, now))
 
 
 def output_label(output: str) -> str:
@@ -275,10 +245,6 @@ def output_label(output: str) -> str:
 
 def _value_text(value: str, flow: DiffGraph) -> str:
     """A value for people: its name, and what makes it."""
-    maker = flow.producers.get(value)
-    kind = "constant" if value in flow.constants else "" if maker is None else maker[0].op_type
+    maker = flow.maker(value)
+    kind = "constant" if value in flow.constants else "" if maker is None else maker.op_type
     return f"{value} ({kind})" if kind else value
-
-
-def _differ(stated: ValueType, other: ValueType) -> bool:
-    return types_differ(stated, other) or shapes_differ(stated, other)

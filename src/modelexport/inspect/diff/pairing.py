@@ -13,37 +13,23 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import Node
+from modelexport.inspect.diff import match_keys as keys
 from modelexport.inspect.diff.match_keys import (
-    BACKWARDS,
-    CERTAIN,
-    CONTENT,
-    CONTENT_USED,
-    NEAR,
-    REST,
-    Description,
     DiffGraph,
     Key,
     NodeSignatures,
-    WeightKey,
-    attribute_key,
-    both_key,
     by_content,
     by_shape,
-    module_neighbourhood_key,
-    near_key,
-    neighbourhood_key,
-    number_neighbourhoods,
+    operand,
     operator_key,
-    own_keys,
     reads_unordered,
-    same_readers_key,
-    same_value_keys,
-    within_module,
 )
 from modelexport.inspect.diff.node_diff import NodePairs
+from modelexport.inspect.diff.sides import MatchedIO
 from modelexport.record.lineage import Link
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
@@ -54,73 +40,66 @@ _FEW_WEIGHTS = 0.25
 Links = Callable[[], Mapping[str, Link]]
 
 
-def pair_nodes(left: DiffGraph, right: DiffGraph, ends: Mapping[str, str], links: Links) -> NodePairs:
+def pair_nodes(left: DiffGraph, right: DiffGraph, io: MatchedIO, links: Links) -> NodePairs:
     """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
     numbers = ValueNumbers()
-    labels = _label_ends(ends)
+    labels = _label_ends(io)
+    # Both sides draw from one table of numbers: what is equal in both graphs has an equal number.
     exact = NodeSignatures(left, numbers, by_content, labels[0]), NodeSignatures(right, numbers, by_content, labels[1])
-    pairs = NodePairs(left, right, ends, exact)
+    pairs = NodePairs(left, right, io, exact)
     pairing = _NodePairing(pairs)
-    pairing.by_results(exact, CERTAIN)
+    pairing.by_results(exact, keys.CERTAIN)
     # Shape arithmetic is alike in all layers: what reads it tells which is which.
-    pairing.above(same_value_keys(exact))
-    pairing.by_results(exact, (both_key, same_readers_key))
+    pairing.above(keys.same_value_keys(exact))
+    pairing.by_results(exact, (keys.both_key, keys.same_readers_key))
     if pairing.is_done():
         return pairs
     shaped = NodeSignatures(left, numbers, by_shape, labels[0]), NodeSignatures(right, numbers, by_shape, labels[1])
     akin = _share_of_weights(left, right) >= _FEW_WEIGHTS
     if not akin:
         # Of two models that were trained apart, names are all there is to tell layers from each other.
-        beside = [number_neighbourhoods(signatures.flow, numbers, signatures.own, NEAR[1]) for signatures in shaped]
-        for steps in range(NEAR[1], -1, -1):
+        beside = [keys.number_neighbourhoods(side.flow, numbers, side.own, keys.NEAR[1]) for side in shaped]
+        for steps in range(keys.NEAR[1], -1, -1):
             pairing.by_keys(
-                *(
-                    module_neighbourhood_key(signatures.flow, numbered[steps])
-                    for signatures, numbered in zip(shaped, beside, strict=True)
-                )
+                keys.module_neighbourhood_key(left, beside[0][steps]),
+                keys.module_neighbourhood_key(right, beside[1][steps]),
             )
-    near = [
-        number_neighbourhoods(flow, numbers, signatures.own, NEAR[0])
-        for flow, signatures in zip((left, right), exact, strict=True)
-    ]
+    near = [keys.number_neighbourhoods(side.flow, numbers, side.own, keys.NEAR[0]) for side in exact]
     # Where all is the same but for weights, nothing else can be meant.
-    for steps in NEAR:
-        pairing.by_keys(
-            *(near_key(signatures, numbered[steps]) for signatures, numbered in zip(shaped, near, strict=True))
-        )
+    for steps in keys.NEAR:
+        pairing.by_keys(keys.near_key(shaped[0], near[0][steps]), keys.near_key(shaped[1], near[1][steps]))
     # Weights around a node say more than where it stands.
-    for steps in NEAR:
-        pairing.by_keys(*(neighbourhood_key(numbered[steps]) for numbered in near), single=True)
-    pairing.by_results(exact, CONTENT_USED)
-    pairing.above(own_keys(exact))
-    pairing.by_results(exact, REST)
-    pairing.by_results(shaped, (both_key,))
-    pairing.by_keys(WeightKey(left), WeightKey(right), single=True)
-    pairing.around(own_keys(exact))
-    pairing.by_results(shaped, CONTENT)
-    pairing.above(own_keys(shaped))
-    pairing.by_results(shaped, REST)
+    for steps in keys.NEAR:
+        pairing.by_keys(*(keys.neighbourhood_key(numbered[steps]) for numbered in near), single=True)
+    pairing.by_results(exact, keys.CONTENT_USED)
+    pairing.above(keys.own_keys(exact))
+    pairing.by_results(exact, keys.REST)
+    pairing.by_results(shaped, (keys.both_key,))
+    pairing.by_keys(keys.weight_key(left), keys.weight_key(right), single=True)
+    pairing.around(keys.own_keys(exact))
+    pairing.by_results(shaped, keys.CONTENT)
+    pairing.above(keys.own_keys(shaped))
+    pairing.by_results(shaped, keys.REST)
+    # Lineage takes longer than all the rest, and says little of models that have few weights in common.
     if akin and not pairing.is_done():
         pairing.by_links(links())
-    for likeness in (own_keys(shaped), (attribute_key, attribute_key), (operator_key, operator_key)):
+    for likeness in (keys.own_keys(shaped), (keys.attribute_key,) * 2, (operator_key,) * 2):
         pairing.around(likeness)
     return pairs
 
 
 def _share_of_weights(left: DiffGraph, right: DiffGraph) -> float:
     """How many of the weights of both graphs are in both; 1 if there are none."""
-    left_digests, right_digests = (
-        {constant.digest for constant in flow.constants.values() if not constant.small} for flow in (left, right)
-    )
-    return (
-        len(left_digests & right_digests) / len(left_digests | right_digests) if left_digests | right_digests else 1.0
-    )
+    digests = [{weight.digest for weight in flow.constants.values() if not weight.small} for flow in (left, right)]
+    union = digests[0] | digests[1]
+    return len(digests[0] & digests[1]) / len(union) if union else 1.0
 
 
-def _label_ends(ends: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
-    left = {name: number for number, name in enumerate(ends)}
-    right = {f"{name[:2]}{ends[name]}": number for name, number in left.items()}
-    return left, right
+def _label_ends(io: MatchedIO) -> tuple[dict[str, int], dict[str, int]]:
+    """The same number for an input or output of both graphs; of the rest the name is all there is."""
+    ends = [*((f"i:{name}", f"i:{now}") for name, now in io.inputs.items())]
+    ends += ((f"o:{name}", f"o:{now}") for name, now in io.outputs.items())
+    return {end[0]: number for number, end in enumerate(ends)}, {end[1]: number for number, end in enumerate(ends)}
 
 
 class _NodePairing:
@@ -130,7 +109,7 @@ class _NodePairing:
         self._fresh: deque[tuple[Node, Node]] = deque()
 
     def is_done(self) -> bool:
-        return not any(True for _ in self._open_left()) or not any(True for _ in self._open_right())
+        return next(self._open_left(), None) is None or next(self._open_right(), None) is None
 
     def _open_left(self) -> Iterator[Node]:
         return (node for node in self._left.order if node.key not in self._pairs.right)
@@ -138,15 +117,13 @@ class _NodePairing:
     def _open_right(self) -> Iterator[Node]:
         return (node for node in self._right.order if node.key not in self._pairs.left)
 
-    def by_results(self, signatures: Sequence[NodeSignatures], keys: Sequence[Description]) -> None:
+    def by_results(self, signatures: Sequence[NodeSignatures], descriptions: Sequence[keys.Description]) -> None:
         """By what signatures say; first those that are said to be in the same module."""
-        for key in keys:
-            for within in (True, False):
-                left, right = (
-                    within_module(key, signature, flow if within else None)
-                    for signature, flow in zip(signatures, (self._left, self._right), strict=True)
-                )
-                self.by_keys(left, right, backwards=key in BACKWARDS)
+        for describe in descriptions:
+            # What is known by its use is paired from the outputs on: then its readers have been paired before it.
+            backwards = describe in keys.BACKWARDS
+            self.by_keys(*(keys.within_module(describe, side) for side in signatures), backwards=backwards)
+            self.by_keys(*(partial(describe, side) for side in signatures), backwards=backwards)
 
     def by_keys(self, left_key: Key, right_key: Key, *, backwards: bool = False, single: bool = False) -> None:
         left, right = _group_nodes(self._open_left(), left_key), _group_nodes(self._open_right(), right_key)
@@ -167,8 +144,7 @@ class _NodePairing:
         """What comes from one node that does the same, where everything around it may be another thing."""
         for other in list(self._open_right()):
             sources = links[other.key].sources if other.key in links else ()
-            open_ones = [key for key in sources if key in self._left.by_key and key not in self._pairs.right]
-            node = self._left.by_key[open_ones[0]] if len(sources) == len(open_ones) == 1 else None
+            node = self._left.by_key.get(sources[0]) if len(sources) == 1 else None
             if node is not None and operator_key(node) == operator_key(other) and self._may_be_paired(node, other):
                 self._pair(node, other)
 
@@ -182,27 +158,23 @@ class _NodePairing:
 
     def _fitness(self, node: Node, other: Node) -> tuple[int, bool, bool]:
         """How many neighbours say that two nodes are the same, less those that say they are not."""
-        score = 0
-        for partner, fitness in self._neighbours(node, other):
-            if partner is not None:
-                score += 1 if partner is fitness else -1
+        score = sum(1 if partner is neighbour else -1 for partner, neighbour in self._neighbours(node, other))
         call = self._left.calls.get(node.key)
         return score, call is not None and call == self._right.calls.get(other.key), node.key == other.key
 
-    def _neighbours(self, node: Node, other: Node) -> Iterator[tuple[Node | None, Node | None]]:
+    def _neighbours(self, node: Node, other: Node) -> Iterator[tuple[Node, Node | None]]:
         """The partner that a neighbour of the one has, and the neighbour of the other in the same place."""
-        makers = [self._right.producers.get(value) for value in other.inputs]
-        for value, same_place in zip(node.inputs, makers, strict=False):
-            maker = self._left.producers.get(value)
-            if maker is None:
-                continue
-            partner = self._pairs.right.get(maker[0].key)
-            anywhere = reads_unordered(node) and any(maker is not None and maker[0] is partner for maker in makers)
-            yield partner, partner if anywhere else same_place and same_place[0]
+        makers = [self._right.maker(value) for value in other.inputs]
+        for value, other_maker in zip(node.inputs, makers, strict=False):
+            maker = self._left.maker(value)
+            partner = None if maker is None else self._pairs.right.get(maker.key)
+            if partner is not None:
+                anywhere = reads_unordered(node) and partner in makers
+                yield partner, partner if anywhere else other_maker
         for value, right in zip(node.outputs, other.outputs, strict=False):
-            uses = self._left.uses.get(value, ())[:_LOOKED_AT]
+            # A value may have thousands of readers (a mask, say); the first ones tell enough.
             readers = {use.reader.key: use.reader for use in self._right.uses.get(right, ())[: 2 * _LOOKED_AT]}
-            for use in uses:
+            for use in self._left.uses.get(value, ())[:_LOOKED_AT]:
                 partner = self._pairs.right.get(use.reader.key)
                 if partner is not None:
                     yield partner, readers.get(partner.key)
@@ -210,8 +182,6 @@ class _NodePairing:
     def _pair(self, node: Node, other: Node) -> None:
         self._pairs.add(node, other)
         self._fresh.append((node, other))
-
-    # from neighbour to neighbour
 
     def above(self, likeness: tuple[Key, Key]) -> None:
         """What makes the values that paired nodes read, where only one on each side is meant; and so on upwards."""
@@ -231,38 +201,30 @@ class _NodePairing:
 
     def _is_edge(self, node: Node) -> bool:
         """Whether a node is paired and something beside it is not."""
-        if node.key not in self._pairs.right:
-            return False
-        makers = (self._left.producers.get(value) for value in node.inputs)
-        if any(maker is not None and maker[0].key not in self._pairs.right for maker in makers):
-            return True
-        readers = (use.reader for value in node.outputs for use in self._left.uses.get(value, ()))
-        return any(reader.key not in self._pairs.right for reader in readers)
+        paired, flow = self._pairs.right, self._left
+        return node.key in paired and any(
+            beside.key not in paired for beside in (*flow.makers(node), *flow.readers(node))
+        )
 
     def _pair_above(self, node: Node, other: Node, likeness: tuple[Key, Key]) -> None:
         left = list(_open_makers(node, self._left, self._pairs.right))
         right = list(_open_makers(other, self._right, self._pairs.left))
-        if not left or not right:
-            return
-        self._pair_alike(left, right, likeness, ordered=not reads_unordered(node))
+        self._pair_alike(left, right, likeness)
 
     def _pair_below(self, node: Node, other: Node, likeness: tuple[Key, Key]) -> None:
         for value, same in zip(node.outputs, other.outputs, strict=False):
             left = list(_open_readers(value, self._left, self._pairs.right))
             right = list(_open_readers(same, self._right, self._pairs.left))
-            if left and right and len(left) <= _LOOKED_AT and len(right) <= _LOOKED_AT:
-                self._pair_alike(left, right, likeness, ordered=True)
+            # Of so many readers one is not told from the next, and to try them all takes time squared.
+            if len(left) <= _LOOKED_AT and len(right) <= _LOOKED_AT:
+                self._pair_alike(left, right, likeness)
 
     def _pair_alike(
-        self,
-        left_nodes: Iterable[tuple[int, Node]],
-        right_nodes: Iterable[tuple[int, Node]],
-        likeness: tuple[Key, Key],
-        *,
-        ordered: bool,
+        self, left_nodes: list[tuple[int, Node]], right_nodes: list[tuple[int, Node]], likeness: tuple[Key, Key]
     ) -> None:
-        left = _group_by_kind(left_nodes, likeness[0], ordered=ordered)
-        right = _group_by_kind(right_nodes, likeness[1], ordered=ordered)
+        if not left_nodes or not right_nodes:
+            return
+        left, right = _group_by_kind(left_nodes, likeness[0]), _group_by_kind(right_nodes, likeness[1])
         for kind, nodes in left.items():
             others = right.get(kind, [])
             if len(nodes) == 1 and len(others) == 1 and self._may_be_paired(nodes[0], others[0]):
@@ -271,12 +233,8 @@ class _NodePairing:
     def _may_be_paired(self, node: Node, other: Node) -> bool:
         if node.key in self._pairs.right or other.key in self._pairs.left:
             return False
-        return _is_in_subgraph(node, self._left) == _is_in_subgraph(other, self._right)
-
-
-def _is_in_subgraph(node: Node, flow: DiffGraph) -> bool:
-    """Whether a node is inside of a body."""
-    return node.graph in flow.graph.body_owner
+        # A node of a body runs once for each round of a Loop: it is never the same as one outside.
+        return (node.graph in self._left.graph.body_owner) == (other.graph in self._right.graph.body_owner)
 
 
 def _group_nodes(nodes: Iterable[Node], key: Key) -> dict[object, list[Node]]:
@@ -286,23 +244,22 @@ def _group_nodes(nodes: Iterable[Node], key: Key) -> dict[object, list[Node]]:
     return groups
 
 
-def _open_makers(node: Node, flow: DiffGraph, paired_ones: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
+def _open_makers(node: Node, flow: DiffGraph, paired: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
     for index, value in enumerate(node.inputs):
-        maker = flow.producers.get(value)
-        if maker is not None and maker[0].key not in paired_ones:
-            yield index, maker[0]
+        maker = flow.maker(value)
+        if maker is not None and maker.key not in paired:
+            yield operand(node, index), maker
 
 
-def _open_readers(value: str, flow: DiffGraph, paired_ones: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
-    for use in flow.uses.get(value, ()):
-        if use.reader.key not in paired_ones:
-            yield use.operand, use.reader
+def _open_readers(value: str, flow: DiffGraph, paired: Mapping[str, Node]) -> Iterator[tuple[int, Node]]:
+    return ((use.operand, use.reader) for use in flow.uses.get(value, ()) if use.reader.key not in paired)
 
 
-def _group_by_kind(nodes: Iterable[tuple[int, Node]], kind_of: Key, *, ordered: bool) -> dict[object, list[Node]]:
+def _group_by_kind(nodes: Iterable[tuple[int, Node]], kind_of: Key) -> dict[object, list[Node]]:
+    """By operand and kind; a node that reads or makes a value twice over is one candidate."""
     by_kind: dict[object, list[Node]] = {}
     for index, node in nodes:
-        group = by_kind.setdefault((index if ordered else 0, kind_of(node)), [])
+        group = by_kind.setdefault((index, kind_of(node)), [])
         if node not in group:
             group.append(node)
     return by_kind
@@ -334,10 +291,8 @@ def prefer_same_module(pairs: NodePairs, side: int, calls: Mapping[str, str], st
     for node in [candidate for candidate in flow.order if candidate.key in partners and lost(candidate)]:
         partner = partners[node.key]
         candidates = (candidate for word in _match_keys(partner, right) for candidate in spare.get(word, ()))
-        better = next(
-            (candidate for candidate in candidates if candidate.key not in partners and lost(candidate) < lost(node)),
-            None,
-        )
+        open_candidates = (candidate for candidate in candidates if candidate.key not in partners)
+        better = next((candidate for candidate in open_candidates if lost(candidate) < lost(node)), None)
         if better is not None:
             del partners[node.key]
             pairs.add(*((better, partner) if side == 0 else (partner, better)))
@@ -353,10 +308,11 @@ def _find_removed_calls(
     nodes: list[Node], partners: Mapping[str, Node], calls: Mapping[str, str], stack: _Stack
 ) -> dict[str, int]:
     """Calls most of whose nodes have no partner, and how many nodes they have."""
-    whole: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     paired: Counter[str] = Counter()
     for node in nodes:
-        for call in stack(calls.get(node.key, ""))[1:]:
-            whole[call] += 1
-            paired[call] += node.key in partners
-    return {call: count for call, count in whole.items() if count >= _FEWEST and paired[call] < count / 2}
+        # Without the model itself: that is never gone.
+        inner = stack(calls.get(node.key, ""))[1:]
+        counts.update(inner)
+        paired.update(inner if node.key in partners else ())
+    return {call: count for call, count in counts.items() if count >= _FEWEST and paired[call] < count / 2}

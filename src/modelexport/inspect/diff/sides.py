@@ -252,10 +252,7 @@ def match_io(left: DiffSide, right: DiffSide) -> MatchedIO:
         outputs |= _match_unique(
             left.outputs, right.outputs, outputs, [_number_results(signature) for signature in signatures]
         )
-    return MatchedIO(
-        match_rest(left.inputs, right.inputs, inputs),
-        match_rest(left.outputs, right.outputs, outputs),
-    )
+    return MatchedIO(match_rest(left.inputs, right.inputs, inputs), match_rest(left.outputs, right.outputs, outputs))
 
 
 def _is_ambiguous(left: _Ends, right: _Ends, known: Mapping[str, str]) -> bool:

@@ -148,8 +148,8 @@ class WeightChange:
     @property
     def name(self) -> str:
         """What to call it: the name in the first file, if it is there."""
-        found = self.left or self.right
-        return "" if found is None else found.parameter or found.name
+        weight = self.left or self.right
+        return "" if weight is None else weight.parameter or weight.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,22 +248,17 @@ class Diff:
         return not (self.model or self.modules)
 
     def node_changes(self) -> Iterator[tuple[ModuleChange, NodeChange]]:
-        for module in self.modules:
-            for change in module.changes:
-                yield module, change
+        return ((module, change) for module in self.modules for change in module.changes)
 
     def weight_changes(self) -> Iterator[tuple[ModuleChange, WeightChange]]:
-        for module in self.modules:
-            for change in module.weights:
-                yield module, change
+        return ((module, change) for module in self.modules for change in module.weights)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """How much there is of what: modules and nodes by change, and weights."""
-        found: Counter[str] = Counter()
-        for module in self.modules:
-            if module.change is not Change.CHANGED or module.class_changed:
-                found[f"modules {module.change}"] += 1
-        found.update(f"nodes {change.change}" for _, change in self.node_changes())
-        found["weights"] = sum(1 for _ in self.weight_changes())
-        return {what: count for what, count in found.items() if count}
+        # A module in which only nodes or weights changed counts by these.
+        modules = [module for module in self.modules if module.change is not Change.CHANGED or module.class_changed]
+        counts = Counter(f"modules {module.change}" for module in modules)
+        counts.update(f"nodes {change.change}" for _, change in self.node_changes())
+        counts.update("weights" for _ in self.weight_changes())
+        return dict(counts)

@@ -48,19 +48,19 @@ class Difference:
         measured = list(differences)
         if not measured:
             return None
+
+        def rank(figure: float) -> float:
+            # What could not be measured is the worst; a bare NaN would win or lose by its position.
+            return math.inf if math.isnan(figure) else figure
+
         return cls(
-            max_abs=max((item.max_abs for item in measured), key=_badness),
-            max_rel=max((item.max_rel for item in measured), key=_badness),
+            max_abs=max((item.max_abs for item in measured), key=rank),
+            max_rel=max((item.max_rel for item in measured), key=rank),
             sqnr=min(item.sqnr for item in measured),
-            cosine=min((item.cosine for item in measured), key=lambda cosine: -_badness(-cosine)),
+            cosine=min((item.cosine for item in measured), key=lambda cosine: -rank(-cosine)),
             unlike=sum(item.unlike for item in measured),
             agrees=all(item.agrees for item in measured),
         )
-
-
-def _badness(figure: float) -> float:
-    """What could not be measured is the worst."""
-    return math.inf if math.isnan(figure) else figure
 
 
 class Status(StrEnum):
@@ -283,8 +283,7 @@ class Verification:
 
     @property
     def numbers_agree(self) -> bool:
-        wrong = (item for item in self.outputs.values() if not item.agrees)
-        return self.divergence is None and next(wrong, None) is None
+        return self.divergence is None and all(item.agrees for item in self.outputs.values())
 
     @property
     def ok(self) -> bool:
@@ -295,8 +294,5 @@ class Verification:
 
     def ranked(self) -> tuple[CallNumbers, ...]:
         """Calls by the decibels that they lose, most first."""
-        return tuple(sorted(self.calls, key=lambda item: (-item.lost, _finite(item.outputs))))
-
-
-def _finite(difference: Difference | None) -> float:
-    return math.inf if difference is None else difference.sqnr
+        noise = ((item, math.inf if item.outputs is None else item.outputs.sqnr) for item in self.calls)
+        return tuple(item for item, _ in sorted(noise, key=lambda pair: (-pair[0].lost, pair[1])))
