@@ -22,7 +22,7 @@ import onnx
 
 from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
-from modelexport.api.signals import Recorded, SignalOptions, record_signals
+from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionInput, AttributionResult, StrategyResult, attribute_graph
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
@@ -33,7 +33,7 @@ from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.model_source import ModelSource
-from modelexport.record.provenance import NodeEntry, Origin, Provenance
+from modelexport.record.provenance import Origin, Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import ExporterScopes
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     import torch
 
     from modelexport.capture.export import PreparedModel
-
-_UNKNOWN = "unknown"
 
 
 def attach(  # noqa: PLR0913 - the keywords are the command line's options
@@ -72,7 +70,12 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     strip_exporter_metadata: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed."""
+    """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed.
+
+    strategy  `all` asks every one of them, because none is known to suit a file of unknown making
+    names     `hierarchical` renames nodes after their modules; the default leaves the names of the file
+    The other keywords are those of `export`, and mean the same.
+    """
     # A misspelt strategy is said before anything is opened.
     strategy = ensure_known("strategy", strategy, NAMES)
     policy = parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
@@ -108,7 +111,10 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
     input_specs: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Scores:
-    """What each strategy says of a file that was made from `model`, and where they contradict each other."""
+    """What each strategy says of a file that was made from `model`, and where they contradict each other.
+
+    The answers are those of all of them together; a strategy is scored by how its own claims stand to these.
+    """
     clock = Clock(progress)
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
@@ -118,27 +124,39 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
 
 
 def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Clock) -> AttributionResult:
-    """Judge a file by a strategy; a model that the file was not made from is an error."""
+    """Judge a file by a strategy; a model that the file was not made from is an error.
+
+    Two models of one class with other weights have the same modules, and names would fit either: only values tell.
+    """
     need_torch("running a model")
     prepared = prepare_for_file(file.proto, source, clock)
     from modelexport.capture.export import trace_model
 
     with clock.step("trace"):
         run = trace_model(prepared.module, prepared.inputs)
-    graph = file.graph
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *strategies_named(strategy))
         recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
-    _check_overlap(file, prepared.source, recorded)
+    overlap = recorded.overlap
+    assert overlap is not None  # it is measured whenever values are recorded, and htp asks for these
+    if not overlap.belongs:
+        raise ModelMismatch(
+            f"{file.path} was not made from {prepared.source}: {overlap} of the file were found in the model",
+            "Give the model, with the weights, that the file was exported from.",
+        )
     with clock.step("attribute"):
-        origin = Origin(strategy, _UNKNOWN, graph.fingerprint, prepared.source, tool_versions())
-        verdict = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals, foreign=True), origin)
+        origin = Origin(strategy, "unknown", file.graph.fingerprint, prepared.source, tool_versions())
+        verdict = attribute_graph(AttributionInput(file.graph, run.hierarchy, recorded.signals, foreign=True), origin)
     return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
 def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) -> PreparedModel:
-    """The model, with inputs that the file can be run on as well."""
+    """The model, with inputs that the file can be run on as well.
+
+    file    ids: int64[1, 128]       an axis of a fixed size
+    model   makes ids of 1 x 16      so they are made again, as `--input ids=1x128:int64` would
+    """
     from modelexport.capture.export import prepare_model
 
     # The file has one graph for one run: dynamic axes are the exporter's business.
@@ -171,15 +189,18 @@ def _stated_shapes(proto: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _without_untaken(proto: onnx.ModelProto, prepared: PreparedModel) -> PreparedModel:
-    """The model without inputs that the file does not take: there, they had their defaults."""
-    from modelexport.capture.arguments import to_array
+    """The model without inputs that the file does not take: there, they had their defaults.
+
+    An exporter drops an input that nothing depends on. With it, the model might compute something else than the file.
+    """
     from modelexport.capture.hierarchy import run_model
     from modelexport.capture.onnxruntime.session import assign_inputs
 
-    arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
+    arrays = prepared.inputs.arrays
     try:
-        taken = set(assign_inputs(proto, arrays).values())
-        untaken = [name for name in prepared.inputs.kwargs if name in arrays and name not in taken]
+        file_inputs = set(assign_inputs(proto, arrays).values())
+        # Arguments that are no tensors (flags, None) are no inputs of a graph, and stay.
+        untaken = [name for name in prepared.inputs.kwargs if name in arrays and name not in file_inputs]
         kept = {name: value for name, value in prepared.inputs.kwargs.items() if name not in untaken}
         reduced = replace(prepared.inputs, kwargs=kept)
         if untaken:
@@ -191,56 +212,43 @@ def _without_untaken(proto: onnx.ModelProto, prepared: PreparedModel) -> Prepare
 
 
 def _fixed_inputs(proto: onnx.ModelProto, prepared: PreparedModel) -> Iterator[str]:
-    """Shapes that the file insists on and the made inputs do not have, as `--input` takes them."""
-    made = dict(prepared.inputs.tensors)
+    """Shapes that the file insists on and the made inputs do not have, as `--input` takes them.
+
+    An input of the file that has another name in the model is paired with the first tensor of as many axes.
+    """
+    tensors = dict(prepared.inputs.tensors)
+    # Files of an IR version before 4 list their weights among the inputs.
     data = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         dims = value.type.tensor_type.shape.dim
         # Inputs that were renamed are told by their order.
-        ranked = [name for name, tensor in made.items() if tensor.dim() == len(dims)]
-        name = value.name if value.name in made else next(iter(ranked), None)
-        if name is None or value.name in data or len(dims) != made[name].dim():
+        ranked = [name for name, tensor in tensors.items() if tensor.dim() == len(dims)]
+        name = value.name if value.name in tensors else next(iter(ranked), None)
+        if name is None or value.name in data or len(dims) != tensors[name].dim():
             continue
-        tensor = made.pop(name)
+        tensor = tensors.pop(name)
+        # A size of 0 is one that the file leaves open: protobuf's default for a dim_param.
         sizes = [dim.dim_value or size for dim, size in zip(dims, tensor.shape, strict=True)]
         if sizes != list(tensor.shape):
             yield f"{name}={'x'.join(map(str, sizes))}:{str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _check_overlap(file: TaggedFile, model: str, recorded: Recorded) -> None:
-    assert recorded.overlap is not None
-    if not recorded.overlap.belongs:
-        raise ModelMismatch(
-            f"{file.path} was not made from {model}: {recorded.overlap} of the file were found in the model",
-            "Give the model, with the weights, that the file was exported from.",
-        )
-
-
 def score_strategies(verdict: AttributionResult, path: str, recording: float) -> Scores:
-    provenance = verdict.provenance
+    """Scores of all strategies, and the nodes that they dispute with what each of them said."""
+    provenance, claims = verdict.provenance, [judged.claims.nodes for judged in verdict.judged]
+    disputes = tuple(
+        Dispute(entry, tuple(by_node[entry.key] for by_node in claims if entry.key in by_node))
+        for entry in provenance.nodes.values()
+        if disagreements(entry.attribution, provenance.hierarchy)
+    )
     scores = tuple(score_strategy(judged, provenance) for judged in verdict.judged)
-    entries = provenance.nodes.values()
-    split = [entry for entry in entries if disagreements(entry.attribution, provenance.hierarchy)]
-    disputes = tuple(_dispute(entry, verdict.judged) for entry in split)
     return Scores(path, provenance, scores, disputes, recording, verdict.notes)
 
 
 def score_strategy(judged: StrategyResult, answers: Provenance) -> Score:
-    """How one strategy's claims stand to the answers."""
-    claims = judged.claims.nodes
-    standing = Counter(
-        agreement(claim, answers.nodes[key].attribution, answers.hierarchy) for key, claim in claims.items()
-    )
-    return Score(
-        judged.strategy,
-        Counter(claim.confidence for claim in claims.values()),
-        standing[Agreement.SAME],
-        standing[Agreement.LESS],
-        standing[Agreement.OTHER],
-        judged.seconds,
-    )
-
-
-def _dispute(entry: NodeEntry, judged: Sequence[StrategyResult]) -> Dispute:
-    said = [item.claims.nodes[entry.key] for item in judged if entry.key in item.claims.nodes]
-    return Dispute(entry, tuple(said))
+    """How one strategy's claims stand to the answers: the same module, one around it, or another."""
+    claims, nodes = judged.claims.nodes, answers.nodes
+    standing = Counter(agreement(claim, nodes[key].attribution, answers.hierarchy) for key, claim in claims.items())
+    confidence = Counter(claim.confidence for claim in claims.values())
+    same, less, other_module = (standing[kind] for kind in (Agreement.SAME, Agreement.LESS, Agreement.OTHER))
+    return Score(judged.strategy, confidence, same, less, other_module, judged.seconds)

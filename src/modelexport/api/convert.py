@@ -13,7 +13,7 @@ from pathlib import Path
 
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
 from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.atomic import Stage, ensure_writable, staging
+from modelexport.graph.file.atomic import ensure_writable, staging
 from modelexport.graph.file.external import data_files
 from modelexport.graph.file.metadata import EmbedOptions, Names
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, tagged_ancestor
@@ -23,12 +23,12 @@ from modelexport.show.formats.draw import draw
 from modelexport.show.formats.drawing import Drawing
 
 _EXPLORER = "model-explorer"
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Converted:
-    """
+    """What `convert` wrote.
+
     path   the file that was asked for
     files  all that were written, it among them
     notes  what there is to say about them
@@ -41,7 +41,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class ConvertedText:
-    """A format as text, part by part."""
+    """A format as text, part by part: that of a large model is not to be in memory as a whole."""
 
     parts: Iterator[str]
     notes: tuple[str, ...] = ()
@@ -82,24 +82,29 @@ def convert(
     """
     ensure_format(to)
     path, target = Path(source), Path(output)
-    given = [Path(path) for path in overlays]
-    other = None if against is None else Path(against)
-    if to != _EXPLORER and (given or other is not None):
+    overlay_paths = list(map(Path, overlays))
+    compared = [] if against is None else [Path(against)]
+    if to != _EXPLORER and (overlay_paths or compared):
         raise UserError(f"{to} has no overlays and nothing to compare with", f"Use them with --to {_EXPLORER}.")
-    inputs = [path, *given, *([] if other is None else [other])]
+    inputs = [path, *overlay_paths, *compared]
     # Checked twice: before anything is read, and again once the names of side files and weights are known.
     ensure_spared([target], inputs)
     if to == NETRON:
         return _write_netron(path, target, depth)
     ensure_writable(target)
     drawn = _draw_file(path)
-    beside = [] if other is None else [_draw_file(other)]
+    beside = list(map(_draw_file, compared))
     shown = picture(drawn.drawing, to, depth)
-    extras = [*_node_data(drawn, given, target), *(_sync_file(drawn, counterpart, target) for counterpart in beside)]
+    extras = [
+        *_node_data(drawn, overlay_paths, target),
+        *(_sync_file(drawn, counterpart, target) for counterpart in beside),
+    ]
     weights = [file for item in (drawn, *beside) for file in data_files(item.opened.proto, item.opened.path.parent)]
     ensure_spared([target, *(extra.path for extra in extras)], [*inputs, *weights])
     with staging() as stage:
-        _write_parts(stage, target, shown.parts)
+        file = stage.open(target)
+        for part in shown.parts:  # one by one: the text as a whole may be larger than the model
+            file.write(part.encode())
         for extra in extras:
             stage.write(extra.path, extra.text)
     side_notes = (note for extra in extras for note in extra.notes)
@@ -117,14 +122,13 @@ def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> Co
 
 
 def _draw_file(path: Path) -> _DrawnFile:
-    opened = open_tagged(path)
-    name = path.stem or path.name
+    """A file without a record is drawn as well, flat: viewers are used on files of any making."""
+    opened, name = open_tagged(path), path.stem or path.name
     try:
-        provenance = opened.provenance
+        return _DrawnFile(opened, draw(opened, opened.provenance, name))
     except RecordMissing as error:
         note = f"{error.message}: nothing is grouped. {error.hint}"
         return _DrawnFile(opened, draw(opened, None, name), (note,))
-    return _DrawnFile(opened, draw(opened, provenance, name))
 
 
 def _write_netron(path: Path, target: Path, depth: int | None) -> Converted:
@@ -139,27 +143,34 @@ def _write_netron(path: Path, target: Path, depth: int | None) -> Converted:
 
 
 def _node_data(drawn: _DrawnFile, overlays: Iterable[Path], target: Path) -> Iterator[_SideFile]:
+    """Colours for Model Explorer, one file for each colouring of an overlay: it loads them beside the graph."""
     from modelexport.show.data.overlays import read_overlay
     from modelexport.show.formats.node_data import node_data
 
     for path in overlays:
         overlay = read_overlay(path, drawn.opened.provenance.hierarchy)
         for colouring in node_data(overlay, drawn.drawing):
+            # bert.profile.json beside bert.json gives bert.profile.node-data.json, without the name twice.
             name = path.stem.removeprefix(f"{target.stem}.")
             extra = target.with_name(f"{target.stem}.{name}{colouring.suffix}.node-data.json")
             yield _SideFile(extra, colouring.text(drawn.drawing), colouring.notes)
 
 
 def _sync_file(left: _DrawnFile, right: _DrawnFile, target: Path) -> _SideFile:
+    """Pairs of nodes for the two panes of Model Explorer: what is selected on the left shows on the right."""
     from modelexport.show.formats.model_explorer import sync_navigation
 
     sources, notes = _find_sources(left.opened, right.opened)
+    # Without a common origin nodes are paired by module and operator.
     text = sync_navigation(left.drawing, right.drawing, sources)
     return _SideFile(target.with_name(f"{target.stem}.{right.opened.path.stem}.sync.json"), text, right.notes + notes)
 
 
 def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[str, ...]] | None, tuple[str, ...]]:
-    """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere."""
+    """By the key of a node or weight on the right: what it was made from. None if it comes from elsewhere.
+
+    left   MatMul_1, Add_1     right   Gemm_1     ─►   {"Gemm_1": ("MatMul_1", "Add_1")}
+    """
     from modelexport.api.relink import relink_graph
 
     try:
@@ -171,17 +182,3 @@ def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[
     lineage = relinked.lineage
     links = (*lineage.nodes.items(), *lineage.initializers.items())
     return {**{key: link.sources for key, link in links}, **lineage.stands_for}, ()
-
-
-def _write_parts(stage: Stage, path: Path, parts: Iterator[str]) -> None:
-    """Part by part: the text as a whole may be larger than the model."""
-    file = stage.open(path)
-    waiting: list[str] = []
-    size = 0
-    for part in parts:
-        waiting.append(part)
-        size += len(part)
-        if size > _CHUNK:
-            file.write("".join(waiting).encode())
-            waiting, size = [], 0
-    file.write("".join(waiting).encode())

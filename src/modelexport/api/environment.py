@@ -32,6 +32,7 @@ class Clock:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
+        """Announce and time a step. A name that comes again adds to its time: a verb may load or run in turns."""
         if self._progress is not None:
             self._progress(name)
         start = time.perf_counter()
@@ -42,6 +43,7 @@ class Clock:
 
 
 def need_torch(purpose: str) -> None:
+    """Say what to install, in the place of an ImportError from deep inside of a verb."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -52,6 +54,7 @@ def need_torch(purpose: str) -> None:
 
 @cache
 def tool_versions() -> Mapping[str, str]:
+    """Of those that are installed: a file can be read and relinked without most of them."""
     versions: dict[str, str] = {}
     for name in _TOOLS:
         try:

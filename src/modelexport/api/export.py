@@ -11,8 +11,8 @@ https://docs.pytorch.org/docs/stable/onnx.html
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,12 @@ from modelexport.api.options import (
     EXPORTERS,
     ExportOptions,
     ensure_known,
-    ensure_opset,
     parse_embedding,
     parse_fx_graphs,
     parse_tag_policy,
 )
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
-from modelexport.api.writing import WrittenFiles, write_tagged
+from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import (
     AttributionInput,
     AttributionResult,
@@ -41,7 +40,7 @@ from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.model_source import ModelSource
-from modelexport.record.provenance import Origin, Provenance
+from modelexport.record.provenance import Origin
 from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import OutputCheck, Signals
 
@@ -111,67 +110,56 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         fx_graph=parse_fx_graphs(fx_graph),
         jit_graph=None if jit_graph is None else Path(jit_graph),
     )
-    # Whatever can be wrong with the options is said before the model is loaded, which may take minutes.
-    ensure_opset(opset)
-    if not (atol >= 0 and rtol >= 0):
-        raise UserError(f"tolerances are not negative: atol {atol:g}, rtol {rtol:g}", "Give numbers from 0 on.")
-    if static and dynamic:
-        raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
     path = Path(output)
     ensure_model_target(path)
     # torch is imported behind this line only: every other verb must start without it.
     need_torch("exporting")
     from modelexport.capture.export import prepare_model
 
-    source = ModelSource(
-        model,
-        inputs,
-        task,
-        dtype,
-        device,
-        seed,
-        trust_remote_code,
-        allow_pickle,
-        text,
-        image,
-        input,
-        input_specs,
-        static,
-    )
+    source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
+    source = replace(source, input_specs=input_specs, static=static)
     clock = Clock(progress)
-    prepared = prepare_model(source, clock.step)
-    return _Export(prepared, path, options, clock).run()
+    return _Export(prepare_model(source, clock.step), path, options, clock).run()
 
 
+@dataclass(frozen=True)
 class _Export:
-    """One export; each method is one step."""
+    """One export; each method is one step, and `run` has them in their order."""
 
-    def __init__(self, prepared: PreparedModel, path: Path, options: ExportOptions, clock: Clock) -> None:
-        self.prepared = prepared
-        self.path = path
-        self.options = options
-        self.clock = clock
+    prepared: PreparedModel
+    path: Path
+    options: ExportOptions
+    clock: Clock
 
     def run(self) -> ExportResult:
+        """From the prepared model to the written and checked file.
+
+        The model is traced before it is exported: hooks are to see the plain forward on real tensors, and dynamo runs
+        it on fake ones.
+        """
+        from modelexport.capture.export import trace_model
+
+        options = self.options
         with self.clock.step("trace"):
-            run = self._trace()
+            run = trace_model(self.prepared.module, self.prepared.inputs)
         with self.clock.step("export"):
             request, exported = self._export(run)
         with self.clock.step("attribute"):
-            recorded = self._record(run, exported)
+            wanted = strategies_named(options.strategy)
+            recorded = record_signals(wanted, run, exported.model, exported.scopes, SignalOptions(options.fx_graph))
             verdict = self._attribute(run, exported, request, recorded.signals)
             verdict = self._settle(run, exported, verdict)
         with self.clock.step("write"):
-            written = self._write(exported.model, verdict.provenance, self._graph_texts(run, recorded))
+            texts, outside = self._graph_texts(run, recorded), options.external_data
+            provenance = verdict.provenance
+            written = write_tagged(
+                exported.model, provenance, self.path, options.embed, external_data=outside, texts=texts
+            )
+        # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
-
-    def _trace(self) -> TracedRun:
-        from modelexport.capture.export import trace_model
-
-        return trace_model(self.prepared.module, self.prepared.inputs)
 
     def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
         from modelexport.capture.arguments import ExportRequest
@@ -185,25 +173,26 @@ class _Export:
         )
         return request, export_traced(run, self.options.exporter, request)
 
-    def _record(self, run: TracedRun, exported: Exported) -> Recorded:
-        options = SignalOptions(self.options.fx_graph)
-        return record_signals(strategies_named(self.options.strategy), run, exported.model, exported.scopes, options)
-
     def _attribute(
         self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals
     ) -> AttributionResult:
         from modelexport.capture.export import export_unfolded_graph
 
         graph = exported.model.graph
+        # Constant folding removes nodes that carried a scope; the unfolded graph is exported only if it is asked for.
         look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
         scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
-        tools = tool_versions()
-        origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, self.prepared.source, tools)
+        model = self.prepared.source
+        origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, model, tool_versions())
         verdict = attribute_graph(scene, origin)
         return replace(verdict, provenance=replace(verdict.provenance, policy=self.options.policy))
 
     def _settle(self, run: TracedRun, exported: Exported, verdict: AttributionResult) -> AttributionResult:
-        """Which call it was, where names leave it open and the strategy may look for more than they say."""
+        """Which call it was, where names leave it open and the strategy may look for more than they say.
+
+        A block that is called three times gives three sets of nodes with one and the same scope. Values of a run tell
+        them apart; that takes another run of the model and of the file, so it is made only for such models.
+        """
         strategy = CATALOGUE.get(self.options.strategy)
         # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
         if strategy is None or strategy.needs or not strategy.infers or not find_ambiguous_calls(verdict.provenance):
@@ -220,23 +209,22 @@ class _Export:
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""
-        made = {kind: capture.text for kind, capture in recorded.fx.items() if kind in self.options.fx_graph}
-        texts = {self.path.with_suffix(f".{kind}.txt"): text for kind, text in made.items() if text}
+        captures = {kind: capture for kind, capture in recorded.fx.items() if kind in self.options.fx_graph}
+        # A graph that could not be made has no text, and a note says why.
+        texts = {self.path.with_suffix(f".{kind}.txt"): item.text for kind, item in captures.items() if item.text}
         if self.options.jit_graph is not None:
             from modelexport.capture.torchscript import jit_graph_text
 
             texts[self.options.jit_graph] = jit_graph_text(run.model, run.arguments)
         return texts
 
-    def _write(self, model: ModelFile, provenance: Provenance, texts: Mapping[Path, str]) -> WrittenFiles:
-        options = self.options
-        return write_tagged(
-            model, provenance, self.path, options.embed, external_data=options.external_data, texts=texts
-        )
-
     def _check(
         self, run: TracedRun, model: ModelFile, request: ExportRequest
     ) -> tuple[OutputCheck | None, tuple[str, ...]]:
+        """Run the file beside the model, then at other sizes and values: exporters freeze both without a word.
+
+        A frozen size is an error only for those who insisted on dynamic axes; others get a remark.
+        """
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()
@@ -248,6 +236,7 @@ class _Export:
         if not checker.can_run:
             return None, ("outputs not compared with PyTorch: ONNX Runtime takes no bfloat16 from outside",)
         check = checker.check()
+        # Wrong numbers at the given sizes say nothing new at others.
         if not check.ok:
             return check, ()
         frozen = checker.frozen_sizes(dynamic_axes_of(model.proto, request.axes))

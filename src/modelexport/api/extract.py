@@ -103,15 +103,36 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
 def write_part(
     opened: TaggedFile, cutter: Cutter, cut: Cut, target: Path, options: EmbedOptions | None = None
 ) -> Extraction:
-    """Write the file of a cut."""
+    """Write the file of a cut, valid ONNX with the record of the part, and say what is in it."""
     extracted = assemble_part(opened, cutter.provenance, cut, cutter.types)
     _mark_origin(extracted, opened, cut)
-    _ensure_valid(extracted, cut)
+    # A cut that is not valid is a fault of ours; a file that says so only when it is loaded would hide where.
+    complaint = check_graph(extracted.file)
+    if complaint is not None:
+        raise ModelExportError(
+            f"what was cut out for {' '.join(cut.selection.asked)} is not valid ONNX: {complaint}",
+            "Validate the file that it is cut from: `modelexport validate`. If that is valid, report this.",
+        )
+    graph = extracted.file.proto.graph
+    weights = sum(map(storage_size, graph.initializer))
     # Parts are small; a data file is worth its trouble only for a large one.
-    inside = False if _weight_bytes(extracted) <= _INSIDE else None
+    inside = False if weights <= _INSIDE else None
     embedding = options or EmbedOptions()
     written = write_tagged(extracted.file, extracted.provenance, target, embedding, external_data=inside)
-    return _describe_extraction(opened, cut, extracted, target, written.files)
+    return Extraction(
+        source=str(opened.path),
+        path=target,
+        files=written.files,
+        asked=cut.selection.asked,
+        modules=tuple(map(str, cut.selection.calls)),
+        class_name=extracted.provenance.hierarchy.modules[ROOT].class_name,
+        provenance=extracted.provenance,
+        inputs=tuple(_describe_ends(graph.input, extracted)),
+        outputs=tuple(_describe_ends(graph.output, extracted)),
+        along=len(cut.along),
+        weights=weights,
+        notes=cut.notes,
+    )
 
 
 def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
@@ -119,37 +140,33 @@ def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
     queries = [text for text in asked if _is_query(text, provenance)]
+    # Whole calls keep their borders; once a query is among them, what is asked for is a set of nodes.
     if not queries:
         return select_modules(provenance, asked)
     nodes: dict[str, NodeEntry] = {}
     for text in queries:
-        nodes.update({entry.key: entry for entry in _query_nodes(text, provenance)})
-    names = [text for text in asked if text not in queries]
-    if names:
-        meant = select_modules(provenance, names)
-        nodes.update(
-            {key: entry for key, entry in provenance.nodes.items() if any(map(meant.covers, entry.attribution.owners))}
-        )
+        answer = answer_query(text, provenance)
+        if not answer.nodes:
+            raise UserError(f"no node matches {answer.query}", "; ".join(answer.remarks))
+        nodes.update({entry.key: entry for entry in answer.nodes})
+    if names := [text for text in asked if text not in queries]:
+        covers = select_modules(provenance, names).covers
+        entries = provenance.nodes.items()
+        nodes.update({key: entry for key, entry in entries if any(map(covers, entry.attribution.owners))})
     return select_nodes(provenance, " ".join(asked), list(nodes.values()))
 
 
 def _is_query(text: str, provenance: Provenance) -> bool:
     """Names of modules hardly have a `=` in them; one that does is that module."""
     known = provenance.hierarchy.canonical
-    if text in known or ModuleCall.parse(text).path in known:
-        return False
-    return not _COMPARISONS.isdisjoint(text)
-
-
-def _query_nodes(text: str, provenance: Provenance) -> Sequence[NodeEntry]:
-    answer = answer_query(text, provenance)
-    if not answer.nodes:
-        raise UserError(f"no node matches {answer.query}", "; ".join(answer.remarks))
-    return answer.nodes
+    return text not in known and ModuleCall.parse(text).path not in known and not _COMPARISONS.isdisjoint(text)
 
 
 def _mark_origin(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None:
-    """Say in the file where it was cut out."""
+    """Say in the file where it was cut out, so that parts can be put in relation to the whole again.
+
+    values  by the name of an input or output of the part: the value of the whole file that it is
+    """
     text = {
         "file": opened.path.name,
         "graph": opened.graph.fingerprint,
@@ -160,48 +177,11 @@ def _mark_origin(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None
     extracted.file.proto.metadata_props.add(key=CUT_KEY, value=json.dumps(text, ensure_ascii=False))
 
 
-def _ensure_valid(extracted: ExtractedPart, cut: Cut) -> None:
-    complaint = check_graph(extracted.file)
-    if complaint is not None:
-        raise ModelExportError(
-            f"what was cut out for {' '.join(cut.selection.asked)} is not valid ONNX: {complaint}",
-            "Validate the file that it is cut from: `modelexport validate`. If that is valid, report this.",
-        )
-
-
-def _weight_bytes(extracted: ExtractedPart) -> int:
-    return sum(map(storage_size, extracted.file.proto.graph.initializer))
-
-
-def _describe_extraction(
-    opened: TaggedFile, cut: Cut, extracted: ExtractedPart, target: Path, files: tuple[Path, ...]
-) -> Extraction:
-    graph = extracted.file.proto.graph
-    modules = extracted.provenance.hierarchy.modules
-    return Extraction(
-        source=str(opened.path),
-        path=target,
-        files=files,
-        asked=cut.selection.asked,
-        modules=tuple(map(str, cut.selection.calls)),
-        class_name=modules[ROOT].class_name,
-        provenance=extracted.provenance,
-        inputs=tuple(_describe_ends(graph.input, extracted)),
-        outputs=tuple(_describe_ends(graph.output, extracted)),
-        along=len(cut.along),
-        weights=_weight_bytes(extracted),
-        notes=cut.notes,
-    )
-
-
 def _describe_ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
     for value in values:
-        kind = value.type.tensor_type
-        dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim)
-        yield End(value.name, _type_name(value), dims, extracted.origins[value.name])
-
-
-def _type_name(value: onnx.ValueInfoProto) -> str:
-    if not value.type.HasField("tensor_type"):
-        return str(value.type.WhichOneof("value")).removesuffix("_type")
-    return type_name(value.type.tensor_type.elem_type)
+        tensor = value.type.tensor_type
+        dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
+        # Sequences and optionals have no element type of their own: `sequence_type` is all that there is to say.
+        other_kind = str(value.type.WhichOneof("value")).removesuffix("_type")
+        dtype = type_name(tensor.elem_type) if value.type.HasField("tensor_type") else other_kind
+        yield End(value.name, dtype, dims, extracted.origins[value.name])

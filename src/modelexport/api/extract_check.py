@@ -3,6 +3,10 @@
 Which tensor of the run goes into which input of the part is found by content: the whole file runs on the same inputs,
 and what it holds at the border of the part is looked up in the run. So renamed, reordered or flattened arguments do not
 matter, and a module that a file hands something else than PyTorch did is noticed.
+
+    PyTorch   layer.0(hidden=a, mask=b) -> c
+    file      part(v17, v4) -> v31                v17 holds what a holds, v4 what b holds
+    check     part(a, b) is compared with c       and not part(v17, v4) with v31, which would hide an error before it
 """
 
 from __future__ import annotations
@@ -34,7 +38,6 @@ from modelexport.record.results.files import (
     OutputComparison,
 )
 from modelexport.record.results.verification import Difference, Tolerance
-from modelexport.record.signals import CallTensors
 from modelexport.transform.extract.cut import Cut
 from modelexport.verify.numbers import measure
 
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
     from modelexport.capture.eager import TensorSpill, WatchedRun
 
 See: TypeAlias = Callable[[str, np.ndarray], None]
-# A tensor of the file that is further away from PyTorch's than this is another one.
+# A tensor of the file that is further away from PyTorch's than this (relatively) is another one. A quantized file is
+# far from the model; a wrong pick would show in the comparison.
 _RELATED = 0.5
 
 
@@ -54,7 +58,8 @@ def check_extracted(
     from modelexport.capture.eager import TensorSpill
 
     with TensorSpill() as spool:
-        reference = run_reference(opened, source, spool, clock, border_values(part))
+        border = frozenset(end.value for end in (*part.inputs, *part.outputs))
+        reference = run_reference(opened, source, spool, clock, border)
         with clock.step("compare"):
             return compare_part(part, cut, reference, tolerance)
 
@@ -62,7 +67,7 @@ def check_extracted(
 def compare_part(
     part: Extraction, cut: Cut, reference: ExtractionReference, tolerance: float | None
 ) -> ExtractionCheck:
-    """Run the extracted file, and compare."""
+    """Run the extracted file, and compare. Without a tensor for each input there is nothing to run."""
     usual = TOLERANCE if tolerance is None else tolerance
     feeding = _Feeding(cut, reference)
     tensors = {end.name: feeding.tensor(end) for end in part.inputs}
@@ -84,14 +89,9 @@ def compare_part(
 
 
 def run_reference(
-    opened: TaggedFile,
-    source: ModelSource,
-    spool: TensorSpill,
-    clock: Clock,
-    wanted: frozenset[str] | None,
+    opened: TaggedFile, source: ModelSource, spool: TensorSpill, clock: Clock, wanted: frozenset[str] | None
 ) -> ExtractionReference:
     """Run the model and the whole file once; `wanted` are the values of the file to be kept, None for all."""
-    from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs
 
@@ -104,8 +104,7 @@ def run_reference(
         if wanted is None or name in wanted:
             values[name] = np.array(array)
 
-    arrays = {name: to_array(tensor) for name, tensor in runs.first.arguments.tensors.items()}
-    feed = bind_inputs(opened.proto, arrays)
+    feed = bind_inputs(opened.proto, runs.first.arguments.arrays)
 
     def again(show: See) -> None:
         PiecewiseRun(opened, None, often=False).run(feed, show)
@@ -138,25 +137,20 @@ class ExtractionReference:
         return self._numbers(calls, inputs=False)
 
     def _numbers(self, calls: Iterable[ModuleCall], *, inputs: bool) -> list[int]:
-        tensors = [self._by_call[call] for call in calls if call in self._by_call]
+        """Tensors of the run by number, in the order of arguments and without repeats."""
+        by_call = {tensors.call: tensors for tensors in self.watched.run.calls}
+        tensors = [by_call[call] for call in calls if call in by_call]
         numbers = (number for call in tensors for number in (call.inputs if inputs else call.outputs))
         return [number for number in dict.fromkeys(numbers) if number in self.spool]
-
-    @cached_property
-    def _by_call(self) -> Mapping[ModuleCall, CallTensors]:
-        return {tensors.call: tensors for tensors in self.watched.run.calls}
 
     @cached_property
     def kept(self) -> list[int]:
         """All values that can be had: what crosses the border of any module."""
         return [number for number in range(len(self.watched.samples)) if number in self.spool]
 
-    def sample(self, number: int) -> Sample:
-        return self.watched.samples[number]
-
-
-def border_values(part: Extraction) -> frozenset[str]:
-    return frozenset(end.value for end in (*part.inputs, *part.outputs))
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return self.watched.samples
 
 
 def _run(part: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -184,12 +178,14 @@ class _Feeding:
 
     def tensor(self, end: End) -> np.ndarray | None:
         """None if nothing fits: the module was given something else than the file takes."""
+        # A part that is handed something else than the whole file has there can only be fed by shape and type.
         seen = self._reference.values.get(end.value) if self._cut.handed is None else None
         number = self._by_content(seen) if seen is not None else self._by_type(end)
         if number is not None:
             self._used.add(number)
             self.fed[end.name] = Feed.GIVEN if number in self._given else Feed.RUN
             array = self._reference.spool.get(number)
+            # The file may hold it in fewer bits, or flattened: content is the same, type and shape are the file's.
             return array.astype(_dtype(end)) if seen is None else array.astype(seen.dtype).reshape(seen.shape)
         if seen is None:
             return None
@@ -201,24 +197,19 @@ class _Feeding:
         wanted = sample(seen)
         kept = self._reference.kept if wanted.telling else ()
         for among in (self._given, kept):
-            same = [number for number in among if alike(self._reference.sample(number), wanted)]
-            if same:
+            if same := [number for number in among if alike(self._reference.samples[number], wanted)]:
                 return self._nearest(wanted, same)
         return self._nearest(wanted, self._given)
 
     def _nearest(self, wanted: Sample, among: Sequence[int]) -> int | None:
-        apart = [(distance(self._reference.sample(number), wanted), number) for number in among]
-        best = min(apart, default=None)
-        if best is None or best[0] > (_RELATED if wanted.kind == "float" else 0.0):
-            return None
-        return best[1]
+        apart = ((distance(self._reference.samples[number], wanted), number) for number in among)
+        nearest, number = min(apart, default=(math.inf, None))
+        # Integers are indices and masks: those that differ at all mean something else.
+        return None if nearest > (_RELATED if wanted.kind == "float" else 0.0) else number
 
     def _by_type(self, end: End) -> int | None:
-        for number in self._given:
-            array = self._reference.spool.get(number)
-            if number not in self._used and _fits(end, array):
-                return number
-        return None
+        unused = (number for number in self._given if number not in self._used)
+        return next((number for number in unused if _fits(end, self._reference.spool.get(number))), None)
 
 
 def _fits(end: End, array: np.ndarray) -> bool:
@@ -234,7 +225,8 @@ def _dtype(end: End) -> np.dtype[Any]:
 
 
 class _Outputs:
-    """
+    """What the part returned, each held against the tensor of the run that it must be.
+
     coarsest  the tolerance, or the largest one that the type of a tensor made necessary
     whole     whole calls were cut out: nodes of one need not return what it returned
     """
@@ -273,7 +265,12 @@ class _Outputs:
         """The nearest of what was returned and has not been found yet; it may be far away, and wrong."""
         seen = sample(array)
         apart = [(self._measured(number, array), number) for number in self._left if self._may_be(number, seen)]
-        apart = [pair for pair in apart if pair[0].agrees or not (agreeing or self._is_elsewhere(pair[1], end))]
+        # What the file holds under another name is no candidate: this output is something else, and not wrong.
+        apart = [
+            (difference, number)
+            for difference, number in apart
+            if difference.agrees or not (agreeing or self._places.get(number, set()) - {end.value})
+        ]
         if not apart:
             return None
         best, number = min(apart, key=lambda pair: (math.isnan(pair[0].max_abs), pair[0].max_abs))
@@ -287,19 +284,16 @@ class _Outputs:
         """
         if not self.whole:
             return 0
-        here = [sample(array) for array in results]
+        results_seen = list(map(sample, results))
         left = [number for number in self.missing if not self._places.get(number, set()) <= self._made]
-        return len(
-            [lost for lost in map(self._reference.sample, left) if not any(alike(lost, other) for other in here)]
-        )
-
-    def _is_elsewhere(self, number: int, end: End) -> bool:
-        return bool(self._places.get(number, set()) - {end.value})
+        return sum(not any(alike(self._reference.samples[number], seen) for seen in results_seen) for number in left)
 
     @cached_property
     def _places(self) -> Mapping[int, set[str]]:
         """By what was returned and is not among the results: the values of the whole file that hold the same."""
-        wanted = [(number, returned) for number in self.missing if (returned := self._reference.sample(number)).telling]
+        # Zeros and ones are held by many values: samples that tell nothing are left out.
+        samples = self._reference.samples
+        wanted = [(number, samples[number]) for number in self.missing if samples[number].telling]
         values: dict[int, set[str]] = {}
 
         def see(name: str, array: np.ndarray) -> None:
@@ -313,34 +307,31 @@ class _Outputs:
         return values
 
     def _may_be(self, number: int, seen: Sample) -> bool:
-        returned = self._reference.sample(number)
+        returned = self._reference.samples[number]
         return returned.size == seen.size and (returned.kind == seen.kind or "other" in (returned.kind, seen.kind))
 
     def _measured(self, number: int, array: np.ndarray) -> Difference:
         return self._apart(self._reference.spool.get(number).reshape(array.shape), array)
 
     def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
-        coarse = (
-            []
-            if self._chosen
-            else [coarse_sample.grain for coarse_sample in map(sample, (reference, array)) if coarse_sample.is_coarse]
-        )
-        allowed = max([self._usual, *coarse])
+        # Numbers of few bits cannot be closer than their grain; who chose a tolerance means that one all the same.
+        coarse = () if self._chosen else filter(lambda seen: seen.is_coarse, map(sample, (reference, array)))
+        allowed = max([self._usual, *(seen.grain for seen in coarse)])
         self.coarsest = max(self.coarsest, allowed)
         return measure(reference, array, Tolerance(self._usual, allowed))
 
     def _elsewhere(self, end: End, array: np.ndarray) -> OutputComparison | None:
         """A value of the run that the module did not return, such as one that is kept for later."""
-        wanted = sample(array)
-        kept = [number for number in self._reference.kept if alike(self._reference.sample(number), wanted)]
-        agreeing = [
-            difference for difference in (self._measured(number, array) for number in kept) if difference.agrees
-        ]
+        wanted, samples = sample(array), self._reference.samples
+        kept = [number for number in self._reference.kept if alike(samples[number], wanted)]
+        differences = [self._measured(number, array) for number in kept]
+        agreeing = [difference for difference in differences if difference.agrees]
         if not agreeing or not wanted.telling:
             return None
         return OutputComparison(end.name, "run", min(agreeing, key=lambda difference: difference.max_abs))
 
     def _in_file(self, end: End, array: np.ndarray) -> OutputComparison | None:
+        """What no module returned has no other witness than the whole file: the cut at least must not change it."""
         seen = self._reference.values.get(end.value)
         if seen is None or seen.shape != array.shape:
             return None

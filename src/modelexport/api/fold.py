@@ -16,24 +16,9 @@ from pathlib import Path
 from modelexport.api.options import as_sequence
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordMissing, RecordUnreadable, UserError
+from modelexport.graph.file import metadata
 from modelexport.graph.file.atomic import staging
-from modelexport.graph.file.metadata import (
-    MODEL_KEYS,
-    NODE_KEYS,
-    PREFIX,
-    EmbedOptions,
-    Level,
-    embed_record,
-    ensure_flat,
-    ensure_whole,
-    level_of,
-    own_keys,
-    read_record,
-    sidecar_path,
-    strip_exporter_metadata,
-    strip_own_metadata,
-    write_node_keys,
-)
+from modelexport.graph.file.metadata import PREFIX, EmbedOptions, Level, level_of, read_record, sidecar_path
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model, stage_model
@@ -49,7 +34,7 @@ from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_mod
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
 
-_KEYS = (*NODE_KEYS, *MODEL_KEYS)
+_KEYS = (*metadata.NODE_KEYS, *metadata.MODEL_KEYS)
 
 
 def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -> FoldResult:
@@ -61,35 +46,33 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     ensure_model_target(target)
     opened = open_tagged(source)
     ensure_apart(target, source)
-    ensure_flat(opened.proto, str(source))
-    ensure_whole(opened.proto, str(source))
+    metadata.ensure_flat(opened.proto, str(source))
+    metadata.ensure_whole(opened.proto, str(source))
     ensure_sound(opened.proto, opened.graph, str(source))
-    model = opened.proto
-    beside = pack(opened.record) if read_record(model) is None else ""
-    folded = fold_model(model, opened.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
-    folding = replace(
-        folded.folding, note="; ".join(filter(None, (_note_staleness(opened), _note_loss(folded.folding))))
-    )
+    # A record that lies beside the file goes into the recipe, so that flattening can give it back.
+    beside = pack(opened.record) if read_record(opened.proto) is None else ""
+    folded = fold_model(opened.proto, opened.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
+    notes = (_note_staleness(opened), _note_loss(folded.folding))
+    folding = replace(folded.folding, note="; ".join(filter(None, notes)))
     # Nothing was folded: the file goes out as it came in, with the record as it is stored.
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
         _write_record(opened, folded)
         write_recipe(folded.model, folded.recipe)
-    file = replace(opened, proto=folded.model)
-    with staging() as stage:
-        files = stage_model(stage, file, target)
-        stage.write(sidecar_path(target), write_document(folded.provenance))
-    return FoldResult(target, (*files, sidecar_path(target)), folded.provenance, folding)
+    files = _write_files(replace(opened, proto=folded.model), folded.provenance, target)
+    return FoldResult(target, files, folded.provenance, folding)
 
 
 def _note_loss(folding: Folding) -> str:
+    """A function that is called once costs a node for its call, and saves none."""
     if not folding.functions or folding.after < folding.before:
         return ""
     return f"folding does not pay here: there are no fewer nodes than before ({folding.before}, now {folding.after})"
 
 
 def _note_staleness(opened: TaggedFile) -> str:
+    """Nodes that a tool added have no module, and stay outside of every function."""
     if opened.is_up_to_date:
         return ""
     entries = opened.provenance.nodes.values()
@@ -101,19 +84,22 @@ def _note_staleness(opened: TaggedFile) -> str:
 
 
 def _write_record(opened: TaggedFile, folded: FoldedModel) -> None:
-    """What the flat file says of itself, for the folded one: as much as it says, and no more."""
+    """What the flat file says of itself, for the folded one: as much as it says, and no more.
+
+    Who embedded nothing, or only the record without keys on nodes, did so on purpose.
+    """
     if level_of(opened.proto) is Level.FULL:
-        write_node_keys(folded.model, folded.provenance, folded.keys)
+        metadata.write_node_keys(folded.model, folded.provenance, folded.keys)
     if read_record(opened.proto) is not None:
-        embed_record(folded.model, folded.provenance, _outline_folded(opened, folded))
+        metadata.embed_record(folded.model, folded.provenance, _outline_folded(opened, folded))
 
 
 def _outline_folded(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
     """The outline of the folded graph. What it says of weights is taken from the flat one's, and none is read."""
     try:
         outline = opened.outline
-    except RecordUnreadable:
-        return None
+    except RecordUnreadable:  # of a newer version, perhaps; folding does not need it
+        outline = None
     if outline is None:
         return None
     graph = folded.graph
@@ -131,7 +117,7 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     opened = open_tagged(source)
     ensure_apart(target, source)
     ensure_sound(opened.proto, opened.graph, str(source))
-    ensure_whole(opened.proto, str(source))
+    metadata.ensure_whole(opened.proto, str(source))
     # A recipe gives back the very file; inlining the functions of other tools has to invent names.
     restored = restore_model(opened.proto)
     if restored.model is None:
@@ -141,20 +127,23 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     provenance = unpack(packed) if packed else None
     gone = [function_id(function) for function in opened.proto.functions]
     left = {function_id(function) for function in restored.model.functions}
-    flattening = Flattening(
-        len(opened.graph.nodes), len(file.graph.nodes), True, tuple(name for name in gone if name not in left)
-    )
+    inlined = tuple(name for name in gone if name not in left)
+    flattening = Flattening(len(opened.graph.nodes), len(file.graph.nodes), True, inlined)
     return FlattenResult(target, _write_files(file, provenance, target), provenance, flattening)
 
 
 def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
-    record = _record_or_none(opened)
+    """Put the body of each function in the place of every call, as ONNX Runtime does before it runs a model."""
+    # A file that nothing is known about can be flattened like any other.
+    try:
+        record = opened.provenance
+    except (RecordMissing, RecordUnreadable, RecordMismatch):
+        record = None
     before = len(opened.graph.nodes)
     if not opened.proto.functions:
         stored = record and opened.record
-        return FlattenResult(
-            target, _write_files(opened, stored, target), stored, Flattening(before, before, True, note=note)
-        )
+        unchanged = Flattening(before, before, True, note=note)
+        return FlattenResult(target, _write_files(opened, stored, target), stored, unchanged)
     inlining = inline_functions(opened.proto, record)
     file = replace(opened, proto=inlining.model)
     flattening = Flattening(before, len(file.graph.nodes), False, inlining.inlined, inlining.kept, note)
@@ -170,15 +159,8 @@ def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
     return FlattenResult(target, written.files, written.provenance, flattening)
 
 
-def _record_or_none(opened: TaggedFile) -> Provenance | None:
-    """A file that nothing is known about can be flattened like any other."""
-    try:
-        return opened.provenance
-    except (RecordMissing, RecordUnreadable, RecordMismatch):
-        return None
-
-
 def _write_files(file: ModelFile, provenance: Provenance | None, target: Path) -> tuple[Path, ...]:
+    """The model as it is, unlike `write_tagged`, which embeds the record anew, and the record beside it."""
     with staging() as stage:
         files = stage_model(stage, file, target)
         if provenance is None:
@@ -209,15 +191,17 @@ def strip(
     ensure_model_target(target)
     ensure_apart(target, Path(source))
     model = open_tagged(Path(source))
-    there = own_keys(model.proto, *model.protos.values())
-    removed = strip_own_metadata(model.proto, kept)
+    # Read first: what was never there is worth a note, and afterwards it is gone either way.
+    there = metadata.own_keys(model.proto, *model.protos.values())
+    removed = metadata.strip_own_metadata(model.proto, kept)
     if exporter_metadata:
-        strip_exporter_metadata(model.proto)
+        metadata.strip_exporter_metadata(model.proto)
     absent = tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there)
     return Stripped(save_model(model, target), removed, absent)
 
 
 def _full_key(name: str) -> str:
+    """`tag` as well as `pkg.modelexport.tag`: what the user sees in a viewer is the long one."""
     key = name if name.startswith(PREFIX) else PREFIX + name
     if key not in _KEYS:
         known = ", ".join(key.removeprefix(PREFIX) for key in _KEYS)

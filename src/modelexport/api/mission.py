@@ -10,7 +10,7 @@ operator, never from a name; see docs/roles.md.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -23,15 +23,9 @@ import onnx
 from modelexport.api.export import export
 from modelexport.api.options import EXPORTERS, ensure_known
 from modelexport.api.read import load, query
+from modelexport.attribute import strategies
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
-from modelexport.attribute.strategies import (
-    ENHANCED_SEMANTIC,
-    NAMES,
-    claims_by_initializer,
-    claims_by_node,
-    enhanced_semantic,
-)
 from modelexport.errors import ExportFailed, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
 from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMALIZATIONS
@@ -116,7 +110,8 @@ class HierarchyExporter:
     opset: int | None = None
 
     def __post_init__(self) -> None:
-        ensure_known("strategy", self.strategy, NAMES)
+        # Here and not in `export`: whoever sets up an exporter hears of it before the first model is loaded.
+        ensure_known("strategy", self.strategy, strategies.NAMES)
         ensure_known("exporter", self.exporter, EXPORTERS)
         _check_names(self.torch_nn_exceptions)
 
@@ -130,6 +125,7 @@ class HierarchyExporter:
             exporter=self.exporter,
             strategy=self.strategy,
             opset=self.opset,
+            # `torch_nn_exception=()` means the usual ones there, so none of them has a word of its own.
             torch_nn=TorchNN.EXCEPTIONS if exceptions is None or exceptions else TorchNN.NONE,
             torch_nn_exception=tuple(exceptions or ()),
         )
@@ -157,6 +153,7 @@ class UniversalHierarchyExporter:
         """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
         if self.exporter is not None:
             return self._by(self.exporter).export(model, inputs, output)
+        # dynamo first: its graph names modules node by node, TorchScript's only by scope.
         try:
             return self._by("dynamo").export(model, inputs, output)
         except ExportFailed as error:
@@ -173,6 +170,7 @@ class UniversalHierarchyExporter:
 
 
 def _check_names(torch_nn_exceptions: Sequence[str] | None) -> None:
+    """A string is a sequence of strings to Python: "Linear" would be six classes of one letter."""
     if isinstance(torch_nn_exceptions, str):
         raise UserError(
             f"torch_nn_exceptions is a list of class names, not one name: {torch_nn_exceptions!r}",
@@ -198,25 +196,23 @@ class SemanticMapper:
         *,
         result: ExportResult | None = None,
     ) -> None:
-        self.onnx_model = onnx_model
-        self.result = result
-        self._known = hierarchy
-        self._model = model
+        self.onnx_model, self.result = onnx_model, result
+        self._known, self._model = hierarchy, model
         if model is not None:
             _check_fits(model, hierarchy.hierarchy if isinstance(hierarchy, Provenance) else hierarchy)
 
     @cached_property
     def provenance(self) -> Provenance:
+        """The record, or one that is judged at the first question: whoever asks nothing does not wait for it."""
         return self._known if isinstance(self._known, Provenance) else _judge(self.onnx_model, self._known)
 
     def map_all_nodes(self) -> dict[str, Attribution]:
         """The attribution of every node, by node name; by node key where the name is missing or not the only one."""
         nodes = self.provenance.nodes
         uses = Counter(entry.name for entry in nodes.values())
-        return {
-            entry.name if entry.name and uses[entry.name] == 1 else key: entry.attribution
-            for key, entry in nodes.items()
-        }
+        # ONNX lets nodes go without a name, and does not ask for unique ones.
+        unique = {key: entry.name if entry.name and uses[entry.name] == 1 else key for key, entry in nodes.items()}
+        return {unique[key]: entry.attribution for key, entry in nodes.items()}
 
     def get_node_entry(self, node: onnx.NodeProto | str) -> NodeEntry:
         """The node with its attribution. A node is given as itself, by its name or by its key."""
@@ -243,6 +239,7 @@ class SemanticMapper:
         return tuple(model.get_submodule(path) for path in dict.fromkeys(owner.path for owner in owners))
 
     def _live_model(self) -> torch.nn.Module:
+        """Raises for a mapper without one, also where the answer would be None: the mistake is in the setup."""
         if self._model is None:
             raise UserError(
                 "this mapper has no PyTorch model, so it cannot return a live module",
@@ -253,9 +250,12 @@ class SemanticMapper:
 
     def _key(self, node: onnx.NodeProto) -> str:
         """The key of a node of this model. A node does not know its graph: what it is told by is its own content."""
-        same = [(key, other) for key, other in self._by_output.get(_local(node), ()) if _same_operator(node, other)]
+        operator = (node.op_type, node.domain)
+        candidates = self._by_output.get(_local(node), ())
+        same = [(key, proto) for key, proto in candidates if (proto.op_type, proto.domain) == operator]
+        # Attributes and weights are compared only if they must be: they may be large.
         if len(same) > 1:
-            same = [(key, other) for key, other in same if other == node]
+            same = [(key, proto) for key, proto in same if proto == node]
         if len(same) > 1:
             raise UserError(
                 f"{len(same)} nodes of different graphs are all like {node.name or _local(node)!r}",
@@ -269,17 +269,20 @@ class SemanticMapper:
     @cached_property
     def _by_output(self) -> Mapping[str, list[tuple[str, onnx.NodeProto]]]:
         """Nodes of every graph by the name of their first output: unique in a graph, not in a model."""
-        protos: dict[str, list[tuple[str, onnx.NodeProto]]] = {}
+        protos = defaultdict(list)
         for key, proto in walk_nodes(self.onnx_model):
-            protos.setdefault(_local(proto), []).append((key, proto))
+            protos[_local(proto)].append((key, proto))
         return protos
 
 
 def _judge(onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> Provenance:
+    """By names alone: neither the model nor a run is at hand, only its modules."""
     graph = index_model(onnx_model)
-    claims = enhanced_semantic(graph, hierarchy, Signals())
-    origin = Origin(ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
-    provenance = build_provenance(graph, hierarchy, claims_by_node(claims), claims_by_initializer(claims), origin)
+    claims = strategies.enhanced_semantic(graph, hierarchy, Signals())
+    by_node, by_weight = strategies.claims_by_node(claims), strategies.claims_by_initializer(claims)
+    origin = Origin(strategies.ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
+    provenance = build_provenance(graph, hierarchy, by_node, by_weight, origin)
+    # Roles are read from dataflow, so edges come first.
     return assign_roles(graph, replace(provenance, edges=edges_of(graph)))
 
 
@@ -298,10 +301,6 @@ def _check_fits(model: torch.nn.Module, hierarchy: Hierarchy) -> None:
 
 def _local(node: onnx.NodeProto) -> str:
     return node_key(node, MAIN)
-
-
-def _same_operator(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
-    return (node.op_type, node.domain) == (other.op_type, other.domain)
 
 
 class SemanticQueryInterface:
@@ -336,9 +335,11 @@ class SemanticQueryInterface:
         nodes = self._all() if module is None else self.find_nodes_by_module(module)
         if layer_id is not None:
             nodes = self._in_layer(nodes, layer_id)
-        components: dict[str, list[NodeEntry]] = {}
+        components = defaultdict(list)
         for node in filter(_TYPES["attention"], nodes):
-            components.setdefault(_component(node), []).append(node)
+            item = node.attribution
+            # Self-attention is what people mean by attention: its parts go by their bare names.
+            components[item.component if item.semantic_type == SELF and item.component else item.role].append(node)
         return {component: tuple(group) for component, group in components.items()}
 
     def find_nodes_by_module_type(self, module_type: str) -> tuple[NodeEntry, ...]:
@@ -348,7 +349,15 @@ class SemanticQueryInterface:
         classes = dict.fromkeys(part.class_name for part in self.provenance.hierarchy.modules.values())
         if module_type not in classes:
             raise UnknownName("module type", module_type, [*_TYPES, *classes])
-        return self._inside_class(module_type)
+        hierarchy = self.provenance.hierarchy
+        paths = {path for path, module in hierarchy.modules.items() if module.class_name == module_type}
+
+        @cache
+        def inside(call: ModuleCall) -> bool:
+            # Lists are never called: only the paths below them tell that something is inside of one.
+            return any(path in paths for above in hierarchy.stack(call) for path in lineage_of(above.path))
+
+        return tuple(node for node in self._all() if any(map(inside, node.attribution.owners)))
 
     def find_nodes_by_module(self, module: str) -> tuple[NodeEntry, ...]:
         """What was issued inside a module: all of its calls, or the one in `block#2`; `""` is the model."""
@@ -377,22 +386,3 @@ class SemanticQueryInterface:
         if layer_id not in self.layer_ids:
             raise UnknownName("layer", str(layer_id), map(str, self.layer_ids))
         return tuple(node for node in nodes if node.attribution.layer_id == layer_id)
-
-    def _inside_class(self, class_name: str) -> tuple[NodeEntry, ...]:
-        hierarchy = self.provenance.hierarchy
-
-        @cache
-        def inside(call: ModuleCall) -> bool:
-            # Lists are never called: only the paths below them tell that something is inside of one.
-            around = {path for above in hierarchy.stack(call) for path in lineage_of(above.path)}
-            return any(
-                path in hierarchy.modules and hierarchy.modules[path].class_name == class_name for path in around
-            )
-
-        return tuple(node for node in self._all() if any(map(inside, node.attribution.owners)))
-
-
-def _component(node: NodeEntry) -> str:
-    """Self-attention is what people mean by attention: its parts go by their bare names."""
-    attribution = node.attribution
-    return attribution.component if attribution.semantic_type == SELF and attribution.component else attribution.role

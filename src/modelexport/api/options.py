@@ -19,6 +19,7 @@ from modelexport.record.model_source import ModelSource
 from modelexport.record.results.verification import Tolerance
 from modelexport.record.tags import TORCH_NN_EXCEPTIONS, Scope, TagPolicy, TorchNN
 
+# As in capture/fx, which imports torch and so cannot be asked here.
 FxKind = Literal["torch_export", "symbolic_trace"]
 
 
@@ -26,8 +27,11 @@ FxKind = Literal["torch_export", "symbolic_trace"]
 class ExportOptions:
     """Everything about an export but the model and its inputs.
 
-    fx_graph   the kinds of FX graph that are written, and that the strategy fx_graph uses
-    jit_graph  where the TorchScript graph is written
+    external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
+    fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
+    jit_graph      where the TorchScript graph is written
+
+    Whatever can be wrong with them is said here, before the model is loaded, which may take minutes.
     """
 
     exporter: str = "dynamo"
@@ -45,10 +49,25 @@ class ExportOptions:
     fx_graph: tuple[FxKind, ...] = ()
     jit_graph: Path | None = None
 
+    def __post_init__(self) -> None:
+        newest = onnx.defs.onnx_opset_version()
+        if self.opset is not None and not 1 <= self.opset <= newest:
+            raise UserError(f"there is no opset {self.opset}", f"This version of onnx knows opsets 1 to {newest}.")
+        # Not `atol < 0`: NaN is no tolerance either, and compares false with everything.
+        if not (self.atol >= 0 and self.rtol >= 0):
+            given = f"atol {self.atol:g}, rtol {self.rtol:g}"
+            raise UserError(f"tolerances are not negative: {given}", "Give numbers from 0 on.")
+        if self.static and self.dynamic:
+            raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
+
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """A model or its inputs alone, how often to run, and how far numbers may be apart."""
+    """A model or its inputs alone, how often to run, and how far numbers may be apart.
+
+    as_deployed  judge the graph that ONNX Runtime makes of the file
+    proof        also prove attributions by values; needs a run that keeps every one of them
+    """
 
     source: ModelSource
     samples: int = 1
@@ -58,6 +77,7 @@ class VerifyOptions:
 
     @property
     def runs_often(self) -> bool:
+        """Whether sessions are worth keeping: building one takes longer than a run, but each holds its weights."""
         return max(self.samples, len(self.source.samples)) > 1
 
 
@@ -68,19 +88,21 @@ _Item = TypeVar("_Item", str, str | Path)
 
 
 def ensure_known(kind: str, name: str, names: Sequence[str]) -> str:
+    """The name itself, so that it can be checked where it is passed on; `kind` is what the error calls it."""
     if name not in names:
         raise UnknownName(kind, name, names)
     return name
 
 
 def as_sequence(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
-    """One is as good as a list of one."""
+    """One is as good as a list of one: `op_types="MatMul"` is not five letters."""
     return (given,) if isinstance(given, str | Path) else given
 
 
 def parse_tag_policy(
     scope: str, torch_nn: str, torch_nn_exception: Sequence[str], keep: Sequence[str], drop: Sequence[str]
 ) -> TagPolicy:
+    # Words are checked here, because TorchNN("exeptions") would raise a ValueError without a suggestion.
     return TagPolicy(
         Scope.HF if ensure_known("tag policy", scope, ("default", "hf")) == "hf" else Scope.ANY,
         TorchNN(ensure_known("value for torch_nn", torch_nn, list(TorchNN))),
@@ -91,6 +113,7 @@ def parse_tag_policy(
 
 
 def parse_embedding(level: str, names: str, strip_exporter_metadata: bool) -> EmbedOptions:
+    """How much of the record goes into the file (none, lean, full), and under which names its nodes go."""
     return EmbedOptions(
         Level(ensure_known("embed level", level, list(Level))),
         Names(ensure_known("kind of names", names, list(Names))),
@@ -99,14 +122,8 @@ def parse_embedding(level: str, names: str, strip_exporter_metadata: bool) -> Em
 
 
 def parse_fx_graphs(name: str | None) -> tuple[FxKind, ...]:
-    """The kinds of FX graph that a word stands for."""
+    """The kinds of FX graph that a word stands for, in the order in which the strategy fx_graph tries them."""
     if name is None:
         return ()
     wanted = ensure_known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))
     return tuple(kind for kind in FX_GRAPHS if wanted in (kind, _BOTH))
-
-
-def ensure_opset(opset: int | None) -> None:
-    newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not 1 <= opset <= newest:
-        raise UserError(f"there is no opset {opset}", f"This version of onnx knows opsets 1 to {newest}.")

@@ -20,9 +20,6 @@ from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 
-# Names in a note.
-_SHOWN = 3
-
 
 def profile(  # noqa: PLR0913 - the keywords are the command line's options
     file: str | Path,
@@ -41,7 +38,10 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     """Run a tagged file in ONNX Runtime and charge the time of every kernel to the module whose work it does.
 
     before        a tagged file that this one was made from; it is asked instead of the record in the file
+    warmup        runs before the timed ones: the first allocate memory and choose kernels
     optimization  ONNX Runtime's: all, extended, basic or none
+    providers     execution providers, the first that can run a node does; those of ONNX Runtime's own choice if empty
+    threads       within a kernel; 0 leaves it to ONNX Runtime
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
     from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
@@ -57,13 +57,11 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
             "Give either --inputs or --input.",
         )
-    path = Path(file)
-    clock = Clock(progress)
+    path, clock = Path(file), Clock(progress)
     with clock.step("read"):
         opened = open_tagged(path)
         ancestor = find_ancestor(opened if before is None else open_tagged(Path(before)))
-        files = () if inputs is None else (Path(inputs),)
-        request = SampleRequest(1, seed, tuple(input), files)
+        request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feed = next(sample_feeds(opened.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
@@ -84,6 +82,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     nodes = timeline.nodes()
     modules = timeline.modules(nodes)
     walls = [run.duration for run in ran.runs]
+    # The check holds the time of all kernels against what modules were charged: none may be lost or counted twice.
     return Profile(
         file=str(path),
         runs=runs,
@@ -99,19 +98,15 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         nodes=nodes,
         modules=modules,
         events=tuple(events),
-        notes=(*_weights_note(relinked), *_runs_note(runs)),
+        notes=tuple(_notes(relinked, runs)),
         seconds=clock.seconds,
     )
 
 
-def _runs_note(runs: int) -> Iterator[str]:
+def _notes(relinked: RelinkResult, runs: int) -> Iterator[str]:
+    """The file ran with its own weights, but who owns what was learned from a file with others."""
+    if relinked.differing:
+        named = ", ".join(relinked.differing[:3]) + (", …" if len(relinked.differing) > 3 else "")
+        yield f"{len(relinked.differing)} weights hold other numbers than in {relinked.before}: {named}"
     if runs < RUNS_FOR_SPREAD:
         yield f"{runs} of {RUNS_FOR_SPREAD} runs that it takes to say how far times are apart: give more --runs"
-
-
-def _weights_note(relinked: RelinkResult) -> Iterator[str]:
-    """It ran with its own weights, but who owns what was learned from a file with others."""
-    if relinked.differing:
-        more = ", …" if len(relinked.differing) > _SHOWN else ""
-        named = ", ".join(relinked.differing[:_SHOWN]) + more
-        yield f"{len(relinked.differing)} weights hold other numbers than in {relinked.before}: {named}"

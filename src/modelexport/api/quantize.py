@@ -26,18 +26,11 @@ from modelexport.graph.file.writing import ensure_model_target
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.provenance import NodeEntry
 from modelexport.record.results.files import QuantizeResult
-from modelexport.record.results.verification import Verification
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
 from modelexport.transform.select.dialect import Selection, name_problems
 from modelexport.transform.select.dialect import check as check_selection
-from modelexport.transform.tools.quantizers import (
-    FORMS,
-    METHODS,
-    TYPES,
-    Quantization,
-    make_quantizer,
-    quantizable_operators,
-)
+from modelexport.transform.tools import quantizers
+from modelexport.transform.tools.quantizers import Quantization
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
@@ -87,10 +80,9 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     method       minmax (the default), entropy, percentile or distribution, for a static one
     report       compare with `file` module by module
     """
+    types = tuple(as_sequence(op_types))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(
-        settings, per_channel=per_channel, reduce_range=reduce_range, op_types=tuple(as_sequence(op_types))
-    )
+    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types)
     data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
@@ -110,18 +102,22 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
-    tool = make_quantizer(job.settings)
+    tool = quantizers.make_quantizer(job.settings)
     giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
     written = result.path
+    # What has nothing to do with the file is not written, and the result says so.
     if written is None:
         return result
     if _narrow_tensors(open_tagged(written)) <= _narrow_tensors(opened):
         result = replace(result, notes=(*result.notes, _NOTHING))
     if not report:
         return result
-    return replace(result, report=_verify_quantized(written, path, feeds, progress))
+    from modelexport.api.verify import verify
+
+    inputs = [dict(feed) for feed in feeds[:_MOST_REPORTED]]
+    return replace(result, report=verify(written, against=path, inputs=inputs, progress=progress))
 
 
 def _narrow_tensors(opened: TaggedFile) -> int:
@@ -132,20 +128,24 @@ def _narrow_tensors(opened: TaggedFile) -> int:
 def _settings(
     static: bool, form: str | None, method: str | None, weight_type: str | None, activation_type: str | None
 ) -> Quantization:
+    # A dynamic quantizer computes scales at run time, so there is no format, method or type of activations to choose.
     for option, value in (("--quant-format", form), ("--method", method), ("--activation-type", activation_type)):
         if value is not None and not static:
             raise UserError(f"{option} {value} is for static quantization", f"Add --static, or leave {option} out.")
     return Quantization(
-        ensure_known("format", form or "qdq", list(FORMS)) if static else "",
-        weight_type=ensure_known("type", weight_type, list(TYPES)) if weight_type else "",
-        activation_type=ensure_known("type", activation_type, list(TYPES)) if activation_type else "",
-        method=ensure_known("method", method, list(METHODS)) if method else "",
+        ensure_known("format", form or "qdq", list(quantizers.FORMS)) if static else "",
+        weight_type=ensure_known("type", weight_type, list(quantizers.TYPES)) if weight_type else "",
+        activation_type=ensure_known("type", activation_type, list(quantizers.TYPES)) if activation_type else "",
+        method=ensure_known("method", method, list(quantizers.METHODS)) if method else "",
     )
 
 
 class _Job:
     """What the quantizer is told, and what is said about it.
 
+    notes     what the user should know of the choice
+    excluded  the nodes that stay in float, of all queries together
+    included  the only ones that are quantized; None if nobody asked for that
     renamed  whether nodes had to be given names, because it goes by these
     """
 
@@ -156,9 +156,13 @@ class _Job:
         self.excluded: tuple[NodeEntry, ...] = ()
         self.included: tuple[NodeEntry, ...] | None = None
         self._opened = opened
-        self._check_op_types()
+        there = {node.op_type for node in opened.graph.nodes}
+        for name in settings.op_types:
+            if name not in there:
+                raise UnknownName("operator of the file", name, sorted(there))
 
     def choose(self, exclude: Sequence[str], include: Sequence[str]) -> None:
+        """Turn queries into the names of nodes that the quantizer is told."""
         self.excluded = self._meant(exclude)
         self.included = self._meant(include) if include else None
         left_over = {entry.key for entry in self.included or ()} - {entry.key for entry in self.excluded}
@@ -175,11 +179,9 @@ class _Job:
         self._note_what_is_never_quantized()
 
     def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
-        entries: dict[str, NodeEntry] = {}
-        for text in queries:
-            answer = find_nodes(text, self._opened.provenance_with_edges, whole_modules=True)
-            entries.update((entry.key, entry) for entry in answer.nodes)
-        return tuple(entries.values())
+        """Who names a module wants all that is inside of it in float, and not its own nodes alone."""
+        answers = [find_nodes(text, self._opened.provenance_with_edges, whole_modules=True) for text in queries]
+        return tuple({entry.key: entry for answer in answers for entry in answer.nodes}.values())
 
     def _selection(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> Selection:
         graph = self._opened.graph
@@ -187,6 +189,7 @@ class _Job:
 
     def _give_names(self) -> None:
         groups = [self._selection(group) for group in (self.excluded, self.included or ()) if group]
+        # ONNX lets several nodes have one name, or none: the quantizer would leave out too much, or nothing.
         if any(True for group in groups for _ in name_problems(group, ORT_EXCLUDE)):
             self._opened, count = self._opened.with_names(ORT_EXCLUDE.refuses)
             self.notes.append(f"{count} nodes without a name of their own were given one: quantizers go by names")
@@ -197,28 +200,19 @@ class _Job:
         check_selection(selection, ORT_EXCLUDE)
         return names_of(selection)
 
-    def _check_op_types(self) -> None:
-        there = {node.op_type for node in self._opened.graph.nodes}
-        for name in self.settings.op_types:
-            if name not in there:
-                raise UnknownName("operator of the file", name, sorted(there))
-
     def _note_what_is_never_quantized(self) -> None:
-        types = set(self.settings.op_types) or _known_types(self.settings.form)
+        try:
+            types = self.settings.op_types or quantizers.quantizable_operators(self.settings.form)
+        except ModuleNotFoundError as error:
+            raise ExtraMissing(
+                "quantizing needs onnxruntime, which is not installed",
+                "Install it: pip install 'modelexport[runtime]'.",
+            ) from error
         for verb, entries in (("excluded", self.excluded), ("included", self.included or ())):
             if entries and not any(entry.op_type in types for entry in entries):
                 self.notes.append(
                     f"none of the {len(entries)} nodes that are {verb} is of a kind that this quantizer quantizes"
                 )
-
-
-def _known_types(form: str) -> frozenset[str]:
-    try:
-        return quantizable_operators(form)
-    except ModuleNotFoundError as error:
-        raise ExtraMissing(
-            "quantizing needs onnxruntime, which is not installed", "Install it: pip install 'modelexport[runtime]'."
-        ) from error
 
 
 def _feeds(
@@ -227,14 +221,7 @@ def _feeds(
     from modelexport.capture.onnxruntime.calibration import calibration_feeds
     from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 
-    proto = opened.proto
+    # A calibration file holds many samples along its first axis, a file of inputs is a single one.
     if data:
-        yield from calibration_feeds(proto, data)
-    else:
-        yield from sample_feeds(proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))
-
-
-def _verify_quantized(path: Path, source: Path, feeds: tuple[Feed, ...], progress: Progress | None) -> Verification:
-    from modelexport.api.verify import verify
-
-    return verify(path, against=source, inputs=[dict(feed) for feed in feeds[:_MOST_REPORTED]], progress=progress)
+        return calibration_feeds(opened.proto, data)
+    return sample_feeds(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))

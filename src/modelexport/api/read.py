@@ -68,8 +68,13 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     sizes = dict(at or {})
     ensure_sizes(sizes)
     opened = open_tagged(Path(source))
-    record = _record(opened)
+    # A file without a record costs as much as one with.
+    try:
+        record = opened.provenance
+    except RecordMissing:
+        record = None
     counted = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
+    # After the count, which knows the axes of all inputs by their names.
     ensure_axes(counted, sizes)
     changed = record is not None and not opened.is_up_to_date
     return replace(counted, notes=(*counted.notes, _CHANGED)) if changed else counted
@@ -83,10 +88,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def validate(
-    path: str | Path,
-    check_consistency: bool = False,
-    repair: bool = False,
-    output: str | Path | None = None,
+    path: str | Path, check_consistency: bool = False, repair: bool = False, output: str | Path | None = None
 ) -> Validation:
     """Check a file, its record and its tags. Whatever is wrong with them is a finding.
 
@@ -116,18 +118,19 @@ def _repair_keys(file: TaggedFile, output: Path | None) -> tuple[int, str]:
 
 
 def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
-    """Raise UserError for what is no size of an axis."""
+    """Raise UserError for what is no size of an axis. `True` is an int to Python, and no size."""
     for name, size in sizes.items():
         if type(size) is not int or not least <= size <= _LARGEST:
             shown = repr(size) if type(size) is not int or abs(size) <= _LARGEST else "that large"
-            raise UserError(
-                f"the axis {name!r} cannot have the size {shown}",
-                f"Sizes are whole numbers from {least} to {_LARGEST}.",
-            )
+            limits = f"Sizes are whole numbers from {least} to {_LARGEST}."
+            raise UserError(f"the axis {name!r} cannot have the size {shown}", limits)
 
 
 def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
-    """Raise UserError for axes that a file does not have."""
+    """Raise UserError for axes that a file does not have, with the nearest name that it has.
+
+    A size for an axis that is not there would change nothing, and look as if it had.
+    """
     names = [axis.name for axis in counted.axes]
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
@@ -140,11 +143,3 @@ def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     raise UserError(
         f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )
-
-
-def _record(opened: TaggedFile) -> Provenance | None:
-    """A file without a record costs as much as one with."""
-    try:
-        return opened.provenance
-    except RecordMissing:
-        return None

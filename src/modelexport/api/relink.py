@@ -30,7 +30,6 @@ from modelexport.graph.related import WeightComparison, is_made_from
 from modelexport.graph.soundness import ensure_sound
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherit_record
-from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import RelinkResult
 
@@ -64,6 +63,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     if target is not None:
         ensure_apart(target, *(Path(path) for path in (after, before) if path is not None))
     with clock.step("link"):
+        # A file that was not made from the other one keeps its result, and is not written.
         result = relink_graph(ancestor, made, tool or "relink")
     written: tuple[Path, ...] = ()
     if target is not None and result.related:
@@ -74,30 +74,28 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
 
 
 def relink_graph(ancestor: Ancestor, made: TaggedFile, tool: str) -> RelinkResult:
-    """The same in memory."""
+    """The same in memory: lineage, then the attributions that nodes inherit along it, then whether it is of that file.
+
+    Sketches (shape, type, a few numbers of each weight) tell weights that were renamed, without reading them all.
+    """
     graph = made.graph
-    sketches = skip_unreadable(_sketches(made, ancestor))
+    before = (ancestor.sketches(name) for name in ancestor.graph.initializers)
+    try:
+        sketches = sketches_like(made, before)
+    except FileUnreadable:  # of those weights, and others may be there
+        sketches = sketches_of(made)
+    sketches = skip_unreadable(sketches)
     lineage = trace_lineage(ancestor.graph, digested(graph), (ancestor.sketches, sketches))
     record = inherit_record(ancestor.record, lineage, graph, tool)
-    record = replace(record, absent=_absent(record, ancestor.record))
+    record = replace(record, absent=_explain_absent(record, ancestor.record))
     weights = WeightComparison(ancestor.graph, graph, (ancestor.sketches, sketches), lineage)
     related = is_made_from(graph, ancestor.graph, lineage, weights.share)
     return RelinkResult(None, (), ancestor.name, record, lineage, related, weights.differing if related else ())
 
 
-def _sketches(made: TaggedFile, ancestor: Ancestor) -> Sketches:
-    before = (ancestor.sketches(name) for name in ancestor.graph.initializers)
-    try:
-        return sketches_like(made, before)
-    except FileUnreadable:  # of those weights, and others may be there
-        return sketches_of(made)
-
-
-def _absent(record: Provenance, before: Provenance) -> dict[str, str]:
+def _explain_absent(record: Provenance, before: Provenance) -> dict[str, str]:
+    """Why modules have no node: what was so before keeps its reason, and what the tool removed gets one."""
     owned = {call.path for entry in record.nodes.values() for call in entry.attribution.owners}
     owned_before = {call.path for entry in before.nodes.values() for call in entry.attribution.owners}
-    return {**explain_absent_modules(record.hierarchy, owned, owned_before), **_still_absent(before, owned)}
-
-
-def _still_absent(before: Provenance, owned: set[str]) -> dict[str, str]:
-    return {path: reason for path, reason in before.absent.items() if path not in owned}
+    still_absent = {path: reason for path, reason in before.absent.items() if path not in owned}
+    return {**explain_absent_modules(record.hierarchy, owned, owned_before), **still_absent}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import logging
 import tempfile
 import warnings
@@ -33,6 +34,7 @@ from modelexport.record.results.files import RelinkResult
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
 
+# Of a tool's own message; what follows are stacks and addresses.
 _MESSAGE_LINES = 3
 
 
@@ -55,12 +57,12 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     samples        how many inputs are made
     check          whether ONNX Runtime can run what the tool made
     """
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
     from modelexport.transform.tools.catalogue import parse_chain
 
     chain = parse_chain(tool)
     embedding = parse_embedding(embed, "torch", False)
-    target = Path(output)
-    path = Path(file)
+    path, target = Path(file), Path(output)
     ensure_model_target(target)
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
@@ -68,20 +70,13 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_tagged(path)
         ensure_apart(target, path)
+        # Most tools inline functions or leave them alone; either way the modules inside could not be followed.
         ensure_flat(opened.proto, str(path))
         wanted = check or any(step.calibrates for step, _ in chain)
         # Inputs are made before the first tool runs: the check and every calibrating tool get the same ones.
-        feeds = tuple(_feeds(opened, inputs, input, samples, seed)) if wanted else ()
+        request = SampleRequest(samples, seed, tuple(input), () if inputs is None else (Path(inputs),))
+        feeds = tuple(sample_feeds(opened.proto, opened.graph, request)) if wanted else ()
     return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
-
-
-def _feeds(
-    opened: TaggedFile, inputs: str | Path | None, shapes: Sequence[str], samples: int, seed: int
-) -> Iterator[Feed]:
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
-
-    files = () if inputs is None else (Path(inputs),)
-    yield from sample_feeds(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes), files))
 
 
 @dataclass(frozen=True)
@@ -107,27 +102,35 @@ class ToolRun:
 
 
 def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
-    """Nothing is written if a tool fails, or if what comes out has nothing to do with the file."""
+    """Run a chain of tools, check and relink what comes out, and write it.
+
+        bert.onnx ─► onnxslim ─► 0.onnx ─► ort:extended ─► 1.onnx ─► run once ─► relinked to bert.onnx ─► out.onnx
+
+    The last file is linked to the first one, not step by step. Nothing is written if a tool fails, or if what comes out
+    has nothing to do with the file.
+    """
     with clock.step("read"):
         ancestor = find_ancestor(opened)
     with tempfile.TemporaryDirectory() as folder:
         steps = _Steps(opened, Path(folder), run, clock)
-        # The names that a quantizer is told are in memory so far.
+        # Tools read files, and the names that a quantizer is told are in memory so far.
         if run.renamed:
-            steps.write_first()
+            renamed = Path(folder) / "renamed.onnx"
+            save_model(opened, renamed)
+            steps.last = open_tagged(renamed)
         for tool, option in run.chain:
             steps.run(tool, option)
         with clock.step("check"):
             if run.check:
                 steps.check()
         with clock.step("link"):
-            made = steps.last
-            ensure_sound(made.proto, made.graph, f"what {run.label} made")
-            result = replace(relink_graph(ancestor, made, run.label), after=str(run.target), idle=tuple(steps.idle))
+            last = steps.last
+            ensure_sound(last.proto, last.graph, f"what {run.label} made")
+            result = replace(relink_graph(ancestor, last, run.label), after=str(run.target), idle=tuple(steps.idle))
         if not result.related:
             return replace(result, seconds=clock.seconds)
         with clock.step("write"):
-            written = write_tagged(made, result.provenance, run.target, run.embedding)
+            written = write_tagged(last, result.provenance, run.target, run.embedding)
     files, provenance = written.files, written.provenance
     return replace(result, path=run.target, files=files, provenance=provenance, seconds=clock.seconds)
 
@@ -143,28 +146,26 @@ class _Steps:
         self.last = self._first = opened
         self.idle: list[str] = []
         self._folder, self._run, self._feeds, self._clock = folder, run, run.feeds, clock
-        self._count = 0
-
-    def write_first(self) -> None:
-        """Tools read files, not memory."""
-        path = self._folder / "renamed.onnx"
-        save_model(self.last, path)
-        self.last = open_tagged(path)
+        self._numbers = itertools.count()
 
     def run(self, tool: Tool, option: str) -> None:
         with self._clock.step(tool.name):
-            target = self._folder / f"{self._count}.onnx"
-            self._count += 1
+            target = self._folder / f"{next(self._numbers)}.onnx"
             try:
                 _call_tool(tool, option, self.last.path.resolve(), target, self._feeds)
             except ToolFailed as error:
                 raise self._with_reason(error) from error.__cause__
-            made = _open_result(target, tool)
-            if are_same(self.last, made):
+            try:
+                result = open_tagged(target)
+            except FileUnreadable as error:
+                message = f"{tool.name} wrote a file that is no ONNX model: {error.message}"
+                raise ToolFailed(message, "Nothing was written.") from error
+            if are_same(self.last, result):
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
-            self.last = made
+            self.last = result
 
     def check(self) -> None:
+        """Run what came out once: tools may write a graph that is valid ONNX and that no runtime takes."""
         tool = self._run.label
         try:
             failure = _find_failure(self.last.path, self._feeds[0])
@@ -174,15 +175,9 @@ class _Steps:
                 "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
             ) from error
         if failure:
-            raise self._with_reason(
-                ToolFailed(
-                    f"ONNX Runtime cannot run what {tool} made: {failure}",
-                    f"{self._broken()} Nothing was written; --no-check writes it all the same.",
-                )
-            )
-
-    def _broken(self) -> str:
-        return self._run.chain[-1][0].remedy or "The tool broke the model."
+            remedy = self._run.chain[-1][0].remedy or "The tool broke the model."
+            hint = f"{remedy} Nothing was written; --no-check writes it all the same."
+            raise self._with_reason(ToolFailed(f"ONNX Runtime cannot run what {tool} made: {failure}", hint))
 
     def _with_reason(self, error: ToolFailed) -> ToolFailed:
         """No tool is to blame for a file that could not be run before either."""
@@ -192,6 +187,7 @@ class _Steps:
             return error
         if not before:
             return error
+        # Tools that call ONNX Runtime pass on its message: once is enough.
         reason = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
         return ToolFailed(
             f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{reason}",
@@ -201,8 +197,10 @@ class _Steps:
 
 
 def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
+    """Run one tool on one file. Whatever it raises becomes ToolFailed, with its own message."""
     from modelexport.transform.tools.tool import Job
 
+    # Asked before the call: a tool that misses its package deep inside may not say so.
     if importlib.util.find_spec(tool.package) is None:
         raise _missing_package(tool, tool.package)
     try:
@@ -214,28 +212,16 @@ def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple
     except ModuleNotFoundError as error:
         raise _missing_package(tool, error.name or str(error)) from error
     except Exception as error:
+        cleanup = (
+            "Some tools get along with what another one has cleaned up: "
+            f"try modelexport run-tool FILE --tool onnxslim+{tool.name}."
+        )
         raise ToolFailed(
             f"{tool.name} failed: {_first_lines(error)}",
-            f"Nothing was written. The message is the tool's own. {tool.remedy or _suggest_cleanup(tool)}",
+            f"Nothing was written. The message is the tool's own. {tool.remedy or cleanup}",
         ) from error
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
-
-
-def _suggest_cleanup(tool: Tool) -> str:
-    return (
-        "Some tools get along with what another one has cleaned up: "
-        f"try modelexport run-tool FILE --tool onnxslim+{tool.name}."
-    )
-
-
-def _open_result(path: Path, tool: Tool) -> TaggedFile:
-    try:
-        return open_tagged(path)
-    except FileUnreadable as error:
-        raise ToolFailed(
-            f"{tool.name} wrote a file that is no ONNX model: {error.message}", "Nothing was written."
-        ) from error
 
 
 def _missing_package(tool: Tool, package: str) -> ExtraMissing:
@@ -248,15 +234,16 @@ def _missing_package(tool: Tool, package: str) -> ExtraMissing:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Tools talk a lot; what they say when they fail comes as an exception."""
+    # Disabled as a whole: tools set the levels of their own loggers, and handlers of the root would still print.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
+        unread = io.StringIO()
         with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(action="ignore"),
+            contextlib.redirect_stdout(unread),
+            contextlib.redirect_stderr(unread),
         ):
-            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)

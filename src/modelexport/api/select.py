@@ -2,7 +2,8 @@
 
     select("bert.onnx", "role=norm", "ort-exclude").text      # the list for nodes_to_exclude of a quantizer
 
-Nothing here needs torch, runs a model or reads a weight.
+A tool goes by names, and ONNX lets nodes go without: `named` writes a copy in which each has one. Nothing here needs
+torch, runs a model or reads a weight.
 """
 
 from __future__ import annotations
@@ -75,30 +76,35 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     opened = open_tagged(Path(source))
     for target in targets:
         ensure_apart(target, opened.path)
-    answers = [find_nodes(text, opened.provenance_with_edges) for text in _queries(query)]
-    notes = tuple(
-        note for text, answer in zip(_queries(query), answers, strict=True) for note in _note_inside(text, answer)
-    )
-    if named is not None:
-        opened, count = opened.with_names(chosen.refuses)
-        renaming = (
-            f"{count} of {len(opened.graph.nodes)} nodes were given another name" if count else "every node had a name"
-        )
-        notes = (*notes, renaming)
-    selection = _selection(opened, answers, chosen)
-    check(selection, chosen)
-    written = chosen.write(selection, settings)
-    files = _write_selection(opened, chosen, (selection, settings), written.text, output=output, named=named)
-    entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
-    queries = tuple(answer.query for answer in answers)
-    return Selected(chosen.name, queries, entries, written.text, files, (*notes, *written.notes))
-
-
-def _queries(query: str | Sequence[str]) -> Sequence[str]:
     queries = as_sequence(query)
     if not queries:
         raise UserError("there is no query", "Give one, such as op=MatMul.")
-    return queries
+    answers = [find_nodes(text, opened.provenance_with_edges) for text in queries]
+    notes = [note for text, answer in zip(queries, answers, strict=True) for note in _note_inside(text, answer)]
+    if named is not None:
+        opened, count = opened.with_names(chosen.refuses)
+        renamed = f"{count} of {len(opened.graph.nodes)} nodes were given another name"
+        notes.append(renamed if count else "every node had a name")
+    # Nodes are looked up after they got their names: those are what the tool is told.
+    groups = tuple(tuple(opened.graph.by_key[entry.key] for entry in answer.nodes) for answer in answers)
+    dtypes = _dtypes(opened, groups) if "precision" in chosen.takes else {}
+    selection = Selection(opened.graph, groups, dtypes)
+    check(selection, chosen)
+    written = chosen.write(selection, settings)
+    files: list[Path] = []
+    with staging() as stage:
+        if named is not None:
+            files += stage_copy(stage, opened, Path(named))
+        # An annotated model takes the place of a text; annotations are no names, so the named copy goes first.
+        if chosen.annotate is not None and output is not None:
+            chosen.annotate(opened.proto, selection, settings)
+            files += stage_copy(stage, opened, Path(output))
+        elif output is not None:
+            stage.write(Path(output), written.text)
+            files.append(Path(output))
+    entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
+    asked = tuple(answer.query for answer in answers)
+    return Selected(chosen.name, asked, entries, written.text, tuple(files), (*notes, *written.notes))
 
 
 def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | None) -> list[Path]:
@@ -118,6 +124,7 @@ def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | No
 
 
 def _check_settings(dialect: Dialect, settings: Settings) -> None:
+    """An option that a dialect does not take is an error: ignored, it would look as if it had been obeyed."""
     options = {"precision": "--precision", "devices": "--device", "labels": "--label"}
     for field in fields(settings):
         if getattr(settings, field.name) and field.name not in dialect.takes:
@@ -127,40 +134,13 @@ def _check_settings(dialect: Dialect, settings: Settings) -> None:
 
 def _note_inside(text: str, answer: Answer) -> Iterator[str]:
     """Who names a module may well mean everything inside of it, which the query leaves out."""
-    whole = answer_query(text, answer.provenance, whole_modules=True)
-    more = {entry.key for entry in whole.nodes} - {entry.key for entry in answer.nodes}
+    wider = answer_query(text, answer.provenance, whole_modules=True)
+    more = {entry.key for entry in wider.nodes} - {entry.key for entry in answer.nodes}
     if more:
-        yield f"{len(more)} more nodes are inside of the modules that {answer.query} names: {whole.query} is with these"
-
-
-def _selection(opened: TaggedFile, answers: Sequence[Answer], dialect: Dialect) -> Selection:
-    groups = tuple(tuple(opened.graph.by_key[entry.key] for entry in answer.nodes) for answer in answers)
-    return Selection(opened.graph, groups, _dtypes(opened, groups) if "precision" in dialect.takes else {})
+        yield f"{len(more)} more nodes are inside of the modules that {answer.query} names: {wider.query} is with these"
 
 
 def _dtypes(opened: TaggedFile, groups: Iterable[Iterable[Node]]) -> dict[str, int]:
-    """Of what these nodes make, where it is known."""
+    """Of what these nodes make, where it is known: TensorRT refuses a precision for what holds no floats."""
     outputs = (output for nodes in groups for node in nodes for output in node.outputs if output)
     return {output: dtype for output in outputs if (dtype := opened.types.dtype(output))}
-
-
-def _write_selection(
-    opened: TaggedFile,
-    dialect: Dialect,
-    chosen: tuple[Selection, Settings],
-    text: str,
-    *,
-    output: str | Path | None,
-    named: str | Path | None,
-) -> tuple[Path, ...]:
-    files: list[Path] = []
-    with staging() as stage:
-        if named is not None:
-            files += stage_copy(stage, opened, Path(named))
-        if dialect.annotate is not None and output is not None:
-            dialect.annotate(opened.proto, *chosen)
-            files += stage_copy(stage, opened, Path(output))
-        elif output is not None:
-            stage.write(Path(output), text)
-            files.append(Path(output))
-    return tuple(files)

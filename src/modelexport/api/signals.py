@@ -3,7 +3,8 @@
     Need.TRACE  the model runs again with every operator recorded, and the file runs node by node
     Need.FX     the model is traced as an FX graph, unless the exporter has shown its own
 
-If the graph computes other values than the model (`ValueOverlap`), values prove nothing and only weights are kept.
+A strategy says what it needs (`Strategy.needs`), and nothing else is run. If the graph computes other values than the
+model (`ValueOverlap`), values prove nothing and only weights are kept.
 """
 
 from __future__ import annotations
@@ -20,14 +21,11 @@ from modelexport.graph.related import ValueOverlap
 from modelexport.record.signals import ExporterScopes, GraphValues, Signals
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from modelexport.capture.arguments import CallArguments
     from modelexport.capture.export import ProbedRun, TracedRun
     from modelexport.capture.fx import FxCapture, FxKind
     from modelexport.graph.file.reading import ModelFile
 
-
+# Of the two it traces more models: symbolic_trace stops at control flow that depends on shapes.
 _DEFAULT_FX: tuple[FxKind, ...] = ("torch_export",)
 
 
@@ -73,14 +71,14 @@ def record_signals(
     try:
         probed = _probe_run(run, file)
     except InputError as error:
+        # Strategies that go by names alone can still answer; the others say that they had nothing to go by.
         if all(strategy.needs for strategy in strategies):
             raise
         return Recorded(Signals(scopes, trace_failure=error.message), {})
-    captures: dict[str, FxCapture] = {kind: _trace_fx(run, probed, kind) for kind in kinds}
+    captures = _trace_fx(run, probed, kinds)
     if not needs:
         return Recorded(Signals(scopes), captures)
-    values = _record_values(file, probed, options)
-    graph = file.graph
+    values, graph = _record_values(file, probed, options), file.graph
     # Values that many graphs share (zeros, masks) prove nothing; the overlap counts the telling ones.
     common = measure_value_overlap(graph, probed.trace, values)
     signals = Signals(scopes, trace=probed.trace, values=_trusted_values(values, graph, common))
@@ -97,10 +95,10 @@ def _probe_run(run: TracedRun, file: ModelFile) -> ProbedRun:
     from modelexport.capture.onnxruntime.session import assign_inputs
 
     try:
-        taken = set(assign_inputs(file.proto, _arrays(run.arguments)).values())
+        file_inputs = set(assign_inputs(file.proto, run.arguments.arrays).values())
     except InputError:
-        taken = set()  # the graph cannot be run; whoever has to know hears of it when values are recorded
-    return probe_operators(run, taken)
+        file_inputs = set()  # the graph cannot be run; whoever has to know hears of it when values are recorded
+    return probe_operators(run, file_inputs)
 
 
 def _record_values(file: ModelFile, probed: ProbedRun, options: SignalOptions) -> GraphValues:
@@ -108,7 +106,7 @@ def _record_values(file: ModelFile, probed: ProbedRun, options: SignalOptions) -
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     try:
-        feed = bind_inputs(file.proto, _arrays(probed.arguments))
+        feed = bind_inputs(file.proto, probed.arguments.arrays)
     except InputError as error:
         if not options.own_file:
             raise
@@ -124,12 +122,6 @@ def _trusted_values(values: GraphValues, graph: Graph, common: ValueOverlap) -> 
     return GraphValues(weights, f"the graph computes other values than the model: {common} were found")
 
 
-def _arrays(arguments: CallArguments) -> dict[str, np.ndarray]:
-    from modelexport.capture.arguments import to_array
-
-    return {name: to_array(tensor) for name, tensor in arguments.tensors.items()}
-
-
 def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
     """The signals with the first FX graph that could be made."""
     if not captures:
@@ -143,7 +135,7 @@ def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
     return replace(signals, fx=replace(best.trace, operators=operators))
 
 
-def _trace_fx(run: TracedRun, probed: ProbedRun, kind: FxKind) -> FxCapture:
+def _trace_fx(run: TracedRun, probed: ProbedRun, kinds: Sequence[FxKind]) -> dict[str, FxCapture]:
     from modelexport.capture.fx import trace_fx
 
-    return trace_fx(run.model, probed.arguments, run.hierarchy, kind)
+    return {kind: trace_fx(run.model, probed.arguments, run.hierarchy, kind) for kind in kinds}

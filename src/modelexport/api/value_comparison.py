@@ -2,6 +2,10 @@
 
 Every value is sampled as it is made, and compared where it crosses a module; so the first module whose numbers diverge
 is known, and a file larger than memory can be verified. The believed run is that of the model or of another file.
+
+    believed   layer.0 returns t3, layer.1 returns t5       kept on disk (`TensorSpill`)
+    file       … v12 (leaves layer.0) … v20 (leaves layer.1)
+    compared   v12 with t3: agrees; v20 with t5: differs, so layer.1 is the first that diverges
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +37,6 @@ from modelexport.verify.divergence import (
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
 from modelexport.verify.parameter_check import find_coarse_weights
 
-_TOOL = "ort:all"
-
 
 class RunComparison:
     """Looks at each value of the file as it is made."""
@@ -42,20 +45,18 @@ class RunComparison:
         self, file: TaggedFile, reference: ReferenceRun, outputs: Mapping[str, int], tolerance: Tolerance
     ) -> None:
         """outputs  of the reference, by name"""
-        graph = file.graph
-        self._numbers = ValueComparison(reference, graph, file.crossings, tolerance)
+        self._numbers = ValueComparison(reference, file.graph, file.crossings, tolerance)
         self._sampler = ValueSampler(file)
-        self._file = file
-        self._reference = reference
-        self._outputs = outputs
+        self._file, self._reference, self._outputs = file, reference, outputs
+        # A graph may return one value under several names of the model.
         self._labels: dict[str, list[str]] = {}
-        for name, label in pair_outputs(graph.outputs, outputs):
+        for name, label in pair_outputs(file.graph.outputs, outputs):
             self._labels.setdefault(name, []).append(label)
         self._returned: dict[str, Difference] = {}
 
     def see(self, name: str, array: np.ndarray) -> None:
-        seen = self._sampler.take(name, array)
-        self._numbers.compare_value(name, array, seen)
+        """Called by the run for each value, in the order of execution; the array is not valid afterwards."""
+        self._numbers.compare_value(name, array, self._sampler.take(name, array))
         self.see_output(name, array)
 
     def see_output(self, name: str, array: np.ndarray) -> None:
@@ -67,8 +68,8 @@ class RunComparison:
                 self._returned[label] = self._compared(self._outputs[label], array, seen)
 
     def finding(self, calls: Sequence[CallTensors]) -> SampleComparison:
-        subject, numbers = self._file, self._numbers
-        graph, provenance = subject.graph, subject.provenance
+        """What the run showed, once it is over; `calls` are those of the reference."""
+        graph, provenance, numbers = self._file.graph, self._file.provenance, self._numbers
         numbers.finish(outputs_differ=not all(difference.agrees for difference in self._returned.values()))
         compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
@@ -86,20 +87,20 @@ class RunComparison:
 
     def _wrong_output(self) -> Divergence | None:
         """An output that differs where no module can be named: somewhere in the model it goes wrong."""
-        subject = self._file
+        root = ModuleCall(ROOT)
         for name, labels in self._labels.items():
-            wrong = [self._returned[label] for label in labels if label in self._returned]
-            maker = subject.graph.producers.get(name)
-            if maker is not None and not all(difference.agrees for difference in wrong):
-                root = ModuleCall(ROOT)
-                class_of_root = class_name(subject.provenance.hierarchy, root)
-                return Divergence((root,), (class_of_root,), maker.key, None, wrong[0], maker.name)
+            compared = [self._returned[label] for label in labels if label in self._returned]
+            maker = self._file.graph.producers.get(name)
+            if maker is not None and not all(difference.agrees for difference in compared):
+                class_of_root = class_name(self._file.provenance.hierarchy, root)
+                return Divergence((root,), (class_of_root,), maker.key, None, compared[0], maker.name)
         return None
 
     def _compared(self, number: int, array: np.ndarray, seen: Sample) -> Difference:
         wanted = self._reference.get(number)
         if wanted.shape == array.shape:
             return self._numbers.measure_against(number, array, seen)
+        # Another shape is the worst there is, and no number says how wrong it is.
         nan = float("nan")
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 
@@ -123,7 +124,10 @@ class SampleComparison:
 
 
 class ValueSampler:
-    """Samples of a run's values, each no finer than what it was made from."""
+    """Samples of a run's values, each no finer than what it was made from.
+
+    A float32 that was computed from int8 weights is as coarse as these, and is judged by their grain.
+    """
 
     def __init__(self, file: TaggedFile) -> None:
         self.seen: dict[str, Sample] = {}
@@ -134,38 +138,39 @@ class ValueSampler:
         maker = self._graph.producers.get(name)
         read = () if maker is None else maker.inputs
         sources = (self.seen.get(value) or self._weights.get(value) for value in read)
-        taken = sample(array).made_from(filter(None, sources))
-        self.seen[name] = taken
-        return taken
+        self.seen[name] = sample(array).made_from(filter(None, sources))
+        return self.seen[name]
 
 
 def crossing_values(file: TaggedFile) -> frozenset[str]:
     """The values that cross a module, and what the model returns."""
-    crossing = (file.crossings.leaves, file.crossings.enters)
-    values = {value for by_value in crossing for value, calls in by_value.items() if calls}
-    return frozenset(values.union(file.graph.outputs))
+    crossing = chain(file.crossings.leaves.items(), file.crossings.enters.items())
+    return frozenset(value for value, calls in crossing if calls).union(file.graph.outputs)
 
 
 def pair_outputs(outputs: Sequence[str], others: Iterable[str]) -> list[tuple[str, str]]:
     """Outputs of a graph with those of the reference: by name, and what remains by place.
 
     If some names differ of as many outputs, somebody has renamed them, and names may be those of others: then by place.
+
+        outputs x, a   others a, y, z   ─►   (x, y), (a, a)
+        outputs b, b_2 others a, b      ─►   (b, a), (b_2, b)      as many, so by place
     """
     left = list(others)
     if len(outputs) == len(left) and set(outputs) != set(left):
         return list(zip(outputs, left, strict=True))
     pairs = [(name, name if name in left else None) for name in outputs]
-    left = [name for name in left if name not in {other for _, other in pairs}]
-    return [(name, other or left.pop(0)) for name, other in pairs if other or left]
+    left = [name for name in left if name not in outputs]
+    return [(name, same or left.pop(0)) for name, same in pairs if same or left]
 
 
 def compare_stored_outputs(file: TaggedFile, observer: RunComparison) -> None:
     """What a model returns may be a weight: no node makes it."""
     stored = set(file.graph.outputs) & set(file.graph.initializers)
-    if stored:
-        for name, array in initializer_arrays(file):
-            if name in stored:
-                observer.see_output(name, array)
+    # Asked first: reading the weights of a large file takes its time, and hardly any model returns one.
+    for name, array in initializer_arrays(file) if stored else ():
+        if name in stored:
+            observer.see_output(name, array)
 
 
 @contextmanager
@@ -182,4 +187,4 @@ def optimize_for_run(file: TaggedFile) -> Iterator[TaggedFile]:
         target = Path(folder) / "optimized.onnx"
         save_optimized(file.path, target)
         optimized = open_tagged(target)
-        yield replace(optimized, believed=relink_graph(find_ancestor(file), optimized, _TOOL).provenance)
+        yield replace(optimized, believed=relink_graph(find_ancestor(file), optimized, "ort:all").provenance)

@@ -98,14 +98,21 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     return verify_against_file(tagged, open_tagged(Path(against)), options, clock)
 
 
-_BY_NAME = "Give a dictionary of them, by name."
-
-
 def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
+    """Run both files on the same inputs, value by value; the other one takes the part of the model.
+
+    Modules are known on both sides, so what crosses a module is paired by call, whatever a tool renamed or fused.
+    """
     from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+    from modelexport.capture.onnxruntime.session import bind_inputs
 
-    notes = _overlap_notes(file, believed)
+    overlap = module_overlap(file.provenance.hierarchy, believed.provenance.hierarchy)
+    if not overlap.related:
+        raise ModelMismatch(
+            f"{file.path} and {believed.path} are not of one model: {overlap}",
+            "Give two files that were made from the same model.",
+        )
     # Only what crosses a module is kept of the believed run: the rest would be all activations of the model at once.
     reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
     findings: list[SampleComparison] = []
@@ -115,33 +122,35 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
             with TensorSpill() as spool:
                 recorder = _ReferenceRecorder(believed, spool)
                 with clock.step("reference"):
-                    reference.run(_bind_feed(feed, believed), recorder.see)
+                    reference.run(bind_inputs(believed.proto, feed), recorder.see)
                 with clock.step("file"):
                     observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
-                    pieces.run(_bind_feed(feed, judged), observer.see)
+                    pieces.run(bind_inputs(judged.proto, feed), observer.see)
                     compare_stored_outputs(judged, observer)
+                # Samples of values are for a proof, which needs the model; of many inputs they would fill the memory.
                 findings.append(replace(observer.finding(recorder.calls), seen={}))
     verification = summarize_samples(file, str(believed.path), findings, options, clock)
-    return replace(
-        verification, notes=(*notes, *verification.notes, *note_random_nodes(file), *note_random_nodes(believed))
-    )
+    random_notes = (*note_random_nodes(file), *note_random_nodes(believed))
+    return replace(verification, notes=(*overlap.notes, *verification.notes, *random_notes))
 
 
 class _ReferenceRecorder:
-    """Keeps what crosses the modules of the file that is believed."""
+    """Keeps what crosses the modules of the file that is believed, in the form that a run of a model has.
+
+    Values get numbers in the order in which they are made, as tensors of a model do.
+    """
 
     def __init__(self, believed: TaggedFile, spool: TensorSpill) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[int, Sample] = {}
         self._sampler = ValueSampler(believed)
-        self._believed = believed
-        self._spool = spool
+        self._believed, self._spool = believed, spool
 
     def see(self, name: str, array: np.ndarray) -> None:
         number = self._numbers[name] = len(self._numbers)
-        taken = self._samples[number] = self._sampler.take(name, array)
+        self._samples[number] = self._sampler.take(name, array)
         # Strings and sequences have no distance.
-        if taken.kind != "other":
+        if self._samples[number].kind != "other":
             self._spool.put(number, array)
 
     @property
@@ -159,16 +168,17 @@ class _ReferenceRecorder:
         return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
-        numbers_by_call: dict[ModuleCall, list[int]] = {}
+        """Floats alone: integers that cross a module are indices and shapes, which are right or fail at once."""
+        numbers_by_call: dict[ModuleCall, tuple[int, ...]] = {}
         for value, calls in crossing.items():
             number = self._numbers.get(value)
             if number is not None and self._samples[number].kind == "float":
-                for call in calls:
-                    numbers_by_call.setdefault(call, []).append(number)
-        return {call: tuple(numbers) for call, numbers in numbers_by_call.items()}
+                numbers_by_call.update({call: (*numbers_by_call.get(call, ()), number) for call in calls})
+        return numbers_by_call
 
 
 def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
+    """The inputs of each run: those that were given, then made ones of the same shapes up to `samples`."""
     source = options.source
     if source.model is not None:
         yield from _model_feeds(believed, options, clock)
@@ -177,17 +187,14 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     proto, graph = believed.proto, believed.graph
-    given = (
-        [bind_inputs(proto, feed) for feed in _given_feeds(source.inputs, graph.inputs)]
-        if not source.input_files
-        else []
-    )
-    if not given:
+    live_inputs = None if source.input_files else source.inputs
+    feeds = [bind_inputs(proto, feed) for feed in _given_feeds(live_inputs, graph.inputs)]
+    if not feeds:
         request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
-        given = list(sample_feeds(proto, graph, request))
-    yield from given
-    shapes = {name: array.shape for name, array in given[0].items()}
-    for number in range(len(given), options.samples):
+        feeds = list(sample_feeds(proto, graph, request))
+    yield from feeds
+    shapes = {name: array.shape for name, array in feeds[0].items()}
+    for number in range(len(feeds), options.samples):
         yield make_feed(proto, graph, seed=source.seed + number, shapes=shapes)
 
 
@@ -203,7 +210,8 @@ def _given_feeds(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.
     else:
         values = inputs if isinstance(inputs, list | tuple) else [inputs]
         if len(values) != len(names):
-            raise InputError(f"the file takes {len(names)} inputs, and {len(values)} were given", _BY_NAME)
+            counts = f"the file takes {len(names)} inputs, and {len(values)} were given"
+            raise InputError(counts, "Give a dictionary of them, by name.")
         yield {name: _array(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -217,31 +225,14 @@ def _array(value: object) -> np.ndarray:
 
 
 def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
-    from modelexport.capture.arguments import resample_inputs, to_array
+    from modelexport.capture.arguments import resample_inputs
 
     source = options.source
     first, *more = source.samples
     prepared = prepare_for_file(believed.proto, replace(source, inputs=first), clock)
-    again = replace(source, model=prepared.module)
+    again = replace(source, model=prepared.module)  # loaded once, whatever the number of samples
     arguments = [prepared.inputs]
     arguments += [prepare_for_file(believed.proto, replace(again, inputs=sample), clock).inputs for sample in more]
     drawn = range(len(arguments), options.samples)
     arguments += [resample_inputs(prepared.inputs, source.seed + number) for number in drawn]
-    for call in arguments:
-        yield {name: to_array(tensor) for name, tensor in call.tensors.items()}
-
-
-def _bind_feed(feed: Mapping[str, np.ndarray], opened: TaggedFile) -> dict[str, np.ndarray]:
-    from modelexport.capture.onnxruntime.session import bind_inputs
-
-    return bind_inputs(opened.proto, feed)
-
-
-def _overlap_notes(opened: TaggedFile, believed: TaggedFile) -> tuple[str, ...]:
-    overlap = module_overlap(opened.provenance.hierarchy, believed.provenance.hierarchy)
-    if not overlap.related:
-        raise ModelMismatch(
-            f"{opened.path} and {believed.path} are not of one model: {overlap}",
-            "Give two files that were made from the same model.",
-        )
-    return overlap.notes
+    yield from (call.arrays for call in arguments)

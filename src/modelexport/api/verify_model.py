@@ -7,7 +7,7 @@ witness shares no code with the strategies that it judges (decision 0009).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,13 +46,20 @@ _TROUBLE = "numbers differ from the model's"
 
 
 def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
+    """Weights first, then for each sample the model and the file, then, once, the proof of attributions.
+
+    Weights come first because they explain the rest: other weights make every number differ.
+    """
     need_torch("running a model")
+    from modelexport.capture.arguments import to_stored_array
     from modelexport.capture.eager import TensorSpill
+    from modelexport.capture.hierarchy import state_tensors
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
     runs = ModelRuns(file, options, clock)
     with clock.step("parameters"):
-        parameters = _compare_parameters(file, runs.first)
+        held = {name: to_stored_array(tensor) for name, tensor in state_tensors(runs.first.model).items()}
+        parameters = compare_parameters(runs.first.hierarchy, file.provenance, held, initializer_arrays(file))
     findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
     with _blame_weights(parameters), open_judged(file, options, clock) as judged:
@@ -64,6 +71,7 @@ def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock)
                     watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
                     finding = _compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
+            # One run proves as much as many: a value either is the one that the module made, or it is not.
             if options.proof and proof is None:
                 with clock.step("proof"):
                     proof = _prove_attributions(judged, watched, finding, options.tolerance)
@@ -78,6 +86,7 @@ def open_judged(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Itera
     if not options.as_deployed:
         yield file
         return
+    # Entered by hand, so that the clock counts the optimization and not what is done inside of the block.
     with ExitStack() as stack:
         with clock.step("optimize"):
             judged = stack.enter_context(optimize_for_run(file))
@@ -85,7 +94,11 @@ def open_judged(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Itera
 
 
 class ModelRuns:
-    """The model, run once on each sample."""
+    """The model, run once on each sample.
+
+    prepared  the model on the device and in the type that were asked for, with its first inputs
+    first     the run on these; weights are compared by it before the others are made
+    """
 
     def __init__(self, file: TaggedFile, options: VerifyOptions, clock: Clock) -> None:
         self._file, self._options, self._source, self._clock = file, options, options.source, clock
@@ -107,27 +120,20 @@ class ModelRuns:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (
-            *self._overlap_notes,
-            *self.prepared.notes,
-            *self.first.notes,
-            *_random_notes(self._file, self.prepared.module),
-        )
+        random_notes = _random_notes(self._file, self.prepared.module)
+        return (*self._overlap_notes, *self.prepared.notes, *self.first.notes, *random_notes)
 
     def _traced(self, prepared: PreparedModel) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
-        from modelexport.capture.arguments import to_array
         from modelexport.capture.onnxruntime.session import assign_inputs
 
         busy = None
         if self._source.leaves_inputs_open:
-            arrays = {name: to_array(tensor) for name, tensor in prepared.inputs.tensors.items()}
-            busy = prepared.inputs.with_mask(set(assign_inputs(self._file.proto, arrays).values()))
+            # Models leave out the work of a mask that hides nothing, and the file does it all the same.
+            busy = prepared.inputs.with_mask(set(assign_inputs(self._file.proto, prepared.inputs.arrays).values()))
         if busy is not None:
-            try:
+            with suppress(InputError):  # a model may have every right to refuse other inputs
                 return self._trace(busy)
-            except InputError:
-                pass  # a model may have every right to refuse other inputs
         return self._trace(prepared.inputs)
 
     def _trace(self, arguments: CallArguments) -> TracedRun:
@@ -142,6 +148,7 @@ class ModelRuns:
 
 
 def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
+    """Dropout and running norms: an exported file has them as in evaluation mode, so the model is run in it, too."""
     from modelexport.capture.isolation import random_layers_in_training, running_norms_in_training
 
     concerned = (*random_layers_in_training(model), *running_norms_in_training(model))
@@ -168,14 +175,6 @@ def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ..
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
     return overlap.notes
-
-
-def _compare_parameters(opened: TaggedFile, run: TracedRun) -> ParameterCheck:
-    from modelexport.capture.arguments import to_stored_array
-    from modelexport.capture.hierarchy import state_tensors
-
-    held = {name: to_stored_array(tensor) for name, tensor in state_tensors(run.model).items()}
-    return compare_parameters(run.hierarchy, opened.provenance, held, initializer_arrays(opened))
 
 
 @contextmanager
@@ -216,6 +215,7 @@ def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
 
 
 def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
+    """Whether two runs return the same, within rounding: kernels on several threads may add in another order."""
     from modelexport.capture.arguments import to_array
 
     kept = {name: number for name, number in watched.run.outputs.items() if number in spool}
@@ -231,13 +231,11 @@ def _compare_run(
     spool: TensorSpill,
     tolerance: Tolerance,
 ) -> SampleComparison:
-    from modelexport.capture.arguments import to_array
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    feed = bind_inputs(opened.proto, {name: to_array(tensor) for name, tensor in arguments.tensors.items()})
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
-    pieces.run(feed, observer.see)
+    pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see)
     compare_stored_outputs(opened, observer)
     return observer.finding(watched.run.calls)
 
@@ -245,6 +243,7 @@ def _compare_run(
 def _prove_attributions(
     opened: TaggedFile, watched: WatchedRun, finding: SampleComparison, tolerance: Tolerance
 ) -> AttributionProof:
+    # Values that differ prove nothing, for or against: the prover is told, and leaves such nodes undecided.
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(opened.proto)}
@@ -264,7 +263,7 @@ def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:
 def summarize_samples(
     opened: TaggedFile, reference: str, findings: Sequence[SampleComparison], options: VerifyOptions, clock: Clock
 ) -> Verification:
-    """The worst of all samples."""
+    """The worst of all samples: an error that a single input shows is an error of the file."""
     return Verification(
         file=str(opened.path),
         reference=reference,
@@ -283,8 +282,5 @@ def summarize_samples(
 
 def _worst_outputs(findings: Sequence[SampleComparison]) -> dict[str, Difference]:
     names = dict.fromkeys(name for finding in findings for name in finding.outputs)
-    worst_by_name = {
-        name: Difference.worst(finding.outputs[name] for finding in findings if name in finding.outputs)
-        for name in names
-    }
-    return {name: worst for name, worst in worst_by_name.items() if worst is not None}
+    by_name = {name: [finding.outputs[name] for finding in findings if name in finding.outputs] for name in names}
+    return {name: worst for name, outputs in by_name.items() if (worst := Difference.worst(outputs)) is not None}

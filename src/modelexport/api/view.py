@@ -1,5 +1,7 @@
 """View: one HTML page about a tagged file, without a server: modules, sizes, dataflow, cost, overlays, differences.
 
+    view("bert.onnx", overlays=["profile.json"])      # bert.html, modules coloured by their time
+
 Nothing here needs torch or runs a model, and only comparing two files reads weights.
 """
 
@@ -18,7 +20,6 @@ from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
 from modelexport.record.results.cost import Cost
-from modelexport.record.results.diff import Diff
 from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
 from modelexport.show.page.html import PageServer, page_html, plotly_script
@@ -66,8 +67,8 @@ def view(
     at        sizes of axes that the file leaves open, for FLOPs
     """
     target = page_path(file) if output is None else Path(output)
-    given = [Path(path) for path in (file, *overlays, *([against] if against is not None else []))]
-    ensure_spared([target], given)
+    inputs = (Path(path) for path in (file, *overlays, against) if path is not None)
+    ensure_spared([target], inputs)
     page = make_page(file, overlays=overlays, against=against, at=at)
     data = page.html.encode()
     write_atomically(target, data)
@@ -87,29 +88,20 @@ def make_page(
 ) -> Page:
     """The page without writing it."""
     plotly_script()  # what is not installed is said before anything is computed
-    opened = open_tagged(Path(file))
+    path = Path(file)
+    opened = open_tagged(path)
     record = opened.provenance
-    laid = [read_overlay(Path(path), record.hierarchy) for path in overlays]
+    laid = [read_overlay(Path(overlay), record.hierarchy) for overlay in overlays]
+    # Without sizes: amounts stay polynomials, and the page has the sizes at which they are evaluated beside them.
     cost = count(str(file), with_small_external_data(opened), opened.graph, record, {})
     sizes = _axis_sizes(opened, cost, dict(at or {}))
-    notes = (*_notes(opened), *_overlay_notes(Path(file), laid))
-    subject = PageSubject(
-        name=Path(file).name,
-        file=opened,
-        facts=tuple(_facts(opened, cost, sizes)),
-        notes=notes,
-        cost=cost,
-        sizes=sizes,
-        overlays=laid,
-        diff=None if against is None else _diff_against(Path(against), Path(file)),
-    )
-    return _fit_page(subject)
+    differences = None
+    if against is not None:
+        from modelexport.api.diff import diff  # links two graphs, which a page alone has no use for
 
-
-def _diff_against(other: Path, file: Path) -> Diff:
-    from modelexport.api.diff import diff  # links two graphs, which a page alone has no use for
-
-    return diff(other, file)
+        differences = diff(Path(against), path)
+    facts, notes = tuple(_facts(opened, cost, sizes)), (*_notes(opened), *_overlay_notes(path, laid))
+    return _fit_page(PageSubject(path.name, opened, facts, notes, cost, sizes, laid, differences))
 
 
 def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None:

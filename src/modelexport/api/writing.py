@@ -1,5 +1,9 @@
 """Writing a tagged file: the model, its record inside and beside it, and further texts: all files appear, or none.
 
+    bert.onnx                  weights, graph, keys on nodes, the record
+    bert.onnx.data             weights, if they are large
+    bert.hierarchy.json        the record for people and other programs
+
 Every file is first written under another name in its folder and then renamed (`graph/file/atomic`).
 """
 
@@ -37,7 +41,11 @@ def write_tagged(
     external_data: bool | None = None,
     texts: Mapping[Path, str] | None = None,
 ) -> WrittenFiles:
-    """Write the model with its record inside, the record beside it, and further texts."""
+    """Write the model with its record inside, the record beside it, and further texts.
+
+    external_data  weights in a file of their own; None if they are too large for the model itself
+    texts          graphs that an export was asked for, by path
+    """
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
     # Taken before keys are written, so that it tells of the graph alone.
@@ -70,7 +78,7 @@ def ensure_apart(target: Path, *inputs: Path) -> None:
 def ensure_spared(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
     """What is written never takes the place of a file that was read for it, or of that one's record."""
     named = [path for path in inputs if path.name]  # `.` and `/` are folders, which reading them will say
-    read = {path.resolve(): path for given in named for path in (given, sidecar_path(given))}
+    read = {path.resolve(): path for path in (*named, *map(sidecar_path, named))}
     for target in targets:
         if target.resolve() in read:
             raise FileUnwritable(

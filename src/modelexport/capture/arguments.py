@@ -58,6 +58,11 @@ class CallArguments:
             if isinstance(leaf, torch.Tensor)
         }
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors as ONNX Runtime takes them, by the same names."""
+        return {name: to_array(tensor) for name, tensor in self.tensors.items()}
+
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
         """The same arguments with other tensors, by the names that `tensors` has them under."""
 

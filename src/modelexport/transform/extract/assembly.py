@@ -231,7 +231,7 @@ class _PartAssembly:
         return [function for name, function in known.items() if name in reached]
 
     def _opsets(self, proto: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
-        """Imports of what is used: a runtime refuses a file that imports a domain which it does not know."""
+        """Imports of what is used, and the standard ones: any other would say that the file needs it."""
         used = {node.domain for outer in proto.graph.node for node in with_inner(outer)}
         used |= {node.domain for function in proto.functions for outer in function.node for node in with_inner(outer)}
         used |= {function.domain for function in proto.functions} | ONNX_DOMAINS

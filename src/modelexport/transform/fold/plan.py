@@ -310,7 +310,7 @@ class _Planner:
             bodies.setdefault(candidate.body, []).append(candidate)
         for body, alike in bodies.items():
             name, regions = body[0], [candidate.region for candidate in alike]
-            # ONNX has no function without outputs.
+            # A call of it would have no output, and nobody to read it.
             if body not in self.functions and not any(region.results for region in regions):
                 self._refuse(name, UNREAD, len(alike))
                 continue

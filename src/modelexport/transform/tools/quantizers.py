@@ -40,7 +40,7 @@ TYPES = {
     "float8": "QFLOAT8E4M3FN",
 }
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile", "distribution": "Distribution"}
-# The only types that ONNX Runtime's integer kernels take.
+# What every form of quantization takes; other types work in QDQ pairs alone, and for few operators.
 _BYTES = frozenset({"int8", "uint8"})
 FORMS = {"qdq": "QDQ", "qoperator": "QOperator"}
 
